@@ -1,0 +1,40 @@
+"""Decode a folder of images once, into one store that `reader` serves: `pack(images, out)`, or the command `pack`.
+
+Names load on first use (PEP 562), so that `pack --help` stays fast and worker processes import only what they run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from packer.options import OptionsError, PackOptions
+    from packer.pack import PackError, PackReport, pack
+    from packer.scan import ScanError
+
+_HOMES = {
+    "pack": "packer.pack",
+    "PackError": "packer.pack",
+    "PackReport": "packer.pack",
+    "PackOptions": "packer.options",
+    "OptionsError": "packer.options",
+    "ScanError": "packer.scan",
+}
+
+__all__ = ["OptionsError", "PackError", "PackOptions", "PackReport", "ScanError", "__version__", "pack"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'packer' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    # `packer.pack` is the function: importing the module of that name has just put the module here
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,385 @@
+"""The command `pack`: the only module that imports click, prints, or knows an exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from packer import __version__
+from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, format_size, parse_size
+
+if TYPE_CHECKING:
+    from packer.pack import PackReport, Progress
+
+EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
+EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+
+_REASONS_SHOWN = 8
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+class _DefaultToBuild(click.Group):
+    """A first word that is no command's name, options included, belongs to `build`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "-h", "--help", "--version"):
+            args = ["build", *args]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage("pack", "IMAGES OUT [OPTIONS]    (pack build --help lists them)")
+        formatter.write_usage("pack", "COMMAND ...", prefix="       ")
+
+
+@click.group(cls=_DefaultToBuild, context_settings=_SETTINGS)
+@click.version_option(__version__, prog_name="pixpack", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Decode a folder of images once; train from the result at the speed of memory.
+
+    \b
+    Examples:
+      pack images/ out/ --size 224        decode, crop to 224 x 224, write the store out/
+      pack info out/                      what it holds
+      pack verify out/                    read every byte of it and compare
+      pack show out/ -o sheet.png         look at it
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 more rejects than allowed, 28 disk full, 130 or 143 interrupted.
+    """
+
+
+@cli.command(short_help="Decode IMAGES into the store OUT (the default command).")
+@click.argument("images", type=click.Path())
+@click.argument("out", type=click.Path())
+@click.option("--size", metavar="S|HxW", help="Row size in pixels: 224, or 192x256 (height x width). Without it all images must have one size.")
+@click.option("--fit", type=click.Choice(FITS), default="crop", show_default=True, help="crop: cover, then centre crop, as torchvision does; pad: whole image, centred; squash: stretch; inside: whole image, upper left.")
+@click.option("--crop-fraction", type=float, default=1.0, show_default=True, metavar="F", help="Share of the resized image that the crop keeps; 0.875 is the usual 224 of 256.")
+@click.option("--resample", type=click.Choice(RESAMPLES), default="bilinear", show_default=True, help="Filter, always antialiased.")
+@click.option("--fill", type=click.IntRange(0, 255), default=0, show_default=True, help="Value of padding, with --fit pad or inside.")
+@click.option("--exact", is_flag=True, help="Never decode JPEGs at reduced size first (done only where twice the target remains).")
+@click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="What a row holds.")
+@click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
+@click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
+@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@click.option("--on-error", type=click.Choice(("skip", "fail")), default="skip", show_default=True, help="What a broken image does to the pack.")
+@click.option("--max-rejects", default="1%", show_default=True, metavar="N|P%", help="More rejects than this end with exit code 3.")
+@click.option("--strict", is_flag=True, help="Reject also what decodes only with warnings.")
+@click.option("--max-pixels", type=int, default=50_000_000, show_default=True, metavar="N", help="Reject images whose header claims more.")
+@click.option("--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest that one image may take.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted pack.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing store.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def build(images: str, out: str, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Decode IMAGES once into the store OUT.
+
+    IMAGES is a folder of class folders, a folder of images, or a folder of train, val, valid or test folders; each of
+    those is packed into OUT/<name>, all with one class list. Broken images are left out, recorded and summed up.
+
+    \b
+    Examples:
+      pack images/ out/ --size 224
+      pack images/ out/ --size 224 --crop-fraction 0.875 --resample bicubic
+      pack val/ out-val/ --size 224 --classes out-train/
+      pack images/ out/ --size 192x256 --fit pad --json | jq .rows
+    """
+    from packer.pack import pack
+
+    size = None if options["size"] is None else parse_size(options["size"])
+    with _ProgressBar(hidden=quiet or as_json) as bar:
+        report = pack(images, out, **{**options, "size": size}, progress=bar.update)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        click.echo(_summary(report))
+    if report.too_many_rejects:
+        allowed = options["max_rejects"]
+        click.echo(f"pack: {report.rejected} of {report.inputs} inputs were rejected, more than --max-rejects {allowed}.", err=True)
+        return EXIT_REJECTS
+    return 0
+
+
+@cli.command(short_help="What a store holds.")
+@click.argument("out", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest, without its table of blocks, as JSON.")
+def info(out: str, as_json: bool) -> int:
+    """Say what the store OUT holds and how it was made. Reads the manifest alone.
+
+    \b
+    Examples:
+      pack info out/
+      pack info out/ --json | jq .rows
+    """
+    from reader.manifest import check_store
+
+    manifest = check_store(out)
+    if as_json:
+        click.echo(json.dumps(manifest.to_json() | {"digest": manifest.digest}))
+        return 0
+    m = manifest
+    size_bytes = sum(entry.size_bytes for entry in m.files.values())
+    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
+    decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
+    lines = {
+        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
+        "rows": f"{m.rows:,} of uint8[{m.height}, {m.width}, {m.channels}], {_size(size_bytes)}",
+        "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
+        "targets": f"{m.target_kind}, {len(m.classes)} classes{_some(m.classes)}",
+        "extras": ", ".join(m.extras) or "none",
+        "mean": " ".join(f"{value:.4f}" for value in m.mean),
+        "std": " ".join(f"{value:.4f}" for value in m.std),
+        "options": options,
+        "decoders": decoders,
+    }
+    click.echo("\n".join(f"{key:9}{value}" for key, value in lines.items()))
+    return 0
+
+
+@cli.command(short_help="Read every byte of a store and compare.")
+@click.argument("out", type=click.Path())
+@click.option("--redecode", type=click.IntRange(0), default=0, metavar="K", help="Also decode K rows again from their sources.")
+@click.option("--images", type=click.Path(), help="The folder that was packed, for --redecode.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:
+    """Check the store OUT: its structure, all digests, then every block's checksum. Changes nothing.
+
+    \b
+    Examples:
+      pack verify out/
+      pack verify out/ --redecode 100 --images images/
+    """
+    from packer.verify import verify as run
+
+    if redecode and images is None:
+        raise OptionsError("--redecode needs --images, the folder that was packed.")
+    with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(out, redecode=redecode, images=images, progress=bar.bytes_done)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    for problem in report.problems:
+        click.echo(f"pack: {out}: {problem}", err=True)
+    if report.problems:
+        click.echo(f"pack: {out} is damaged. Copy it again, or pack again with --overwrite.", err=True)
+        return EXIT_FAILED
+    if not quiet and not as_json:
+        again = f", {report.redecoded} rows decoded again" if report.redecoded else ""
+        click.echo(f"{out} is whole: {report.rows:,} rows, {_size(report.checked_bytes)} read and compared{again}.")
+    return 0
+
+
+@cli.command(short_help="A contact sheet, or single rows, as PNG.")
+@click.argument("out", type=click.Path())
+@click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Tiles of the sheet.")
+@click.option("--columns", type=click.IntRange(1, 200), default=8, show_default=True, help="Tiles in a line.")
+@click.option("--single", is_flag=True, help="Write one row as it is stored, without caption or scaling.")
+@click.option("-o", "--output", type=click.Path(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
+def show(out: str, rows: str | None, count: int, columns: int, single: bool, output: str | None) -> int:
+    """Draw rows of the store OUT into a PNG.
+
+    \b
+    Examples:
+      pack show out/ -o sheet.png
+      pack show out/ --rows 100-149 -o some.png
+      pack show out/ --rows 7 --single -o seven.png
+    """
+    from packer.show import contact_sheet, row_image
+
+    chosen = None if rows is None else _parse_rows(rows)
+    path = output or f"{os.path.normpath(out)}-sheet.png"
+    if single and (chosen is None or len(chosen) != 1):
+        raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
+    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or "."):
+        raise OptionsError(f"-o {path} cannot be written: expected a file name in a folder that exists.")
+    try:
+        image = row_image(out, chosen[0]) if single and chosen else contact_sheet(out, rows=chosen, count=count, columns=columns)
+    except IndexError as e:
+        raise OptionsError(f"--rows: {e}") from None
+    image.save(path, format="PNG")
+    click.echo(path)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command and exit with its code; every expected error is one line on stderr."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    from packer.scan import ScanError
+    from reader.manifest import StoreError
+
+    with _sigterm_raises():
+        try:
+            return cli.main(arguments, prog_name="pack", standalone_mode=False) or 0
+        except click.exceptions.Exit as e:
+            return e.exit_code
+        except click.UsageError as e:
+            command = e.ctx.command_path if e.ctx else "pack"
+            return _fail(f"{e.format_message()} See: {command} --help", EXIT_USAGE)
+        except click.Abort:
+            return _fail("interrupted; what is committed stays. Go on with --resume.", EXIT_INTERRUPTED)
+        except _Terminated:
+            return _fail("terminated; what is committed stays. Go on with --resume.", EXIT_TERMINATED)
+        except (OptionsError, ScanError) as e:
+            return _fail(str(e), EXIT_USAGE)
+        except StoreError as e:
+            return _fail(str(e), EXIT_FAILED)
+        except BrokenPipeError:
+            # the reader of our stdout is gone; nothing is left to say, and Python must not try at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_FAILED
+        except Exception as e:
+            return _explain(e)
+
+
+def _explain(error: Exception) -> int:
+    """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
+    from packer.journal import JournalError, LockedError
+    from packer.pack import DiskFullError, PackError
+
+    if isinstance(error, DiskFullError):
+        return _fail(str(error), EXIT_DISK_FULL)
+    if isinstance(error, PackError | LockedError | JournalError):
+        return _fail(str(error), EXIT_FAILED)
+    if isinstance(error, OSError) and error.filename is not None:
+        return _fail(f"{error.filename}: {error.strerror}.", EXIT_DISK_FULL if error.errno == 28 else EXIT_FAILED)
+    raise error
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"pack: {message}", err=True)
+    return code
+
+
+class _sigterm_raises:
+    """Turn SIGTERM into an exception for the time of the command, so that everything is closed on the way out."""
+
+    def __enter__(self) -> None:
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            raise _Terminated
+
+        try:
+            self._before: Any = signal.signal(signal.SIGTERM, on_signal)
+        except ValueError:  # not the main thread: someone else handles signals there
+            self._before = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+
+class _ProgressBar:
+    """One tqdm line on stderr, only where that is a terminal; a new one for each stage."""
+
+    def __init__(self, *, hidden: bool, unit: str = " images") -> None:
+        self._hidden = hidden or not sys.stderr.isatty()
+        self._unit = unit
+        self._bar: Any = None
+        self._stage = ""
+
+    def __enter__(self) -> _ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, progress: Progress) -> None:
+        """Show where a pack is."""
+        if self._hidden:
+            return
+        bar = self._stage_bar(f"{progress.split} {progress.stage}".strip(), progress.total)
+        if progress.stage == "pack":
+            megabytes = progress.source_bytes / 1e6 / max(1e-9, bar.format_dict["elapsed"])
+            bar.set_postfix_str(f"{megabytes:.0f} MB/s, {progress.rejected} rejected", refresh=False)
+        self._move(bar, progress.done)
+
+    def bytes_done(self, done: int, total: int) -> None:
+        """Show bytes read."""
+        if not self._hidden:
+            self._move(self._stage_bar("verify", total), done)
+
+    def _move(self, bar: Any, done: int) -> None:
+        bar.update(done - bar.n)
+
+    def _stage_bar(self, stage: str, total: int) -> Any:
+        if self._bar is None or stage != self._stage:
+            from tqdm import tqdm
+
+            # tqdm's monitor is a thread: workers could not be forked beside it
+            tqdm.monitor_interval = 0
+            if self._bar is not None:
+                self._bar.close()
+            scale = self._unit == "B" or "allocate" in stage
+            unit = "B" if scale else self._unit
+            self._bar = tqdm(total=total or None, desc=stage, unit=unit, unit_scale=scale, file=sys.stderr, leave=False)
+            self._stage = stage
+        return self._bar
+
+
+def _summary(report: PackReport) -> str:
+    parts = list(report.splits.values()) or [report]
+    lines = []
+    for part in parts:
+        labelled = f", {part.classes} classes" if part.classes else ", no labels"
+        lines.append(
+            f"{part.out}: {part.rows:,} rows of {format_size(part.size)} x {part.channels}{labelled}, {_size(part.store_bytes)}"
+        )
+    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    lines.append(
+        f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
+        f" {report.images_per_second:,.0f} images/s, from {_size(report.source_bytes)}"
+    )
+    if report.ignored:
+        lines.append(f"{report.ignored:,} other files were left alone")
+    if report.rejected:
+        where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
+        lines.append(f"rejected {report.rejected:,} (see {where}):")
+        reasons = list(report.reasons.items())
+        lines += [f"  {count:>6,} x {reason}" for reason, count in reasons[:_REASONS_SHOWN]]
+        if len(reasons) > _REASONS_SHOWN:
+            lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+    return "\n".join(lines)
+
+
+def _parse_rows(text: str) -> list[int]:
+    rows: list[int] = []
+    for piece in text.split(","):
+        first, dash, last = piece.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise OptionsError(f"--rows is {text!r}, expected rows such as 0,7,20-29.")
+        rows += range(int(first), int(last or first) + 1)
+        if not rows or len(rows) > 10_000:
+            raise OptionsError(f"--rows {text!r} names {len(rows)} rows, expected 1 to 10,000.")
+    return rows
+
+
+def _size(size_bytes: int) -> str:
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    return f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
+
+
+if __name__ == "__main__":
+    main()

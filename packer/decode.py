@@ -1,0 +1,314 @@
+"""Bytes of any image -> one row of uint8 pixels, upright, or a DecodeError with a reason that a person understands.
+
+JPEG goes through libjpeg-turbo (`jpeg.py`) where it accepts the file; Pillow, which lives here, does everything else.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageFile, UnidentifiedImageError, features
+
+from packer import jpeg
+from packer.fit import Geometry
+
+# Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "AVIF")
+
+_MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
+# EXIF orientation -> the transposition that makes it upright (TIFF 6.0, tag 274)
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ORIENTATION = 0x0112
+_DCT_SCALES = (8, 4, 2)
+
+
+class DecodeError(ValueError):
+    """This input cannot become a row; the message is what rejected.jsonl says."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One decoded input. width and height are the upright source's, done is what samples.jsonl records beside them."""
+
+    pixels: bytes
+    content: tuple[int, int, int, int]
+    width: int
+    height: int
+    done: dict[str, Any] = field(default_factory=dict)
+
+
+class Decoder:
+    """Turns bytes into rows; one a process."""
+
+    def __init__(
+        self,
+        geometry: Geometry | None,
+        *,
+        channels: str = "rgb",
+        exact: bool = False,
+        strict: bool = False,
+        max_pixels: int = 50_000_000,
+    ) -> None:
+        self._geometry, self._mode = geometry, _MODES[channels]
+        self._exact, self._strict, self._max_pixels = exact, strict, max_pixels
+        self._jpeg = jpeg.JpegDecoder()
+        # process-wide, and this process is ours: the header check below replaces Pillow's limit
+        Image.MAX_IMAGE_PIXELS = None
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
+
+    def row(self, data: bytes) -> Row:
+        """Decode one image into a row.
+
+        Raises:
+            DecodeError: the data is no image, is broken, is too large, or (strict) decodes only with warnings.
+        """
+        header = jpeg.read_header(data)
+        if header is not None:
+            self._check_jpeg(header)
+        refusal = None
+        if header is not None and self._jpeg.is_available and header.components in (1, 3):
+            try:
+                return self._fast_row(data, header)
+            except jpeg.JpegError as e:
+                refusal = _judge(str(e), header)
+        return self._pillow_row(data, [refusal] if refusal else [])
+
+    def upright_size(self, data: bytes) -> tuple[int, int]:
+        """Return (height, width) after EXIF orientation, from the header alone.
+
+        Raises:
+            DecodeError: the header cannot be read.
+        """
+        header = jpeg.read_header(data)
+        if header is not None and not header.may_be_rotated:
+            return header.height, header.width
+        with _opened(data) as image:
+            width, height = image.size
+            return (width, height) if _header_orientation(image) >= 5 else (height, width)
+
+    def _fast_row(self, data: bytes, header: jpeg.JpegHeader) -> Row:
+        orientation = 1
+        if header.may_be_rotated:
+            with _opened(data) as image:
+                orientation = _header_orientation(image)
+        scale = self._dct_scale(header.width, header.height, orientation)
+        width, height = -(-header.width // scale), -(-header.height // scale)
+        pixels = self._jpeg.decode(data, width, height)
+        # RGBX is a mode that Pillow maps without a copy; the fourth byte is dropped when the row is written out
+        image = Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
+        done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
+        return self._finish(image, (header.width, header.height), orientation, scale, done)
+
+    def _pillow_row(self, data: bytes, notes: list[str]) -> Row:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with _opened(data) as image:
+                self._check_pixels(*image.size)
+                size, scale = image.size, self._draft(image)
+                try:
+                    image.load()
+                except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
+                    raise DecodeError(explain(data, e)) from e
+                # a PNG may hold its EXIF behind the pixels, and Pillow has turned a TIFF upright by now
+                orientation = _orientation(image.getexif())
+                upright = to_mode(image, self._mode)
+        notes += [str(w.message).splitlines()[0] for w in caught]
+        done: dict[str, Any] = {"decoder": "Pillow", "format": image.format}
+        if notes:
+            done["warnings"] = notes
+            if self._strict:
+                raise DecodeError(f"it decodes only with warnings (--strict): {notes[0]}")
+        return self._finish(upright, size, orientation, scale, done)
+
+    def _finish(
+        self, image: Image.Image, size: tuple[int, int], orientation: int, scale: int, done: dict[str, Any]
+    ) -> Row:
+        width, height = size[::-1] if orientation >= 5 else size
+        if orientation in _UPRIGHT:
+            image = image.transpose(_UPRIGHT[orientation])
+            done["exif_orientation"] = orientation
+        if scale > 1:
+            done["dct_scale"] = scale
+        if self._geometry is None:
+            raise DecodeError("no size was given to decode to")
+        image, content = self._geometry.place(image, self._geometry.resized(width, height))
+        # gray and alpha of the fast path's RGBX come last, on the small image
+        if image.mode == "RGBX" and self._mode != "RGB":
+            image = Image.frombytes("RGB", image.size, image.tobytes("raw", "RGB")).convert(self._mode)
+        return Row(image.tobytes("raw", self._mode), content, width, height, done)
+
+    def _dct_scale(self, width: int, height: int, orientation: int) -> int:
+        """Return the largest of 8, 4, 2 that leaves twice the resized picture in both directions, else 1."""
+        if self._exact or self._geometry is None:
+            return 1
+        if orientation >= 5:
+            target_h, target_w = self._geometry.resized(height, width)
+        else:
+            target_w, target_h = self._geometry.resized(width, height)
+        fits = (s for s in _DCT_SCALES if -(-width // s) >= 2 * target_w and -(-height // s) >= 2 * target_h)
+        return next(fits, 1)
+
+    def _draft(self, image: Image.Image) -> int:
+        """Ask Pillow's JPEG plugin for the same DCT scaling; returns the scale it took."""
+        width, height = image.size
+        if image.format not in ("JPEG", "MPO"):
+            return 1
+        scale = self._dct_scale(width, height, _header_orientation(image))
+        if scale > 1:
+            image.draft(None, (-(-width // scale), -(-height // scale)))
+        return round(width / image.size[0])
+
+    def _check_jpeg(self, header: jpeg.JpegHeader) -> None:
+        if header.lossless:
+            raise DecodeError("it is a lossless JPEG, which libjpeg-turbo 2 cannot decode; convert it to PNG")
+        if header.precision != 8:
+            raise DecodeError(f"it is a {header.precision}-bit JPEG; only 8 bits can be decoded, convert it to PNG")
+        self._check_pixels(header.width, header.height)
+
+    def _check_pixels(self, width: int, height: int) -> None:
+        if width < 1 or height < 1:
+            raise DecodeError(f"its header says {width} x {height} pixels")
+        if width * height > self._max_pixels:
+            raise DecodeError(
+                f"its header says {width} x {height} = {width * height / 1e6:.0f} megapixels, more than --max-pixels"
+                f" {self._max_pixels}"
+            )
+
+
+def to_mode(image: Image.Image, mode: str) -> Image.Image:
+    """Convert a loaded image to RGB, L or RGBA as people expect: 16 bits keep their high byte, alpha is dropped for RGB."""
+    if image.mode.startswith("I;16"):
+        high = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+        image = Image.fromarray(high)
+    elif image.mode == "I":
+        values = np.asarray(image)
+        # 16-bit PNG and PGM open as I in some versions; true 32-bit data has no agreed range
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise DecodeError("it holds 32-bit integers, which have no agreed range; convert it to 8 or 16 bits")
+        image = Image.fromarray((values >> 8).astype(np.uint8))
+    elif image.mode == "F":
+        raise DecodeError("it holds floating point pixels, which have no agreed range; convert it to 8 or 16 bits")
+    return image if image.mode == mode else image.convert(mode)
+
+
+def explain(data: bytes, error: BaseException | None) -> str:
+    """Say in plain words why data is no image that can be decoded."""
+    if not data:
+        return "the file is empty"
+    if not any(data[:4096]):
+        return "it holds only NUL bytes, as a file does whose content was lost in a crash"
+    head = data[:512].lstrip().lower()
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a git-LFS pointer, not the image; run git lfs pull"
+    if head.startswith((b"<!doctype html", b"<html")) or b"<html" in head:
+        return "it is an HTML page, as a failed download leaves"
+    if head.startswith((b"<?xml", b"<svg")) and b"<svg" in data[:4096].lower():
+        return "it is an SVG drawing, which has no pixels"
+    for magic, name in _FOREIGN:
+        if data.startswith(magic):
+            return f"it is {name}, not an image"
+    reason = _plain(str(error)) if error is not None else "it cannot be decoded"
+    if isinstance(error, UnidentifiedImageError) or error is None:
+        if data[:2] == b"\xff\xd8":
+            return "it begins as a JPEG but its header is damaged or cut short"
+        for magic, name in _KNOWN:
+            if data.startswith(magic):
+                return f"it begins as a {name} but its header is damaged or cut short"
+        if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data[:256]):
+            return "it is text, not an image"
+        return "it is in no known image format"
+    if re.search(r"truncat|not enough|unexpected end|premature", reason, re.I) or data[:2] == b"\xff\xd8":
+        return f"it is cut short or damaged ({reason})"
+    return f"it is damaged ({reason})"
+
+
+def decoder_versions() -> dict[str, Any]:
+    """Return what decides about pixels, for the manifest: distributions, versions, and which Pillow is live."""
+    return {
+        "libjpeg-turbo": {"jpeg4py": jpeg.version(), "turbojpeg": jpeg.library_version()},
+        "pillow": {
+            "distribution": pillow_distribution(),
+            "version": Image.__version__,
+            "libjpeg_turbo": features.version("libjpeg_turbo"),
+        },
+    }
+
+
+def pillow_distribution() -> str:
+    """Name the live Pillow: both distributions are the same import, and Pillow-SIMD numbers itself "x.y.z.postN"."""
+    try:
+        if ".post" in Image.__version__ and version("pillow-simd") == Image.__version__:
+            return "pillow-simd"
+    except PackageNotFoundError:
+        pass
+    return "pillow"
+
+
+_KNOWN = (
+    (b"\x89PNG", "PNG"),
+    (b"GIF8", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"RIFF", "WebP"),
+)
+_FOREIGN = (
+    (b"%!PS", "a PostScript file"),
+    (b"%PDF", "a PDF"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\0\x05\x16\x07", "a macOS resource file (AppleDouble)"),
+)
+
+
+def _opened(data: bytes) -> Image.Image:
+    try:
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+    except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
+        raise DecodeError(explain(data, e)) from e
+
+
+def _header_orientation(image: Image.Image) -> int:
+    """Return EXIF's 1 to 8 of an opened image without decoding it."""
+    if image.format == "TIFF":
+        return 1  # its size is the upright one already
+    try:
+        # the base class's: PngImageFile's own decodes the whole image first
+        return _orientation(Image.Image.getexif(image))
+    except Exception:  # damaged EXIF counts as none, as it does for Pillow
+        return 1
+
+
+def _orientation(exif: Image.Exif) -> int:
+    value = exif.get(_ORIENTATION, 1)
+    return value if value in _UPRIGHT else 1
+
+
+def _judge(message: str, header: jpeg.JpegHeader) -> str:
+    """Return libjpeg's complaint for the record, or reject where it means that Pillow would fill the rest with gray.
+
+    A segment that ends early is lost pixels in a baseline JPEG, but only lost sharpness in a progressive one.
+    """
+    if re.search(r"premature end of jpeg", message, re.I):
+        raise DecodeError("the JPEG is cut short")
+    if re.search(r"premature end of data", message, re.I) and not header.progressive:
+        raise DecodeError("the JPEG lacks part of its data")
+    return _plain(message)
+
+
+def _plain(message: str) -> str:
+    return re.sub(r"<_io\.\w+[^>]*>", "the file", message).strip().rstrip(".") or "no reason given"

@@ -1,0 +1,159 @@
+"""The record of a pack under way, in OUT/.packing: which blocks are safely on disk, and who holds OUT.
+
+One line a block, appended only after the block's rows are synced; the longest prefix of whole lines is what a resume
+keeps. Line: 8 hex digits of crc32, a space, JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from packer.worker import Result
+
+FOLDER = ".packing"
+JOURNAL = f"{FOLDER}/journal"
+LOCK = f"{FOLDER}/lock"
+
+
+class JournalError(ValueError):
+    """The journal of an unfinished pack cannot be gone on with."""
+
+
+class LockedError(RuntimeError):
+    """Another pack holds OUT."""
+
+
+class Journal:
+    """Append-only; `append` returns when its lines are on disk."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(cls, out: Path, header: dict[str, Any]) -> Journal:
+        """Begin a journal; the header says what is packed and how."""
+        path = out / JOURNAL
+        journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644))
+        journal._append([header])
+        return journal
+
+    @classmethod
+    def reopen(cls, out: Path, keep_bytes: int) -> Journal:
+        """Go on after the first keep_bytes of a journal; the rest is cut off."""
+        path = out / JOURNAL
+        journal = cls(path, os.open(path, os.O_RDWR | os.O_APPEND))
+        os.ftruncate(journal._descriptor, keep_bytes)
+        return journal
+
+    def append(self, results: list[Result], inputs_stop: int, rows_stop: int) -> None:
+        """Record blocks whose rows are on disk; the stops are the totals after the last of them."""
+        lines = []
+        for result in reversed(results):
+            head = {"inputs_stop": inputs_stop, "rows_stop": rows_stop}
+            lines.append(head | {field.name: getattr(result, field.name) for field in dataclasses.fields(result)})
+            inputs_stop, rows_stop = inputs_stop - result.inputs, rows_stop - result.rows
+        self._append(lines[::-1])
+
+    def close(self) -> None:
+        """Let the file go; it stays for a resume or until the store is sealed."""
+        os.close(self._descriptor)
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
+        data = memoryview(b"".join(_encode(line) for line in lines))
+        while len(data):
+            data = data[os.write(self._descriptor, data) :]
+        os.fsync(self._descriptor)
+
+
+def read_header(out: Path) -> dict[str, Any]:
+    """Return the first line of OUT's journal.
+
+    Raises:
+        JournalError: it has none.
+    """
+    for header, _ in _whole_lines(out / JOURNAL):
+        return header
+    raise JournalError(f"{out / JOURNAL} is empty or damaged. Start anew with --overwrite.")
+
+
+def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
+    """Yield each recorded block and the byte where its line ends, up to the first torn line."""
+    lines = _whole_lines(out / JOURNAL)
+    next(lines, None)
+    known = {field.name for field in dataclasses.fields(Result)}
+    for line, end in lines:
+        yield Result(**{key: value for key, value in line.items() if key in known}), end
+
+
+def header_end(out: Path) -> int:
+    """Return the byte where the journal's header ends."""
+    return next((end for _, end in _whole_lines(out / JOURNAL)), 0)
+
+
+class Lock:
+    """Exclusive hold of OUT, for as long as this process lives; a dead process's lock is taken over."""
+
+    def __init__(self, out: Path) -> None:
+        self.path = out / LOCK
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _take(self._descriptor)
+        except OSError:
+            holder = _holder(self._descriptor)
+            os.close(self._descriptor)
+            raise LockedError(f"{out} is being packed by {holder}. Wait for it, or choose another OUT.") from None
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+
+    def close(self) -> None:
+        """Let go; also called in a forked worker, whose copy would outlive this process's."""
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+
+def _take(descriptor: int) -> None:
+    """Lock an open file or raise OSError; the system lets go when the process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt
+
+        # past the text, so that others can read who holds it
+        os.lseek(descriptor, 1 << 20, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {found['pid']} on {found['host']}"
+    except (OSError, ValueError, KeyError, AttributeError):
+        return "another process"
+
+
+def _encode(line: dict[str, Any]) -> bytes:
+    text = json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    end = 0
+    with open(path, "rb") as file:
+        for line in file:
+            text = line[9:-1]
+            if not line.endswith(b"\n") or line[:9] != b"%08x " % zlib.crc32(text):
+                return
+            end += len(line)
+            yield json.loads(text), end

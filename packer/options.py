@@ -1,0 +1,138 @@
+"""What a pack may be asked for, checked in one place for the command and for Python alike. No image library is imported here."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+FITS = ("crop", "pad", "squash", "inside")
+RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
+CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
+
+# Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
+_MAX_SIDE = 16384
+
+
+class OptionsError(ValueError):
+    """An option has a value it cannot have; the command's exit code is 2."""
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """Options of `pack`; see `pack build --help` for each. size is (height, width) or None: as the images are."""
+
+    size: tuple[int, int] | None = None
+    fit: str = "crop"
+    crop_fraction: float = 1.0
+    resample: str = "bilinear"
+    fill: int = 0
+    exact: bool = False
+    channels: str = "rgb"
+    classes: str | None = None
+    shuffle: int | None = None
+    workers: int | None = None
+    on_error: str = "skip"
+    max_rejects: str = "1%"
+    strict: bool = False
+    max_pixels: int = 50_000_000
+    timeout: float = 30.0
+    resume: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("fit", self.fit, FITS)
+        _one_of("resample", self.resample, RESAMPLES)
+        _one_of("channels", self.channels, tuple(CHANNELS))
+        _one_of("on-error", self.on_error, ("skip", "fail"))
+        if self.size is not None:
+            for side in self.size:
+                if not isinstance(side, int) or not 1 <= side <= _MAX_SIDE:
+                    raise OptionsError(f"--size is {format_size(self.size)}, expected 1 to {_MAX_SIDE} pixels a side.")
+        if not 0.05 <= self.crop_fraction <= 1:
+            raise OptionsError(f"--crop-fraction is {self.crop_fraction}, expected 0.05 to 1.")
+        if self.crop_fraction != 1 and self.fit != "crop":
+            raise OptionsError(f"--crop-fraction belongs to --fit crop, not to --fit {self.fit}.")
+        if self.workers is not None and not 1 <= self.workers <= 4096:
+            raise OptionsError(f"--workers is {self.workers}, expected 1 to 4096.")
+        if self.max_pixels < 1:
+            raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
+        if not self.timeout > 0:
+            raise OptionsError(f"--timeout is {self.timeout}, expected more than 0 seconds.")
+        if self.resume and self.overwrite:
+            raise OptionsError("--resume goes on with a pack, --overwrite starts anew: give one of them.")
+        self.allowed_rejects(0)
+
+    def allowed_rejects(self, inputs: int) -> int:
+        """Return how many of so many inputs may be rejected; --max-rejects is a count or a percentage."""
+        text = str(self.max_rejects).strip()
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text)
+        if not match or (not match[2] and "." in text) or (match[2] and float(match[1]) > 100):
+            raise OptionsError(f"--max-rejects is {text!r}, expected a count such as 10 or a share such as 1%.")
+        return math.floor(inputs * float(match[1]) / 100) if match[2] else int(match[1])
+
+    def shaping(self) -> dict[str, Any]:
+        """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
+        return {
+            "size": None if self.size is None else list(self.size),
+            "fit": self.fit,
+            "crop_fraction": self.crop_fraction,
+            "resample": self.resample,
+            "fill": self.fill,
+            "exact": self.exact,
+            "channels": self.channels,
+            "shuffle": self.shuffle,
+            "strict": self.strict,
+            "max_pixels": self.max_pixels,
+        }
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Parse "224" or "192x256" (height x width).
+
+    Example:
+        >>> parse_size("192x256")
+        (192, 256)
+    """
+    match = re.fullmatch(r"(\d{1,9})(?:x(\d{1,9}))?", text.strip().lower())
+    if not match:
+        raise OptionsError(f"--size is {text!r}, expected pixels such as 224, or height x width such as 192x256.")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def format_size(size: tuple[int, int]) -> str:
+    """Write (height, width) as the command takes it: 224 or 192x256."""
+    height, width = size
+    return str(height) if height == width else f"{height}x{width}"
+
+
+def available_cpus() -> int:
+    """Count the CPUs that this process may use: affinity and the cgroup's quota, where the system has them."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:
+        count = os.cpu_count() or 1
+    return max(1, math.ceil(min(count, _cgroup_cpus())))
+
+
+def _cgroup_cpus() -> float:
+    """Return the cgroup's CPU quota (v2, then v1), infinity where there is none."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+    except (OSError, ValueError):
+        try:
+            with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") as file:
+                quota = file.read().strip()
+            with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
+                period = file.read().strip()
+        except OSError:
+            return math.inf
+    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionsError(f"--{name} is {value!r}, expected {', '.join(known[:-1])} or {known[-1]}.")

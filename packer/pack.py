@@ -1,0 +1,644 @@
+"""The pipeline of `pack`: list inputs, settle the rows' shape, allocate, run blocks, commit them in order, seal.
+
+A block is committed when its rows are synced and its line is in the journal; the store exists when the manifest does.
+No click here, no printing: progress goes to a callback, results come back as a PackReport.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import errno
+import hashlib
+import os
+import queue
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packer import journal as journals
+from packer.engine import EngineError, LocalEngine, start_context
+from packer.fit import Geometry
+from packer.options import OptionsError, PackOptions, available_cpus, format_size, parse_size
+from packer.scan import Inputs, ScanError, load_classes, scan
+from packer.seal import seal
+from packer.worker import Job, Result, Task, upright_sizes
+from reader.manifest import MANIFEST, PIXELS, IncompleteStoreError, StoreError, read_manifest, sync_folder
+
+# A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
+# beside the whole pack, so that workers end together.
+_BLOCK_BYTES = 8 << 20
+_BLOCK_INPUTS = 4096
+_BLOCKS_AT_LEAST = 256
+_SMALLEST_BLOCK = 8
+_ALLOCATE_BYTES = 1 << 30
+_SIZES_CHUNK = 256
+
+
+class PackError(RuntimeError):
+    """The pack cannot be done or was given up; what is committed can be gone on with."""
+
+
+class DiskFullError(PackError):
+    """OUT's disk lacks room; the command's exit code is 28."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal") and its counts."""
+
+    stage: str
+    done: int
+    total: int
+    rejected: int = 0
+    source_bytes: int = 0
+    split: str = ""
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What a pack did. size is (height, width); reasons counts the rejects by reason; splits is filled for train / val."""
+
+    out: str
+    inputs: int
+    rows: int
+    rejected: int
+    ignored: int
+    classes: int
+    size: tuple[int, int]
+    channels: int
+    store_bytes: int
+    source_bytes: int
+    seconds: float
+    images_per_second: float
+    too_many_rejects: bool
+    reasons: dict[str, int] = field(default_factory=dict)
+    resumed_from: int = 0
+    splits: dict[str, PackReport] = field(default_factory=dict)
+
+
+def pack(
+    images: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    size: int | str | tuple[int, int] | None = None,
+    fit: str = "crop",
+    crop_fraction: float = 1.0,
+    resample: str = "bilinear",
+    fill: int = 0,
+    exact: bool = False,
+    channels: str = "rgb",
+    classes: str | None = None,
+    shuffle: int | None = None,
+    workers: int | None = None,
+    on_error: str = "skip",
+    max_rejects: int | str = "1%",
+    strict: bool = False,
+    max_pixels: int = 50_000_000,
+    timeout: float = 30.0,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> PackReport:
+    """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
+
+    Args:
+        images: a folder of class folders, of images, or of train / val / valid / test folders.
+        out: the store to make; with splits, the folder that holds one store a split.
+        size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        progress: called a few times a second from this thread.
+
+    Raises:
+        OptionsError: an option has a value it cannot have.
+        ScanError: images cannot be read or holds no image.
+        PackError: OUT is in the way, nothing could be packed, or (on_error="fail") an image was rejected.
+        DiskFullError: OUT's disk lacks room.
+
+    Example:
+        >>> pack(images_path, out_path, size=32).rows
+        6
+    """
+    started = time.monotonic()
+    options = PackOptions(
+        size=_parsed(size),
+        fit=fit,
+        crop_fraction=crop_fraction,
+        resample=resample,
+        fill=fill,
+        exact=exact,
+        channels=channels,
+        classes=classes,
+        shuffle=shuffle,
+        workers=workers,
+        on_error=on_error,
+        max_rejects=str(max_rejects),
+        strict=strict,
+        max_pixels=max_pixels,
+        timeout=timeout,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    source, target = Path(os.fspath(images)), Path(os.fspath(out))
+    tell = progress or (lambda _: None)
+    _check_places(source, target)
+    imposed = None if classes is None else load_classes(classes)
+    parts = scan(source, classes=imposed, listed=lambda seen: tell(Progress("list", seen, 0)))
+    if shuffle is not None:
+        parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
+    places = {split: target / split if split else target for split in parts}
+    for place in places.values():
+        _check_out(place, options)
+    shape = options.size or _common_size(parts, options, target, tell)
+    reports = {}
+    for split, inputs in parts.items():
+        begun = started if not reports else time.monotonic()
+        reports[split] = _Pack(inputs, places[split], shape, options, tell, split).run(begun)
+    return reports[""] if "" in reports else _summed(target, reports, time.monotonic() - started)
+
+
+class _Pack:
+    """One store being made: from listed inputs to a sealed folder."""
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        out: Path,
+        shape: tuple[int, int],
+        options: PackOptions,
+        tell: Callable[[Progress], None],
+        split: str,
+    ) -> None:
+        self._inputs, self._final, self._options, self._split = inputs, out, options, split
+        self._tell = tell
+        # --overwrite of a finished store builds beside it and renames: open readers keep the old one
+        self._replaces = (out / MANIFEST).is_file() and options.overwrite
+        self._out = out.with_name(f".{out.name}.packing") if self._replaces else out
+        geometry = Geometry.of(shape, options)
+        pixels = str(self._out.absolute() / PIXELS)
+        root = str(inputs.root.absolute())
+        self._job = Job(root, pixels, geometry, options.channels, options.exact, options.strict, options.max_pixels)
+        self._rejected = self._source_bytes = 0
+
+    def run(self, started: float) -> PackReport:
+        created = self._make_folder()
+        lock = journals.Lock(self._out)
+        try:
+            report = self._run_locked(started, lock)
+        except _NothingPacked as e:
+            self._remove(created)
+            raise PackError(str(e)) from None
+        finally:
+            lock.close()
+        return report
+
+    def _run_locked(self, started: float, lock: journals.Lock) -> PackReport:
+        header = self._header()
+        done, row, journal = self._begin(header)
+        resumed_from = done
+        try:
+            self._allocate(row)
+            self._run_blocks(done, row, journal, lock)
+            self._tell(self._progress("seal", len(self._inputs)))
+            sealed = seal(self._out, header, self._job)
+        finally:
+            journal.close()
+        if sealed is None:
+            raise _NothingPacked(self._nothing_packed())
+        if self._replaces:
+            _swap(self._out, self._final)
+        seconds = time.monotonic() - started
+        inputs = len(self._inputs)
+        return PackReport(
+            out=str(self._final),
+            inputs=inputs,
+            rows=sealed.rows,
+            rejected=sealed.rejected,
+            ignored=self._inputs.ignored,
+            classes=len(self._inputs.classes),
+            size=(self._job.geometry.height, self._job.geometry.width),
+            channels=sealed.channels,
+            store_bytes=sum(entry.size_bytes for entry in sealed.files.values()),
+            source_bytes=self._source_bytes,
+            seconds=seconds,
+            images_per_second=(inputs - resumed_from) / seconds,
+            too_many_rejects=sealed.rejected > self._options.allowed_rejects(inputs),
+            reasons=_reasons(self._final),
+            resumed_from=resumed_from,
+        )
+
+    # -- begin
+
+    def _make_folder(self) -> bool:
+        """Make OUT and its working folder; returns whether OUT is new."""
+        created = not self._out.exists()
+        try:
+            (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise PackError(f"{self._out} cannot be made: {e.strerror}.") from None
+        return created
+
+    def _header(self) -> dict[str, Any]:
+        """Say what is packed and how; a resume must find the same."""
+        from packer.decode import decoder_versions
+
+        listing = hashlib.sha256()
+        for path, target in zip(self._inputs.paths, self._inputs.targets, strict=True):
+            listing.update(f"{path}\0{target}\0".encode("utf-8", "surrogatepass"))
+        geometry = self._job.geometry
+        return {
+            "journal": 1,
+            "inputs": len(self._inputs),
+            "listing": listing.hexdigest(),
+            "classes": list(self._inputs.classes),
+            "options": self._options.shaping() | {"size": [geometry.height, geometry.width]},
+            "decoders": decoder_versions(),
+            "block_inputs": block_inputs(len(self._inputs), self._job.row_bytes),
+        }
+
+    def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
+        """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""
+        (self._out / PIXELS).parent.mkdir(exist_ok=True)
+        if self._options.resume and (self._out / journals.JOURNAL).is_file():
+            return self._resume(header)
+        with contextlib.suppress(FileNotFoundError):
+            (self._out / PIXELS).unlink()
+        os.close(os.open(self._out / PIXELS, os.O_WRONLY | os.O_CREAT, 0o644))
+        journal = journals.Journal.create(self._out, header)
+        for folder in (self._out / journals.FOLDER, (self._out / PIXELS).parent, self._out, self._out.absolute().parent):
+            sync_folder(folder)
+        return 0, 0, journal
+
+    def _resume(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
+        found = journals.read_header(self._out)
+        for key, what in _RESUME_CHECKS.items():
+            if found.get(key) != header[key]:
+                detail = _difference(found.get(key), header[key])
+                raise PackError(
+                    f"{self._final} was begun with {what}{detail}. Resume with the same, or start anew with --overwrite."
+                )
+        done, row, end = 0, 0, journals.header_end(self._out)
+        for result, line_end in journals.read_blocks(self._out):
+            if not self._unchanged(done, result):
+                break
+            done, row, end = done + result.inputs, row + result.rows, line_end
+            self._rejected += len(result.rejects)
+            self._source_bytes += result.source_bytes
+        return done, row, journals.Journal.reopen(self._out, end)
+
+    def _unchanged(self, start: int, result: Result) -> bool:
+        """Compare a committed block's sources with what lies there now: size and time."""
+        for path, (size, mtime) in zip(self._inputs.paths[start : start + result.inputs], result.sources, strict=True):
+            if size < 0:
+                continue
+            try:
+                found = os.stat(os.path.join(self._job.root, path))
+            except OSError:
+                return False
+            if (found.st_size, found.st_mtime_ns) != (size, mtime):
+                return False
+        return True
+
+    def _allocate(self, rows_done: int) -> None:
+        """Take the disk space of all rows now: a full disk is then known before an image is decoded."""
+        need = (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
+        path = self._out / PIXELS
+        descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+        try:
+            have = os.fstat(descriptor).st_size
+            missing = need - have
+            free = shutil.disk_usage(self._out).free
+            if missing > free:
+                raise _disk_full(path, missing, free)
+            for start in range(0, need, _ALLOCATE_BYTES):
+                if not _reserve(descriptor, start, min(_ALLOCATE_BYTES, need - start)):
+                    break
+                self._tell(self._progress("allocate", min(start + _ALLOCATE_BYTES, need), need))
+        except OSError as e:
+            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _disk_full(path, need, shutil.disk_usage(self._out).free) from None
+            raise PackError(f"{path} cannot be allocated: {e.strerror}.") from None
+        finally:
+            os.close(descriptor)
+
+    # -- run
+
+    def _run_blocks(self, done: int, row: int, journal: journals.Journal, lock: journals.Lock) -> None:
+        workers = self._options.workers or available_cpus()
+        step = block_inputs(len(self._inputs), self._job.row_bytes)
+        blocks = -(-(len(self._inputs) - done) // step)
+        engine = LocalEngine(
+            self._job, workers=max(1, min(workers, blocks)), timeout=self._options.timeout, inherited=[lock]
+        )
+        committer: _Committer | None = None
+        try:
+            for result in engine.run(self._tasks(done, step), row, ready=lambda: self._report(done)):
+                if committer is None:
+                    committer = _Committer(self._out / PIXELS, journal, done, row)
+                done += result.inputs
+                self._rejected += len(result.rejects)
+                self._source_bytes += result.source_bytes
+                committer.put(result)
+                self._stop_on_reject(result)
+                self._report(done)
+            if committer is not None:
+                committer.finish()
+        except OSError as e:
+            raise self._write_error(e) from None
+        except EngineError as e:
+            raise PackError(f"packing stopped: {e}") from None
+        finally:
+            engine.close()
+            if committer is not None:
+                committer.close()
+
+    def _tasks(self, done: int, step: int) -> Iterator[Task]:
+        inputs = self._inputs
+        for start in range(done, len(inputs), step):
+            stop = min(start + step, len(inputs))
+            refused = {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {}
+            yield Task(start // step, start, inputs.paths[start:stop], inputs.targets[start:stop].tolist(), refused)
+
+    def _report(self, done: int) -> None:
+        self._tell(self._progress("pack", done))
+
+    def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
+        total = len(self._inputs) if total is None else total
+        return Progress(stage, done, total, self._rejected, self._source_bytes, self._split)
+
+    def _stop_on_reject(self, result: Result) -> None:
+        if self._options.on_error == "fail" and result.rejects:
+            first = result.rejects[0]
+            raise PackError(
+                f"{first['path']}: {first['reason']} (--on-error fail). Mend or replace the file, then go on with --resume."
+            )
+
+    def _write_error(self, error: OSError) -> PackError:
+        path = error.filename or self._out / PIXELS
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            usage = shutil.disk_usage(self._out)
+            return _disk_full(path, len(self._inputs) * self._job.row_bytes, usage.free)
+        name = errno.errorcode.get(error.errno or 0, "?")
+        return PackError(f"{path} cannot be written: {error.strerror} ({name}). Go on with --resume once it can.")
+
+    # -- end
+
+    def _nothing_packed(self) -> str:
+        results = journals.read_blocks(self._out)
+        first = next((reject for result, _ in results for reject in result.rejects), None)
+        example = f" For example {first['path']}: {first['reason']}." if first else ""
+        return f"nothing could be packed: all {len(self._inputs)} inputs were rejected.{example}"
+
+    def _remove(self, created: bool) -> None:
+        """Leave nothing behind that looks like a store."""
+        if created or self._replaces:
+            shutil.rmtree(self._out, ignore_errors=True)
+            return
+        shutil.rmtree(self._out / "_tensordict", ignore_errors=True)
+        shutil.rmtree(self._out / journals.FOLDER, ignore_errors=True)
+
+
+class _NothingPacked(Exception):
+    pass
+
+
+class _Committer:
+    """Syncs written rows and appends their lines, in a thread of its own, so that no worker waits for the disk.
+
+    Blocks that arrive while a sync runs are committed together by the next one.
+    """
+
+    def __init__(self, pixels: Path, journal: journals.Journal, inputs_done: int, rows_done: int) -> None:
+        self._journal = journal
+        self._inputs, self._rows = inputs_done, rows_done
+        self._results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+        self._error: OSError | None = None
+        self._descriptor = os.open(pixels, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
+        self._thread.start()
+
+    def put(self, result: Result) -> None:
+        """Hand over a written block; raises what a former commit raised."""
+        if self._error is not None:
+            raise self._error
+        self._results.put(result)
+
+    def finish(self) -> None:
+        """Wait until everything handed over is on disk."""
+        self._results.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the thread, done or not."""
+        self._results.put(None)
+        self._thread.join()
+        os.close(self._descriptor)
+
+    def _commit(self) -> None:
+        last = False
+        try:
+            while not last:
+                batch = [self._results.get()]
+                while not self._results.empty():
+                    batch.append(self._results.get())
+                last = None in batch
+                results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
+                if results:
+                    getattr(os, "fdatasync", os.fsync)(self._descriptor)
+                    self._inputs += sum(result.inputs for result in results)
+                    self._rows += sum(result.rows for result in results)
+                    self._journal.append(results, self._inputs, self._rows)
+        except OSError as e:
+            self._error = e
+
+
+_RESUME_CHECKS = {
+    "options": "other options",
+    "decoders": "other decoders",
+    "classes": "other classes",
+    "inputs": "another number of inputs",
+    "listing": "other input files",
+    "block_inputs": "another version of pixpack",
+    "journal": "another version of pixpack",
+}
+
+
+def block_inputs(inputs: int, row_bytes: int) -> int:
+    """Return how many inputs make a block: a function of the pack alone, so that any run cuts it alike."""
+    by_bytes = max(1, _BLOCK_BYTES // row_bytes)
+    return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
+
+
+def _parsed(size: int | str | tuple[int, int] | None) -> tuple[int, int] | None:
+    if size is None or isinstance(size, tuple):
+        return size
+    return parse_size(str(size))
+
+
+def _check_places(images: Path, out: Path) -> None:
+    source, target = os.path.realpath(images), os.path.realpath(out)
+    if os.path.lexists(out) and not out.is_dir():
+        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+    if target == source:
+        raise OptionsError(f"OUT {out} is IMAGES itself. Choose a folder outside it.")
+    if Path(source) in Path(target).parents:
+        raise OptionsError(f"OUT {out} lies inside IMAGES {images}. Choose a folder outside it.")
+    if Path(target) in Path(source).parents and (out / MANIFEST).exists():
+        raise OptionsError(f"IMAGES {images} lies inside the store {out}. Choose another OUT.")
+
+
+def _check_out(out: Path, options: PackOptions) -> None:
+    """Refuse an OUT that is in the way; says how to go on."""
+    if not out.exists():
+        if options.resume:
+            raise PackError(f"{out} does not exist, so there is nothing to resume. Leave --resume out.")
+        return
+    try:
+        found = sorted(os.listdir(out))
+    except OSError as e:
+        raise PackError(f"{out} cannot be listed: {e.strerror}.") from None
+    if MANIFEST in found:
+        _check_finished(out, options)
+    elif (out / journals.JOURNAL).is_file():
+        if not options.resume and not options.overwrite:
+            try:
+                read_manifest(out)
+            except IncompleteStoreError as e:
+                raise PackError(f"{e} Or start anew with --overwrite.") from None
+    elif found and found != [journals.FOLDER]:
+        raise PackError(
+            f"{out} is not empty (it holds {found[0]}) and is no store. Choose another OUT, or an empty folder."
+        )
+
+
+def _check_finished(out: Path, options: PackOptions) -> None:
+    if options.resume:
+        try:
+            rows = read_manifest(out).rows
+        except StoreError as e:
+            raise PackError(str(e)) from None
+        raise _AlreadyDone(f"{out} is finished ({rows} rows); there is nothing to resume.")
+    if not options.overwrite:
+        raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
+
+
+class _AlreadyDone(PackError):
+    pass
+
+
+def _common_size(
+    parts: dict[str, Inputs], options: PackOptions, out: Path, tell: Callable[[Progress], None]
+) -> tuple[int, int]:
+    """Return the one size that all images have, by their headers.
+
+    Raises:
+        PackError: they have several; shows the most frequent ones and proposes a command.
+    """
+    counts: collections.Counter[tuple[int, int]] = collections.Counter()
+    total = sum(len(inputs) for inputs in parts.values())
+    done = 0
+    workers = min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK))
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context()) as pool:
+        waiting = [
+            pool.submit(upright_sizes, str(inputs.root), inputs.paths[i : i + _SIZES_CHUNK], options.max_pixels)
+            for inputs in parts.values()
+            for i in range(0, len(inputs), _SIZES_CHUNK)
+        ]
+        for future in concurrent.futures.as_completed(waiting):
+            counts.update(future.result())
+            done = min(total, done + _SIZES_CHUNK)
+            tell(Progress("sizes", done, total))
+    if not counts:
+        first = next((path for inputs in parts.values() for path in inputs.paths), "")
+        raise PackError(f"nothing can be packed: no header of {total} inputs could be read, {first} among them.")
+    if len(counts) > 1:
+        common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
+        images = os.path.commonpath([inputs.root for inputs in parts.values()])
+        raise OptionsError(
+            f"the images have {len(counts)} sizes, width x height: {common}{', ...' if len(counts) > 3 else ''}."
+            f" Choose one for all rows, for example: pack {images} {out} --size 224"
+        )
+    height, width = next(iter(counts))
+    return PackOptions(size=(height, width)).size or (height, width)
+
+
+def _reserve(descriptor: int, start: int, count: int) -> bool:
+    """Allocate bytes [start, start + count) of a file; False where the system cannot."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(descriptor, start, count)
+    except OSError as e:
+        if e.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            return False
+        raise
+    return True
+
+
+def _disk_full(path: Path | str, need: int, free: int) -> DiskFullError:
+    return DiskFullError(
+        f"{path} needs {need} bytes, its disk has {free} free: {max(0, need - free)} are missing."
+        " Free some space and go on with --resume, or choose another OUT."
+    )
+
+
+def _swap(new: Path, old: Path) -> None:
+    """Put a finished store in the place of another; open readers keep the old files."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{old.name}.old-", dir=old.parent))
+    os.rename(old, aside / "store")
+    os.rename(new, old)
+    sync_folder(old.absolute().parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _reasons(out: Path) -> dict[str, int]:
+    from reader.manifest import REJECTED, read_json_lines
+
+    return dict(collections.Counter(line["reason"] for line in read_json_lines(out / REJECTED)).most_common())
+
+
+def _difference(found: Any, expected: Any) -> str:
+    """Name the first thing in which two dicts differ."""
+    if not isinstance(found, dict) or not isinstance(expected, dict):
+        return "" if isinstance(found, list) or isinstance(found, str) else f" ({found}, now {expected})"
+    for key in expected:
+        if found.get(key) != expected[key]:
+            return f" ({key}: {found.get(key)}, now {expected[key]})"
+    return ""
+
+
+def _summed(out: Path, reports: dict[str, PackReport], seconds: float) -> PackReport:
+    """Add up the reports of the splits."""
+    parts = list(reports.values())
+    reasons: collections.Counter[str] = collections.Counter()
+    for part in parts:
+        reasons.update(part.reasons)
+
+    def total(name: str) -> int:
+        return sum(getattr(part, name) for part in parts)
+
+    return PackReport(
+        out=str(out),
+        inputs=total("inputs"),
+        rows=total("rows"),
+        rejected=total("rejected"),
+        ignored=total("ignored"),
+        classes=parts[0].classes,
+        size=parts[0].size,
+        channels=parts[0].channels,
+        store_bytes=total("store_bytes"),
+        source_bytes=total("source_bytes"),
+        seconds=seconds,
+        images_per_second=(total("inputs") - total("resumed_from")) / seconds,
+        too_many_rejects=any(part.too_many_rejects for part in parts),
+        reasons=dict(reasons.most_common()),
+        resumed_from=total("resumed_from"),
+        splits=reports,
+    )

@@ -1,0 +1,172 @@
+"""From a complete journal to a store: write every small file, sync, and commit by the manifest, last.
+
+Reads the journal as a stream, so memory does not grow with the number of rows. Everything here can be done again after an
+interruption and gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from packer import journal as journals
+from packer.options import CHANNELS
+from packer.worker import Job, Result, encode_line
+from reader.manifest import (
+    MANIFEST,
+    PIXELS,
+    REJECTED,
+    SAMPLES,
+    Block,
+    FileEntry,
+    Manifest,
+    channel_statistics,
+    crc32_combine,
+    encode_manifest,
+    metadata_files,
+    sync_folder,
+    write_atomically,
+)
+
+TARGETS = "_tensordict/targets.memmap"
+CONTENT = "_tensordict/content.memmap"
+
+
+def seal(out: Path, header: dict[str, Any], job: Job) -> Manifest | None:
+    """Turn OUT's committed blocks into a finished store; None where they hold no row.
+
+    The manifest is written after everything it names is synced; the journal goes after the manifest is safe.
+    """
+    folders = [out / "_tensordict", out]
+    written = _Written(out, job)
+    for result, _ in journals.read_blocks(out):
+        written.add(result)
+    if not written.rows:
+        written.close()
+        return None
+    files = written.close()
+    _settle_pixels(out / PIXELS, written.rows * job.row_bytes)
+    manifest = _manifest(written, files, header, job)
+    for name, content in metadata_files(manifest).items():
+        _write_synced(out / name, content)
+    for folder in folders:
+        sync_folder(folder)
+    write_atomically(out / MANIFEST, encode_manifest(manifest, written.blocks))
+    shutil.rmtree(out / journals.FOLDER)
+    sync_folder(out)
+    return manifest
+
+
+class _Written:
+    """The per-row files while the journal streams by, and what adds up over it."""
+
+    def __init__(self, out: Path, job: Job) -> None:
+        self._job = job
+        self.rows = self.inputs = self.rejected = self.pixel_count = self.crc32 = 0
+        self.sums = [0] * CHANNELS[job.channels]
+        self.square_sums = [0] * CHANNELS[job.channels]
+        self.blocks: list[Block] = []
+        names = [SAMPLES, REJECTED, TARGETS] + ([CONTENT] if job.geometry.has_content else [])
+        self._files = {name: _Digested(out / name) for name in names}
+
+    def add(self, result: Result) -> None:
+        """Append one block."""
+        files, row_bytes = self._files, self._job.row_bytes
+        if result.rows:
+            offset = files[SAMPLES].size_bytes
+            self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset))
+            self.crc32 = crc32_combine(self.crc32, result.crc32, result.rows * row_bytes)
+        files[SAMPLES].write(b"".join(encode_line(sample) for sample in result.samples))
+        files[REJECTED].write(b"".join(encode_line(reject) for reject in result.rejects))
+        files[TARGETS].write(_little("q", [sample["target"] for sample in result.samples]))
+        if CONTENT in files:
+            files[CONTENT].write(_little("i", [value for box in result.content for value in box]))
+        self.rows += result.rows
+        self.inputs += result.inputs
+        self.rejected += len(result.rejects)
+        self.pixel_count += result.pixel_count
+        self.sums = [a + b for a, b in zip(self.sums, result.sums, strict=True)]
+        self.square_sums = [a + b for a, b in zip(self.square_sums, result.square_sums, strict=True)]
+
+    def close(self) -> dict[str, FileEntry]:
+        """Sync all files; returns their entries, the pixels' among them."""
+        entries = {name: file.close() for name, file in self._files.items()}
+        return entries | {PIXELS: FileEntry(self.rows * self._job.row_bytes, f"crc32:{self.crc32:08x}")}
+
+
+class _Digested:
+    """A file that knows its size and sha256 by the time it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = open(path, "wb")
+        self._digest = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self.size_bytes += len(data)
+
+    def close(self) -> FileEntry:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return FileEntry(self.size_bytes, f"sha256:{self._digest.hexdigest()}")
+
+
+def _manifest(written: _Written, files: dict[str, FileEntry], header: dict[str, Any], job: Job) -> Manifest:
+    mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
+    fields: dict[str, Any] = {
+        "rows": written.rows,
+        "height": job.geometry.height,
+        "width": job.geometry.width,
+        "channels": CHANNELS[job.channels],
+        "target_kind": "class",
+        "target_count": None,
+        "has_content": job.geometry.has_content,
+        "extras": {},
+        "classes": tuple(header["classes"]),
+        "mean": tuple(mean),
+        "std": tuple(std),
+        "inputs": written.inputs,
+        "rejected": written.rejected,
+        "options": header["options"],
+        "decoders": header["decoders"],
+    }
+    return Manifest(**fields, files=files | _metadata_entries(fields, files))
+
+
+def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+    """Return the entries of the meta.json files, which depend on the shapes alone."""
+    blank = dict.fromkeys(("meta.json", "_tensordict/meta.json"), FileEntry(0, ""))
+    contents = metadata_files(Manifest(**fields, files=files | blank))
+    return {
+        name: FileEntry(len(content), f"sha256:{hashlib.sha256(content).hexdigest()}") for name, content in contents.items()
+    }
+
+
+def _settle_pixels(path: Path, size_bytes: int) -> None:
+    """Give back what was allocated for inputs that became no row."""
+    with open(path, "r+b") as file:
+        file.truncate(size_bytes)
+        os.fsync(file.fileno())
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _little(code: str, values: list[int]) -> bytes:
+    """Encode integers little-endian: "q" is int64, "i" is int32."""
+    encoded = array.array(code, values)
+    if sys.byteorder == "big":
+        encoded.byteswap()
+    return encoded.tobytes()

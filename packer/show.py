@@ -1,0 +1,106 @@
+"""Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from reader.manifest import PIXELS, Manifest, check_store
+
+_TILE = 128
+_MARGIN = 6
+_CAPTION = 16
+_PAPER, _INK = (250, 250, 248), (60, 60, 60)
+
+
+def contact_sheet(
+    out: str | os.PathLike[str], *, rows: Sequence[int] | None = None, count: int = 48, columns: int = 8
+) -> Image.Image:
+    """Draw rows as labelled tiles, aspect kept; without rows, `count` of them spread evenly over the store.
+
+    Raises:
+        StoreError: OUT is no whole store.
+        IndexError: a row is out of range.
+    """
+    manifest, pixels, targets = _open(out)
+    chosen = list(rows) if rows is not None else spread(manifest.rows, count)
+    columns = min(columns, len(chosen))
+    scale = _TILE / max(manifest.height, manifest.width)
+    tile = max(1, round(manifest.width * scale)), max(1, round(manifest.height * scale))
+    step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
+    lines = -(-len(chosen) // columns)
+    sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
+    for place, row in enumerate(chosen):
+        x, y = _MARGIN + place % columns * step_x, _MARGIN + place // columns * step_y
+        image = _row_image(manifest, pixels, row).convert("RGB")
+        # small rows (32 x 32) are shown as the squares they are
+        resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
+        sheet.paste(image.resize(tile, resample), (x, y))
+        draw.text((x, y + tile[1] + 2), _fitted(_label(manifest, targets, row), tile[0], font), _INK, font)
+    return sheet
+
+
+def row_image(out: str | os.PathLike[str], row: int) -> Image.Image:
+    """Return one row as it is stored.
+
+    Raises:
+        StoreError: OUT is no whole store.
+        IndexError: the row is out of range.
+    """
+    manifest, pixels, _ = _open(out)
+    return _row_image(manifest, pixels, row)
+
+
+def spread(rows: int, count: int) -> list[int]:
+    """Return up to count rows, evenly spread.
+
+    Example:
+        >>> spread(10, 3)
+        [1, 5, 8]
+    """
+    count = min(rows, count)
+    return [(2 * i + 1) * rows // (2 * count) for i in range(count)]
+
+
+def _open(out: str | os.PathLike[str]) -> tuple[Manifest, npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    manifest = check_store(out)
+    shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
+    pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape)
+    spec = manifest.tensors["targets"]
+    targets = np.memmap(
+        Path(out) / manifest.tensor_paths()["targets"], spec.dtype, "r", shape=(manifest.rows, *spec.row_shape)
+    )
+    return manifest, pixels, targets
+
+
+def _row_image(manifest: Manifest, pixels: npt.NDArray[np.uint8], row: int) -> Image.Image:
+    if not 0 <= row < manifest.rows:
+        raise IndexError(f"row {row} is out of range: the store has rows 0 to {manifest.rows - 1}.")
+    values = np.asarray(pixels[row])
+    return Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values)
+
+
+def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:
+    if manifest.target_kind == "class":
+        index = int(targets[row])
+        return manifest.classes[index] if 0 <= index < len(manifest.classes) else f"row {row}"
+    if manifest.target_kind == "multi-hot":
+        return ", ".join(manifest.classes[i] for i in np.flatnonzero(targets[row])) or "none"
+    return ", ".join(f"{value:g}" for value in targets[row])
+
+
+def _fitted(text: str, width: int, font: Any) -> str:
+    """Shorten text to a tile's width; what the built-in font lacks is shown as a question mark."""
+    text = text.encode("latin-1", "replace").decode("latin-1")
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "..") > width:
+        text = text[:-1]
+    return text + ".."

@@ -1,0 +1,258 @@
+"""What runs inside a worker: decode a block of samples into memory, and write it when its turn comes.
+
+No pixel leaves a worker but into the store's file. Knows neither the journal nor how workers are started.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.decode import DecodeError, Decoder, Row
+from packer.fit import Geometry
+from packer.options import CHANNELS
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every block of a pack has in common; small, so that it travels to any worker."""
+
+    root: str
+    pixels_path: str
+    geometry: Geometry
+    channels: str
+    exact: bool
+    strict: bool
+    max_pixels: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.geometry.height * self.geometry.width * CHANNELS[self.channels]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Inputs [start, start + len(paths)) of a pack; refused ones are rejected with that reason, unopened."""
+
+    block: int
+    start: int
+    paths: list[str]
+    targets: list[int]
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass
+class Result:
+    """What is known of a decoded block, all but its pixels; becomes one line of the journal."""
+
+    block: int
+    inputs: int
+    rows: int = 0
+    crc32: int = 0
+    pixel_count: int = 0
+    sums: list[int] = field(default_factory=list)
+    square_sums: list[int] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    content: list[tuple[int, int, int, int]] = field(default_factory=list)
+    rejects: list[dict[str, Any]] = field(default_factory=list)
+    sources: list[tuple[int, int]] = field(default_factory=list)
+    source_bytes: int = 0
+
+
+class BlockWorker:
+    """Decodes blocks and holds their rows until told where to write them."""
+
+    def __init__(self, job: Job, in_flight: Any = None) -> None:
+        self._job = job
+        self._decoder = Decoder(
+            job.geometry, channels=job.channels, exact=job.exact, strict=job.strict, max_pixels=job.max_pixels
+        )
+        self._in_flight = in_flight
+        self._held: dict[int, memoryview] = {}
+        self._spare: list[npt.NDArray[np.uint8]] = []
+        self._owners: dict[int, npt.NDArray[np.uint8]] = {}
+        self._file: int | None = None
+
+    def decode(self, task: Task) -> Result:
+        """Decode a block; its rows stay here until `write`."""
+        result = Result(task.block, len(task.paths))
+        buffer = self._buffer(len(task.paths) * self._job.row_bytes)
+        rows = buffer.reshape(len(task.paths), self._job.row_bytes)
+        for offset, (path, target) in enumerate(zip(task.paths, task.targets, strict=True)):
+            index = task.start + offset
+            self._mark(index)
+            result.sources.append((-1, -1))
+            try:
+                if index in task.refused:
+                    raise DecodeError(task.refused[index])
+                self._add(result, rows, path, target)
+            except DecodeError as e:
+                result.rejects.append({"path": path, "reason": str(e)})
+            except Exception as e:  # one image must never cost another; the reason names the kind for a report
+                result.rejects.append({"path": path, "reason": f"it made the decoder fail ({type(e).__name__}: {e})"})
+        self._mark(-1)
+        used = memoryview(buffer)[: result.rows * self._job.row_bytes]
+        result.crc32 = zlib.crc32(used)
+        self._count_channels(result, rows[: result.rows])
+        self._held[task.block], self._owners[task.block] = used, buffer
+        return result
+
+    def write(self, block: int, first_row: int) -> None:
+        """Write a decoded block's rows to their place in the file; they are in the page cache then, not yet on disk."""
+        if self._file is None:
+            self._file = os.open(self._job.pixels_path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+        write_at(self._file, self._held.pop(block), first_row * self._job.row_bytes)
+        self._spare.append(self._owners.pop(block))
+
+    def _add(self, result: Result, rows: npt.NDArray[np.uint8], path: str, target: int) -> None:
+        data, result.sources[-1] = read_source(os.path.join(self._job.root, path))
+        result.source_bytes += len(data)
+        row = self._decoder.row(data)
+        rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
+        result.rows += 1
+        result.samples.append(_sample_line(path, target, data, row))
+        if self._job.geometry.has_content:
+            result.content.append(row.content)
+        y0, x0, y1, x1 = row.content
+        result.pixel_count += (y1 - y0) * (x1 - x0)
+
+    def _count_channels(self, result: Result, rows: npt.NDArray[np.uint8]) -> None:
+        """Add up values and squares per channel, exactly; uint32 holds 66,000 rows of squares."""
+        channels = CHANNELS[self._job.channels]
+        sums, squares = np.zeros(self._job.row_bytes, np.uint32), np.zeros(self._job.row_bytes, np.uint32)
+        square = np.empty(self._job.row_bytes, np.uint16)
+        for row in rows:
+            np.multiply(row, row, out=square, dtype=np.uint16, casting="unsafe")
+            np.add(squares, square, out=squares)
+            np.add(sums, row, out=sums)
+        # padding holds the fill value in every channel: taken off again, so that only the image counts
+        fill = self._job.geometry.fill
+        padding = len(rows) * self._job.geometry.height * self._job.geometry.width - result.pixel_count
+        by_channel = (a.reshape(-1, channels).sum(axis=0, dtype=np.uint64) for a in (sums, squares))
+        result.sums, result.square_sums = (
+            [int(value) - padding * fill**power for value in values] for power, values in enumerate(by_channel, start=1)
+        )
+
+    def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return a spare buffer or a fresh one: a fresh one costs a page fault every 4 KiB."""
+        while self._spare:
+            spare = self._spare.pop()
+            if len(spare) >= size_bytes:
+                return spare[:size_bytes] if len(spare) > size_bytes else spare
+        return np.empty(size_bytes, np.uint8)
+
+    def _mark(self, index: int) -> None:
+        """Leave word of the sample in flight where the parent can read it even after a crash."""
+        if self._in_flight is not None:
+            self._in_flight[1] += 1
+            self._in_flight[0] = index
+
+
+def read_source(path: str) -> tuple[bytes, tuple[int, int]]:
+    """Read a regular file whole: one open, one version of it; returns its bytes and (size, mtime_ns).
+
+    Raises:
+        DecodeError: it cannot be read, is no regular file, or is empty.
+    """
+    try:
+        # NONBLOCK: opening a FIFO without a writer would wait for ever
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as e:
+        raise DecodeError(_unreadable(path, e)) from e
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
+        if status.st_size == 0:
+            raise DecodeError("the file is empty")
+        if status.st_size > 4 << 30:
+            raise DecodeError(f"the file has {status.st_size / 1e9:.0f} GB; no image is that large")
+        data = os.read(descriptor, status.st_size)
+        while len(data) < status.st_size and (more := os.read(descriptor, min(_READ_BYTES, status.st_size - len(data)))):
+            data += more
+    except OSError as e:
+        raise DecodeError(_unreadable(path, e)) from e
+    finally:
+        os.close(descriptor)
+    return data, (status.st_size, status.st_mtime_ns)
+
+
+def upright_sizes(root: str, paths: list[str], max_pixels: int) -> dict[tuple[int, int], int]:
+    """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
+    decoder = Decoder(None, max_pixels=max_pixels)
+    counts: dict[tuple[int, int], int] = {}
+    for path in paths:
+        try:
+            data, _ = read_source(os.path.join(root, path))
+            size = decoder.upright_size(data)
+        except Exception:  # whatever is wrong with it, decoding says it, with a reason
+            continue
+        counts[size] = counts.get(size, 0) + 1
+    return counts
+
+
+def write_at(descriptor: int, data: memoryview, offset: int) -> None:
+    """Write all of data at a byte offset; short writes go on, errors are raised."""
+    while len(data):
+        if hasattr(os, "pwrite"):
+            done = os.pwrite(descriptor, data, offset)
+        else:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            done = os.write(descriptor, data)
+        if done == 0:
+            raise OSError(errno.EIO, "a write came back without writing anything")
+        data, offset = data[done:], offset + done
+
+
+def _sample_line(path: str, target: int, data: bytes, row: Row) -> dict[str, Any]:
+    return {
+        "path": path,
+        "target": target,
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "width": row.width,
+        "height": row.height,
+        **row.done,
+    }
+
+
+def encode_line(value: dict[str, Any]) -> bytes:
+    """Encode one line of samples.jsonl or rejected.jsonl; ASCII, so that names that are no UTF-8 survive too."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _kind(mode: int) -> str:
+    for test, name in (
+        (stat.S_ISDIR, "a directory"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    ):
+        if test(mode):
+            return name
+    return "a special file"
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    if error.errno == errno.ENXIO:
+        return "it is a socket or a FIFO, not an image"
+    if error.errno == errno.ELOOP:
+        return "it is a symbolic link that leads back to itself"
+    if error.errno == errno.ENOENT and os.path.islink(path):
+        return "it is a symbolic link to a file that does not exist"
+    if error.errno == errno.ENOENT:
+        return "the file is gone"
+    return f"it cannot be read: {error.strerror}"

@@ -1,0 +1,60 @@
+"""Read what `pack` wrote: `MemmapDataset` opens a store, `MemmapLoader` serves its batches.
+
+    train = MemmapDataset("out/")
+    for batch in MemmapLoader(train, batch_size=256, shuffle=True, device="cuda"):
+        model(batch.images)
+
+Names load on first use (PEP 562): importing `reader` or `reader.manifest` does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reader.dataset import MemmapDataset
+    from reader.loader import MemmapLoader
+    from reader.manifest import IncompleteStoreError, Manifest, StoreError
+    from reader.store import ImageBatch, open_store
+    from reader.transforms import Normalize, RandomCrop, RandomHorizontalFlip, to_device
+
+_HOMES = {
+    "MemmapDataset": "reader.dataset",
+    "MemmapLoader": "reader.loader",
+    "ImageBatch": "reader.store",
+    "open_store": "reader.store",
+    "Manifest": "reader.manifest",
+    "StoreError": "reader.manifest",
+    "IncompleteStoreError": "reader.manifest",
+    "Normalize": "reader.transforms",
+    "RandomCrop": "reader.transforms",
+    "RandomHorizontalFlip": "reader.transforms",
+    "to_device": "reader.transforms",
+}
+
+__all__ = [
+    "ImageBatch",
+    "IncompleteStoreError",
+    "Manifest",
+    "MemmapDataset",
+    "MemmapLoader",
+    "Normalize",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "StoreError",
+    "open_store",
+    "to_device",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'reader' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,74 @@
+"""Host memory for batches: gather rows into reused buffers; a buffer comes back exactly when its last user is gone.
+
+A fresh 38 MB tensor costs 9,409 page faults, more than the copy into it; a reused one none. So buffers are leased: each
+lease is a fresh numpy array over the same memory, and the memory returns to the pool when that array is collected. Any
+tensor, view or numpy view made from the lease keeps it alive, so a batch that a caller keeps is never overwritten.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+# Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
+_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
+
+
+class BufferPool:
+    """Equal buffers of size_bytes, leased and recycled; pinned ones for copies to a CUDA device.
+
+    At most `keep` idle buffers are held. `lease` never waits: when all are in use, it allocates one more. Thread-safe.
+    """
+
+    def __init__(self, size_bytes: int, *, keep: int, pinned: bool = False) -> None:
+        self.size_bytes = size_bytes
+        self.allocated = 0
+        self._pinned = pinned
+        self._idle: deque[npt.NDArray[np.uint8]] = deque(maxlen=keep)
+
+    def lease(self) -> torch.Tensor:
+        """Return uint8[size_bytes] of undefined content, the caller's until no tensor or view of it is left."""
+        try:
+            memory = self._idle.pop()
+        except IndexError:
+            memory = self._allocate()
+        lease = np.ndarray((self.size_bytes,), np.uint8, buffer=memory)
+        # a bound method of the deque, not of the pool: leases that outlive the pool then free their memory
+        weakref.finalize(lease, self._idle.append, memory).atexit = False
+        return torch.from_numpy(lease)
+
+    def _allocate(self) -> npt.NDArray[np.uint8]:
+        self.allocated += 1
+        if self._pinned:
+            return torch.empty(self.size_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+        # numpy asks for huge pages where torch does not: filling is 3 times faster the first time
+        return np.empty(self.size_bytes, np.uint8)
+
+
+def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> torch.Tensor:
+    """Copy source[rows] into out and return out: one copy for a contiguous run, else one gather on torch's threads.
+
+    source: any[N, ...] contiguous; rows: int64[B] in [0, N); out: any[B, ...] of the same dtype, contiguous.
+    """
+    if is_run(rows):
+        return out.copy_(source[int(rows[0]) : int(rows[-1]) + 1]) if len(rows) else out
+    torch.index_select(_as_words(source), 0, torch.from_numpy(rows), out=_as_words(out))
+    return out
+
+
+def is_run(rows: npt.NDArray[np.int64]) -> bool:
+    """Say whether rows are consecutive and rising: [4, 5, 6]."""
+    return len(rows) == 0 or (int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
+
+
+def _as_words(tensor: torch.Tensor) -> torch.Tensor:
+    """View any[N, ...] as [N, K] of the widest integers that divide a row."""
+    flat = tensor.reshape(tensor.shape[0], -1).view(torch.uint8)
+    for size, dtype in _WORDS:
+        if flat.shape[1] % size == 0 and flat.data_ptr() % size == 0:
+            return flat.view(dtype)
+    return flat

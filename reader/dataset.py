@@ -1,0 +1,283 @@
+"""`MemmapDataset`: a store as a torch Dataset that is indexed a batch at a time and never decodes.
+
+Single rows and slices are views of the mapped store; lists of rows are one gather. It pickles to a path.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset, default_collate, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from reader.buffers import gather, is_run
+from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines
+from reader.order import Rows, permuted
+from reader.store import ImageBatch, open_store
+
+Index = int | slice | Sequence[int] | torch.Tensor | npt.NDArray[Any]
+
+
+class MemmapDataset(Dataset[Any]):
+    """A packed store, or some rows of it.
+
+    Args:
+        path: the folder that `pack` wrote.
+        transform: called with one image uint8[C, H, W] (as_tuple) or one-row ImageBatch, as ImageFolder does: per sample.
+            Whole batches on the device are `MemmapLoader(transform=...)`'s, and many times faster.
+        target_transform: called with one target, only with as_tuple.
+        as_tuple: indexing gives (images, targets) instead of an ImageBatch.
+
+    Raises:
+        StoreError: path is no finished, undamaged store.
+
+    Example:
+        >>> train = MemmapDataset(store_path)
+        >>> train[10:20].images.shape
+        torch.Size([10, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        as_tuple: bool = False,
+    ) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.transform = transform
+        self.target_transform = target_transform
+        self.as_tuple = as_tuple
+        self._rows: Rows | None = None
+        self.manifest: Manifest
+        self.store: ImageBatch
+        self._open()
+
+    def _open(self) -> None:
+        self.manifest, self.store = open_store(self.path)
+        self._blocks: tuple[list[int], list[Any]] | None = None
+
+    def __len__(self) -> int:
+        return self.manifest.rows if self._rows is None else len(self._rows)
+
+    def __repr__(self) -> str:
+        m = self.manifest
+        row = f"uint8[{m.height}, {m.width}, {m.channels}]"
+        return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {k: v for k, v in self.__dict__.items() if k not in ("manifest", "store", "_blocks")}
+        return state | {"digest": self.manifest.digest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        digest = state.pop("digest")
+        self.__dict__.update(state)
+        self._open()
+        if self.manifest.digest != digest:
+            raise StoreError(f"{self.path} was packed anew since this dataset was pickled. Open it again.")
+
+    # -- rows
+
+    def __getitem__(self, index: Index) -> Any:
+        """Return one row (views, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy)."""
+        if isinstance(index, slice):
+            return self._present(self._slice(index))
+        if isinstance(index, int | np.integer) or (torch.is_tensor(index) and index.ndim == 0 and index.dtype != torch.bool):
+            return self._sample(int(index))
+        return self._present(self._gather(self._positions(index)))
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Return a whole batch at once; torch's DataLoader calls this instead of one `__getitem__` an item."""
+        if self.transform is not None or self.target_transform is not None:
+            return [self._sample(int(i)) for i in indices]
+        batch = self._gather(self._positions(indices))
+        return _TupleBatch((batch.images, batch.targets)) if self.as_tuple else batch
+
+    def store_rows(self, positions: Rows) -> Rows:
+        """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""
+        return positions if self._rows is None else self._rows[positions]
+
+    # -- what ImageFolder has
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names; a class target is an index into them."""
+        return list(self.manifest.classes)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Class name -> target."""
+        return {name: i for i, name in enumerate(self.manifest.classes)}
+
+    @property
+    def targets(self) -> list[Any]:
+        """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
+        targets = self.store.targets
+        return (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()
+
+    @property
+    def samples(self) -> list[tuple[str, Any]]:
+        """(path, target) of each row; paths are relative to the packed folder."""
+        paths = [line["path"] for line in read_json_lines(self.path / SAMPLES)]
+        rows = range(len(paths)) if self._rows is None else self._rows.tolist()
+        return list(zip((paths[row] for row in rows), self.targets, strict=True))
+
+    imgs = samples
+
+    def source(self, index: int) -> dict[str, Any]:
+        """Return what samples.jsonl says of one row: path, target, source bytes, sha256, size, what was done."""
+        row = int(self.store_rows(np.array([self._one(index)]))[0])
+        if self._blocks is None:
+            blocks = read_blocks(self.path)
+            self._blocks = [b.start for b in blocks], blocks
+        starts, blocks = self._blocks
+        block = blocks[bisect.bisect_right(starts, row) - 1]
+        with open(self.path / SAMPLES, "rb") as file:
+            file.seek(block.samples_offset)
+            line = next(itertools.islice(file, row - block.start, None))
+        source: dict[str, Any] = json.loads(line)
+        return source
+
+    # -- parts of it, without copying a pixel
+
+    def subset(self, rows: Index) -> MemmapDataset:
+        """Return a dataset of these rows, in this order; a boolean mask keeps the rows that are True."""
+        part = object.__new__(MemmapDataset)
+        part.__dict__.update(self.__dict__)
+        positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self._positions(rows)
+        part._rows = self.store_rows(positions)
+        return part
+
+    def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
+        """Split at random into fraction and the rest; stratify keeps each class's share. Each part keeps store order.
+
+        Raises:
+            ValueError: fraction is not inside (0, 1), or stratify without class targets.
+        """
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction is {fraction}, expected a number between 0 and 1, both left out.")
+        if stratify and self.manifest.target_kind != "class":
+            raise ValueError(f"stratify needs class targets, this store has {self.manifest.target_kind} targets.")
+        order = permuted(len(self), 0, len(self), seed=seed)
+        groups = [order]
+        if stratify:
+            targets = np.asarray(self.targets)[order]
+            groups = [order[targets == value] for value in np.unique(targets)]
+        first = np.sort(np.concatenate([g[: round(fraction * len(g))] for g in groups]))
+        mask = np.ones(len(self), dtype=bool)
+        mask[first] = False
+        return self.subset(first), self.subset(np.flatnonzero(mask))
+
+    def numpy(self) -> npt.NDArray[np.uint8]:
+        """Return the pixels as a read-only uint8[N, H, W, C] that shares the store's memory (a subset is a copy)."""
+        pixels = self._slice(slice(None)).pixels.numpy()
+        pixels.flags.writeable = False
+        return pixels
+
+    # -- private
+
+    def _positions(self, index: Any) -> Rows:
+        """Check and normalise any list of rows to int64[B] in [0, len)."""
+        rows = np.asarray(index)
+        if rows.dtype == bool:
+            if rows.shape != (len(self),):
+                raise IndexError(f"the mask has the shape {list(rows.shape)}, expected [{len(self)}].")
+            return np.flatnonzero(rows)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise IndexError(f"rows are {rows.dtype}{list(rows.shape)}, expected a list of whole numbers.")
+        rows = rows.astype(np.int64)
+        if rows.size and (rows.min() < -len(self) or rows.max() >= len(self)):
+            worst = int(rows.max() if rows.max() >= len(self) else rows.min())
+            raise IndexError(f"row {worst} is out of range: {self.path} has {len(self)} rows.")
+        return np.where(rows < 0, rows + len(self), rows)
+
+    def _one(self, index: int) -> int:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows.")
+        return index % len(self)
+
+    def _sample(self, index: int) -> Any:
+        position = self._one(index)
+        row = position if self._rows is None else int(self._rows[position])
+        batch = self.store[row]
+        batch.rows = torch.tensor(row)
+        return self._present(batch, single=True)
+
+    def _slice(self, index: slice) -> ImageBatch:
+        start, stop, step = index.indices(len(self))
+        positions = np.arange(start, stop, step)
+        rows = self.store_rows(positions)
+        if not is_run(rows) or not len(rows):
+            return self._gather(positions)
+        batch = self.store[int(rows[0]) : int(rows[-1]) + 1]
+        batch.rows = torch.from_numpy(rows)
+        return batch
+
+    def _gather(self, positions: Rows) -> ImageBatch:
+        return gather_batch(self.store, self.store_rows(positions))
+
+    def _present(self, batch: ImageBatch, *, single: bool = False) -> Any:
+        if not self.as_tuple:
+            return self.transform(batch) if single and self.transform else batch
+        images, targets = batch.images, batch.targets
+        if not single:
+            return images, targets
+        target = targets.item() if targets.ndim == 0 else targets
+        return (
+            self.transform(images) if self.transform else images,
+            self.target_transform(target) if self.target_transform else target,
+        )
+
+
+def gather_batch(store: ImageBatch, rows: Rows, pixels: torch.Tensor | None = None) -> ImageBatch:
+    """Copy rows of a store into one ImageBatch; pixels go into the given uint8[B, H, W, C], else into fresh memory."""
+    index = torch.from_numpy(rows)
+    if pixels is None:
+        pixels = _fresh((len(rows), *store.pixels.shape[1:]))
+    return ImageBatch(
+        pixels=gather(store.pixels, rows, pixels),
+        targets=store.targets.index_select(0, index),
+        content=None if store.content is None else store.content.index_select(0, index),
+        extras=None if store.extras is None else store.extras[index],
+        rows=index,
+        batch_size=[len(rows)],
+    )
+
+
+def _fresh(shape: tuple[int, ...]) -> torch.Tensor:
+    """Allocate uint8[shape]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
+    if get_worker_info() is not None:
+        size = int(np.prod(shape))
+        storage = torch.UntypedStorage._new_shared(size)
+        return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+    return torch.from_numpy(np.empty(shape, np.uint8))
+
+
+class _TupleBatch(tuple[Any, ...]):
+    """(images, targets) of a whole batch on its way through default_collate, which looks at the type of batch[0]."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self if index == 0 else super().__getitem__(index)
+
+
+def _collate_batch(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> ImageBatch:
+    # __getitems__ gives one ImageBatch; ConcatDataset gives a list of one-row ones
+    return batch if isinstance(batch, ImageBatch) else torch.stack(list(batch))
+
+
+def _collate_tuple(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> tuple[Any, ...]:
+    return tuple(iter(batch)) if isinstance(batch, _TupleBatch) else default_collate([tuple(b) for b in batch])
+
+
+default_collate_fn_map[ImageBatch] = _collate_batch
+default_collate_fn_map[_TupleBatch] = _collate_tuple

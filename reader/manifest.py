@@ -1,0 +1,478 @@
+"""The format of a store, and nothing else: what manifest.json says, whether a folder on disk agrees, how files get there.
+
+Byte-level specification: FORMAT.md beside this file. Imports only the standard library, so that `pack` and its workers can
+write stores without torch; it never maps or decodes a pixel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT_NAME = "pixpack"
+FORMAT_VERSION = (1, 0)
+
+MANIFEST = "manifest.json"
+SAMPLES = "samples.jsonl"
+REJECTED = "rejected.jsonl"
+JOURNAL = ".packing/journal"
+PIXELS = "_tensordict/pixels.memmap"
+
+# The dotted path is part of the format: tensordict finds the class by it. It never moves.
+STORE_TYPE = "<class 'reader.store.ImageBatch'>"
+
+ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
+TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
+
+_EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_BLOCKS_OPEN = b',\n  "blocks": ['
+_DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
+_DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
+_READ_BYTES = 1 << 20
+# more than the longest line of a journal: 4,096 samples of about 300 bytes
+_TAIL_BYTES = 8 << 20
+
+
+class StoreError(ValueError):
+    """A folder is not a readable store; the message says what was found, what was expected and what to do."""
+
+
+class IncompleteStoreError(StoreError):
+    """The folder holds a pack that has not finished."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One per-row tensor: dtype name and the shape of one row."""
+
+    dtype: str
+    row_shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise StoreError(f"the manifest names the dtype {self.dtype!r}, expected one of {', '.join(ITEM_BYTES)}.")
+        if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in self.row_shape):
+            raise StoreError(f"the manifest names the row shape {list(self.row_shape)}, expected whole numbers.")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return ITEM_BYTES[self.dtype] * math.prod(self.row_shape)
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Exact size and digest ("sha256:..." or, for pixels, "crc32:...") of one file of the store."""
+
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that were committed together.
+
+    crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl.
+    """
+
+    start: int
+    stop: int
+    crc32: int
+    samples_offset: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
+
+    mean and std are per channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out).
+    """
+
+    rows: int
+    height: int
+    width: int
+    channels: int
+    target_kind: str
+    target_count: int | None
+    has_content: bool
+    extras: Mapping[str, TensorSpec]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    inputs: int
+    rejected: int
+    options: Mapping[str, Any]
+    decoders: Mapping[str, Any]
+    files: Mapping[str, FileEntry]
+    version: tuple[int, int] = FORMAT_VERSION
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+    digest: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "height", "width", "channels"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise StoreError(f"the manifest says {name} = {value!r}, expected a whole number of 1 or more.")
+        if self.target_kind not in TARGET_DTYPES or (self.target_kind == "class") != (self.target_count is None):
+            raise StoreError(f"the manifest says targets of kind {self.target_kind!r} x {self.target_count!r}.")
+        for name in self.extras:
+            if not _EXTRA_NAME.fullmatch(name):
+                raise StoreError(f"the manifest names an extra {name!r}, expected letters, digits, _ and -.")
+        expected = sorted([*self.tensor_paths().values(), *metadata_files(self), SAMPLES, REJECTED])
+        if sorted(self.files) != expected:
+            raise StoreError(f"the manifest lists the files {sorted(self.files)}, expected {expected}.")
+
+    @property
+    def tensors(self) -> dict[str, TensorSpec]:
+        """Every tensor of the store by name; extras as "extras/<name>"."""
+        target_shape = () if self.target_count is None else (self.target_count,)
+        specs = {
+            "pixels": TensorSpec("uint8", (self.height, self.width, self.channels)),
+            "targets": TensorSpec(TARGET_DTYPES[self.target_kind], target_shape),
+        }
+        if self.has_content:
+            specs["content"] = TensorSpec("int32", (4,))
+        return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
+
+    def tensor_paths(self) -> dict[str, str]:
+        """Tensor name -> path of its file inside the store."""
+        return {name: f"_tensordict/{name}.memmap" for name in self.tensors}
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the pixels of one row."""
+        return self.height * self.width * self.channels
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the head of manifest.json, in its order."""
+        return {
+            "format": FORMAT_NAME,
+            "version": list(self.version),
+            "reader_features": list(self.reader_features),
+            "writer_features": list(self.writer_features),
+            "rows": self.rows,
+            "height": self.height,
+            "width": self.width,
+            "channels": self.channels,
+            "targets": {"kind": self.target_kind, "count": self.target_count},
+            "content": self.has_content,
+            "extras": {k: {"dtype": v.dtype, "shape": list(v.row_shape)} for k, v in sorted(self.extras.items())},
+            "classes": list(self.classes),
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "inputs": self.inputs,
+            "rejected": self.rejected,
+            "options": dict(self.options),
+            "decoders": dict(self.decoders),
+            "files": {k: {"size_bytes": v.size_bytes, "digest": v.digest} for k, v in sorted(self.files.items())},
+        }
+
+    @classmethod
+    def from_json(cls, head: Mapping[str, Any], digest: str = "") -> Manifest:
+        """Build from the parsed head of manifest.json.
+
+        Raises:
+            StoreError: a field is missing or malformed, or the format is newer than this reader.
+        """
+        _check_version(head)
+        try:
+            return cls(
+                rows=head["rows"],
+                height=head["height"],
+                width=head["width"],
+                channels=head["channels"],
+                target_kind=head["targets"]["kind"],
+                target_count=head["targets"]["count"],
+                has_content=bool(head["content"]),
+                extras={k: TensorSpec(v["dtype"], tuple(v["shape"])) for k, v in head["extras"].items()},
+                classes=tuple(head["classes"]),
+                mean=tuple(head["mean"]),
+                std=tuple(head["std"]),
+                inputs=head["inputs"],
+                rejected=head["rejected"],
+                options=head["options"],
+                decoders=head["decoders"],
+                files={k: FileEntry(v["size_bytes"], v["digest"]) for k, v in head["files"].items()},
+                version=(head["version"][0], head["version"][1]),
+                reader_features=tuple(head["reader_features"]),
+                writer_features=tuple(head["writer_features"]),
+                digest=digest,
+            )
+        except (KeyError, TypeError, AttributeError) as e:
+            raise StoreError(f"the manifest lacks or garbles a field ({e!r}).") from e
+
+
+def read_manifest(out: str | os.PathLike[str]) -> Manifest:
+    """Read and check OUT/manifest.json alone: its digest, version and fields. Milliseconds, whatever the number of rows.
+
+    Raises:
+        IncompleteStoreError: OUT holds a pack that has not finished.
+        StoreError: OUT is no store, or its manifest was changed.
+    """
+    root = Path(out)
+    path = root / MANIFEST
+    try:
+        with open(path, "rb") as file:
+            head, digest = _read_head(file, path)
+    except FileNotFoundError:
+        raise _no_manifest(root) from None
+    except NotADirectoryError:
+        raise StoreError(f"{root} is a file, expected the folder of a store.") from None
+    try:
+        return Manifest.from_json(head, digest)
+    except StoreError as e:
+        raise StoreError(f"{path}: {e}") from None
+
+
+def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
+    """Read the table of blocks of OUT/manifest.json; O(rows / block).
+
+    Raises:
+        StoreError: as `read_manifest`, or the blocks do not add up to the rows.
+    """
+    manifest = read_manifest(out)
+    with open(Path(out) / MANIFEST, "rb") as file:
+        table = json.load(file)["blocks"]
+    blocks, start = [], 0
+    for count, crc32, offset in table:
+        blocks.append(Block(start, start + count, crc32, offset))
+        start += count
+    if start != manifest.rows:
+        raise StoreError(f"{Path(out) / MANIFEST}: the blocks hold {start} rows, the manifest says {manifest.rows}.")
+    return blocks
+
+
+def check_store(out: str | os.PathLike[str]) -> Manifest:
+    """Read the manifest and compare every file's kind and size, and every meta.json, with it. Nothing is mapped or changed.
+
+    Raises:
+        StoreError: naming the file, what was found and what was expected.
+    """
+    root = Path(out)
+    manifest = read_manifest(root)
+    for name, expected in manifest.files.items():
+        check_file(root / name, expected.size_bytes)
+    for name, content in metadata_files(manifest).items():
+        if (root / name).read_bytes() != content:
+            raise StoreError(f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again.")
+    for name, path in manifest.tensor_paths().items():
+        need = manifest.rows * manifest.tensors[name].row_bytes
+        if manifest.files[path].size_bytes != need:
+            found = manifest.files[path].size_bytes
+            raise StoreError(f"{root / MANIFEST} lists {path} with {found} bytes, {manifest.rows} rows need {need}.")
+    return manifest
+
+
+def check_file(path: Path, size_bytes: int) -> None:
+    """Raise StoreError unless path is a regular file of exactly size_bytes."""
+    try:
+        found = path.lstat()
+    except OSError as e:
+        raise StoreError(f"{path} is missing ({e.strerror}). The copy is incomplete: copy the store again.") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{path} is not a regular file. Copy the store again.")
+    if found.st_size != size_bytes:
+        raise StoreError(
+            f"{path} is {found.st_size} bytes, the manifest says {size_bytes}. The copy is incomplete: copy it again."
+        )
+
+
+def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
+    """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all that stands before it."""
+    head = json.dumps(manifest.to_json(), indent=2, ensure_ascii=True, allow_nan=False)
+    lines = ",".join(f"\n    [{b.stop - b.start}, {b.crc32}, {b.samples_offset}]" for b in blocks)
+    body = head.removesuffix("\n}").encode("ascii") + _BLOCKS_OPEN + lines.encode("ascii") + b"\n  ]"
+    return body + f',\n  "digest": "sha256:{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode("ascii")
+
+
+def metadata_files(manifest: Manifest) -> dict[str, bytes]:
+    """Return the meta.json files that `ImageBatch.memmap` of tensordict 0.15 writes for this store: path -> bytes."""
+    tensors = manifest.tensors
+    top = {name: _tensor_meta(manifest.rows, spec) for name, spec in tensors.items() if "/" not in name}
+    files = {"meta.json": json.dumps({"_type": STORE_TYPE}).encode()}
+    if manifest.extras:
+        extras = {name: _tensor_meta(manifest.rows, spec) for name, spec in sorted(manifest.extras.items())}
+        files["_tensordict/extras/meta.json"] = _tensordict_meta(manifest.rows, extras)
+        top["extras"] = {"type": "TensorDict"}
+    files["_tensordict/meta.json"] = _tensordict_meta(manifest.rows, top)
+    return files
+
+
+def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[int]) -> tuple[list[float], list[float]]:
+    """Return mean and population std per channel, scaled to [0, 1], from exact integer sums of uint8 values.
+
+    Example:
+        >>> channel_statistics(2, [255], [255 * 255])
+        ([0.5], [0.5])
+    """
+    mean, std = [], []
+    for total, squares in zip(sums, square_sums, strict=True):
+        mean.append(total / (255 * count))
+        std.append(math.sqrt(count * squares - total * total) / (255 * count))
+    return mean, std
+
+
+def crc32_combine(first: int, second: int, second_bytes: int) -> int:
+    """Return the crc32 of A + B from crc32(A), crc32(B) and len(B), as zlib's C function of that name does.
+
+    The register advances over a zero byte by a linear map over GF(2); squaring it doubles the distance.
+    """
+    return _advance(first, second_bytes) ^ second
+
+
+def sha256_file(path: Path) -> str:
+    """Return "sha256:<hex>" of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put content at path so that a reader or a crash sees the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and new names in a folder survive a power loss, where the system knows such a thing."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of samples.jsonl or rejected.jsonl."""
+    with open(path, encoding="ascii") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _read_head(file: Any, path: Path) -> tuple[dict[str, Any], str]:
+    """Parse what stands before the blocks and check the digest over all of it, holding 1 MiB at a time."""
+    digest, head, tail, found = hashlib.sha256(), b"", b"", -1
+    while chunk := file.read(_READ_BYTES):
+        if found < 0:
+            head += chunk
+            found = head.find(_BLOCKS_OPEN)
+        # the last line is held back: it is the digest of everything before it
+        data = tail + chunk
+        digest.update(data[:-_DIGEST_LINE_BYTES])
+        tail = data[-_DIGEST_LINE_BYTES:]
+    match = _DIGEST_LINE.fullmatch(tail)
+    if not match or found < 0 or match[1].decode() != digest.hexdigest():
+        raise StoreError(f"{path} was changed after it was written or is cut short. Copy the store again, or pack again.")
+    return json.loads(head[:found] + b"\n}"), f"sha256:{digest.hexdigest()}"
+
+
+def _check_version(head: Mapping[str, Any]) -> None:
+    if head.get("format") != FORMAT_NAME:
+        raise StoreError(f"the format is {head.get('format')!r}, expected {FORMAT_NAME!r}.")
+    version, unknown = head.get("version"), head.get("reader_features")
+    if not isinstance(version, list) or len(version) != 2 or version[0] != FORMAT_VERSION[0]:
+        raise StoreError(f"the format version is {version}, this reader knows {FORMAT_VERSION[0]}.x. Update pixpack.")
+    if unknown:
+        raise StoreError(f"reading this store needs {', '.join(map(str, unknown))}, unknown here. Update pixpack.")
+
+
+def _no_manifest(root: Path) -> StoreError:
+    if not root.is_dir():
+        return StoreError(f"{root} does not exist. Expected the folder of a store: pack IMAGES {root}")
+    journal = root / JOURNAL
+    if journal.is_file():
+        done = unfinished_progress(journal)
+        return IncompleteStoreError(
+            f"{root} is incomplete: its pack was interrupted at {done}. Go on with: pack IMAGES {root} --resume"
+        )
+    children = [name for name in ("train", "val", "valid", "test") if (root / name / MANIFEST).is_file()]
+    if children:
+        return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
+    return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES {root}")
+
+
+def unfinished_progress(journal: Path) -> str:
+    """Say how far an interrupted pack came, from the first and the last whole line of its journal."""
+    try:
+        with open(journal, "rb") as file:
+            # each line is 8 hex digits of crc32, a space, and JSON
+            header = json.loads(file.readline()[9:])
+            tail_start = max(file.tell(), journal.stat().st_size - _TAIL_BYTES)
+            file.seek(tail_start)
+            stops = re.findall(rb'\n?[0-9a-f]{8} \{"inputs_stop":(\d+),"rows_stop":(\d+)', file.read())
+        inputs_stop, rows_stop = map(int, stops[-1]) if stops else (0, 0)
+        return f"{inputs_stop} of {header['inputs']} images, {rows_stop} rows written"
+    except (OSError, ValueError, KeyError):
+        return "its very start"
+
+
+def _tensor_meta(rows: int, spec: TensorSpec) -> dict[str, Any]:
+    shape = [rows, *spec.row_shape]
+    return {"device": "cpu", "shape": shape, "dtype": f"torch.{spec.dtype}", "is_nested": False}
+
+
+def _tensordict_meta(rows: int, entries: dict[str, Any]) -> bytes:
+    tail = {
+        "shape": [rows],
+        "device": "cpu",
+        "_type": "<class 'tensordict._td.TensorDict'>",
+        "_format_version": 1,
+        "_class": "tensordict:TensorDict",
+    }
+    return json.dumps(entries | tail).encode()
+
+
+def _advance(crc: int, count: int) -> int:
+    """Advance a crc32 register over count zero bytes: bit j of count applies the map for 2**j bytes."""
+    power = 0
+    while count:
+        if count & 1:
+            crc = _apply(_zero_bytes_map(power), crc)
+        count >>= 1
+        power += 1
+    return crc
+
+
+def _apply(matrix: tuple[int, ...], vector: int) -> int:
+    total = 0
+    while vector:
+        low = vector & -vector
+        total ^= matrix[low.bit_length() - 1]
+        vector ^= low
+    return total
+
+
+_MAPS: list[tuple[int, ...]] = []
+
+
+def _zero_bytes_map(power: int) -> tuple[int, ...]:
+    """Return the GF(2) matrix that advances a crc32 over 2**power zero bytes, as 32 columns."""
+    if not _MAPS:
+        one_bit = (0xEDB88320, *(1 << n for n in range(31)))
+        two = tuple(_apply(one_bit, column) for column in one_bit)
+        four = tuple(_apply(two, column) for column in two)
+        _MAPS.append(tuple(_apply(four, column) for column in four))
+    while len(_MAPS) <= power:
+        last = _MAPS[-1]
+        _MAPS.append(tuple(_apply(last, column) for column in last))
+    return _MAPS[power]
