@@ -12,13 +12,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from packer.options import OptionsError, PackOptions
-    from packer.pack import PackError, PackReport, pack
+    from packer.pipeline import PackError, PackReport, pack
     from packer.scan import ScanError
 
 _HOMES = {
-    "pack": "packer.pack",
-    "PackError": "packer.pack",
-    "PackReport": "packer.pack",
+    "pack": "packer.pipeline",
+    "PackError": "packer.pipeline",
+    "PackReport": "packer.pipeline",
     "PackOptions": "packer.options",
     "OptionsError": "packer.options",
     "ScanError": "packer.scan",
@@ -31,7 +31,6 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'packer' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
-    # `packer.pack` is the function: importing the module of that name has just put the module here
     globals()[name] = value
     return value
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +16,7 @@ from packer import __version__
 from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, format_size, parse_size
 
 if TYPE_CHECKING:
-    from packer.pack import PackReport, Progress
+    from packer.pipeline import PackReport, Progress
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
@@ -62,21 +61,75 @@ def cli() -> None:
 @cli.command(short_help="Decode IMAGES into the store OUT (the default command).")
 @click.argument("images", type=click.Path())
 @click.argument("out", type=click.Path())
-@click.option("--size", metavar="S|HxW", help="Row size in pixels: 224, or 192x256 (height x width). Without it all images must have one size.")
-@click.option("--fit", type=click.Choice(FITS), default="crop", show_default=True, help="crop: cover, then centre crop, as torchvision does; pad: whole image, centred; squash: stretch; inside: whole image, upper left.")
-@click.option("--crop-fraction", type=float, default=1.0, show_default=True, metavar="F", help="Share of the resized image that the crop keeps; 0.875 is the usual 224 of 256.")
-@click.option("--resample", type=click.Choice(RESAMPLES), default="bilinear", show_default=True, help="Filter, always antialiased.")
-@click.option("--fill", type=click.IntRange(0, 255), default=0, show_default=True, help="Value of padding, with --fit pad or inside.")
-@click.option("--exact", is_flag=True, help="Never decode JPEGs at reduced size first (done only where twice the target remains).")
-@click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="What a row holds.")
+@click.option(
+    "--size",
+    metavar="S|HxW",
+    help="Row size in pixels: 224, or 192x256 (height x width). Without it all images must have one size.",
+)
+@click.option(
+    "--fit",
+    type=click.Choice(FITS),
+    default="crop",
+    show_default=True,
+    help="crop: cover, then centre crop, as torchvision does; pad: all of it, centred; squash: stretch; inside: upper left.",
+)
+@click.option(
+    "--crop-fraction",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="F",
+    help="Share of the resized image that the crop keeps; 0.875 is the usual 224 of 256.",
+)
+@click.option(
+    "--resample",
+    type=click.Choice(RESAMPLES),
+    default="bilinear",
+    show_default=True,
+    help="Filter, always antialiased.",
+)
+@click.option(
+    "--fill",
+    type=click.IntRange(0, 255),
+    default=0,
+    show_default=True,
+    help="Value of padding, with --fit pad or inside.",
+)
+@click.option(
+    "--exact", is_flag=True, help="Never decode JPEGs at reduced size first (done only where twice the target remains)."
+)
+@click.option(
+    "--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="What a row holds."
+)
 @click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
 @click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
-@click.option("--on-error", type=click.Choice(("skip", "fail")), default="skip", show_default=True, help="What a broken image does to the pack.")
-@click.option("--max-rejects", default="1%", show_default=True, metavar="N|P%", help="More rejects than this end with exit code 3.")
+@click.option(
+    "--on-error",
+    type=click.Choice(("skip", "fail")),
+    default="skip",
+    show_default=True,
+    help="What a broken image does to the pack.",
+)
+@click.option(
+    "--max-rejects",
+    default="1%",
+    show_default=True,
+    metavar="N|P%",
+    help="More rejects than this end with exit code 3.",
+)
 @click.option("--strict", is_flag=True, help="Reject also what decodes only with warnings.")
-@click.option("--max-pixels", type=int, default=50_000_000, show_default=True, metavar="N", help="Reject images whose header claims more.")
-@click.option("--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest that one image may take.")
+@click.option(
+    "--max-pixels",
+    type=int,
+    default=50_000_000,
+    show_default=True,
+    metavar="N",
+    help="Reject images whose header claims more.",
+)
+@click.option(
+    "--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest that one image may take."
+)
 @click.option("--resume", is_flag=True, help="Go on with an interrupted pack.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing store.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
@@ -94,7 +147,7 @@ def build(images: str, out: str, as_json: bool, quiet: bool, **options: Any) -> 
       pack val/ out-val/ --size 224 --classes out-train/
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
     """
-    from packer.pack import pack
+    from packer.pipeline import pack
 
     size = None if options["size"] is None else parse_size(options["size"])
     with _ProgressBar(hidden=quiet or as_json) as bar:
@@ -105,7 +158,10 @@ def build(images: str, out: str, as_json: bool, quiet: bool, **options: Any) -> 
         click.echo(_summary(report))
     if report.too_many_rejects:
         allowed = options["max_rejects"]
-        click.echo(f"pack: {report.rejected} of {report.inputs} inputs were rejected, more than --max-rejects {allowed}.", err=True)
+        click.echo(
+            f"pack: {report.rejected} of {report.inputs} inputs were rejected, more than --max-rejects {allowed}.",
+            err=True,
+        )
         return EXIT_REJECTS
     return 0
 
@@ -148,7 +204,9 @@ def info(out: str, as_json: bool) -> int:
 
 @cli.command(short_help="Read every byte of a store and compare.")
 @click.argument("out", type=click.Path())
-@click.option("--redecode", type=click.IntRange(0), default=0, metavar="K", help="Also decode K rows again from their sources.")
+@click.option(
+    "--redecode", type=click.IntRange(0), default=0, metavar="K", help="Also decode K rows again from their sources."
+)
 @click.option("--images", type=click.Path(), help="The folder that was packed, for --redecode.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -204,7 +262,11 @@ def show(out: str, rows: str | None, count: int, columns: int, single: bool, out
     if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or "."):
         raise OptionsError(f"-o {path} cannot be written: expected a file name in a folder that exists.")
     try:
-        image = row_image(out, chosen[0]) if single and chosen else contact_sheet(out, rows=chosen, count=count, columns=columns)
+        image = (
+            row_image(out, chosen[0])
+            if single and chosen
+            else contact_sheet(out, rows=chosen, count=count, columns=columns)
+        )
     except IndexError as e:
         raise OptionsError(f"--rows: {e}") from None
     image.save(path, format="PNG")
@@ -249,7 +311,7 @@ def run(arguments: list[str] | None = None) -> int:
 def _explain(error: Exception) -> int:
     """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
     from packer.journal import JournalError, LockedError
-    from packer.pack import DiskFullError, PackError
+    from packer.pipeline import DiskFullError, PackError
 
     if isinstance(error, DiskFullError):
         return _fail(str(error), EXIT_DISK_FULL)

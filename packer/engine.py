@@ -115,8 +115,8 @@ class LocalEngine:
     # -- events
 
     def _events(self) -> Iterator[tuple[_Worker, tuple[Any, ...]]]:
-        by_pipe = {worker.pipe: worker for worker in self._workers}
-        ready = multiprocessing.connection.wait(list(by_pipe), timeout=_POLL_SECONDS)
+        by_pipe: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers}
+        ready: list[Any] = multiprocessing.connection.wait(list(by_pipe), timeout=_POLL_SECONDS)
         for pipe in ready:
             worker = by_pipe[pipe]
             try:
@@ -177,7 +177,10 @@ class LocalEngine:
         others = [*self._inherited, *(worker.pipe for worker in self._workers), parent]
         forked = self._context.get_start_method() == "fork"
         process = self._context.Process(
-            target=_work, args=(self._job, child, in_flight, others if forked else []), daemon=True, name="pixpack-worker"
+            target=_work,
+            args=(self._job, child, in_flight, others if forked else []),
+            daemon=True,
+            name="pixpack-worker",
         )
         process.start()
         child.close()

@@ -65,7 +65,7 @@ class Geometry:
         """
         if image.size != resized:
             # the whole picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
-            image = image.resize(resized, _RESAMPLE[self.resample])  # type: ignore[arg-type]
+            image = image.resize(resized, _RESAMPLE[self.resample])
         width, height = resized
         if self.has_content:
             return self._padded(image, width, height)

@@ -107,7 +107,9 @@ def load_classes(source: str) -> tuple[str, ...]:
         else:
             names = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError, KeyError) as e:
-        raise ScanError(f"--classes {source} cannot be read ({e}). Expected a store, or a file with one name a line.") from e
+        raise ScanError(
+            f"--classes {source} cannot be read ({e}). Expected a store, or a file with one name a line."
+        ) from e
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ScanError(f"--classes {source} holds no list of names.")
     if len(set(names)) != len(names):

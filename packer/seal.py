@@ -103,7 +103,7 @@ class _Digested:
     """A file that knows its size and sha256 by the time it is closed."""
 
     def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = open(path, "wb")
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 (closed by `close`, in order)
         self._digest = hashlib.sha256()
         self.size_bytes = 0
 
@@ -146,7 +146,8 @@ def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> di
     blank = dict.fromkeys(("meta.json", "_tensordict/meta.json"), FileEntry(0, ""))
     contents = metadata_files(Manifest(**fields, files=files | blank))
     return {
-        name: FileEntry(len(content), f"sha256:{hashlib.sha256(content).hexdigest()}") for name, content in contents.items()
+        name: FileEntry(len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")
+        for name, content in contents.items()
     }
 
 

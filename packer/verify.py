@@ -74,7 +74,7 @@ def verify(
     manifest = check_store(root)
     blocks = read_blocks(root)
     total = sum(entry.size_bytes for entry in manifest.files.values())
-    problems = [problem for problem in _small_files(root, manifest)]
+    problems = list(_small_files(root, manifest))
     done = total - manifest.files[PIXELS].size_bytes
     for problem, size_bytes in _blocks(root, manifest, blocks):
         done += size_bytes

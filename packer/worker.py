@@ -103,7 +103,7 @@ class BlockWorker:
             except Exception as e:  # one image must never cost another; the reason names the kind for a report
                 result.rejects.append({"path": path, "reason": f"it made the decoder fail ({type(e).__name__}: {e})"})
         self._mark(-1)
-        used = memoryview(buffer)[: result.rows * self._job.row_bytes]
+        used = buffer.data[: result.rows * self._job.row_bytes]
         result.crc32 = zlib.crc32(used)
         self._count_channels(result, rows[: result.rows])
         self._held[task.block], self._owners[task.block] = used, buffer
@@ -140,7 +140,9 @@ class BlockWorker:
         # padding holds the fill value in every channel: taken off again, so that only the image counts
         fill = self._job.geometry.fill
         padding = len(rows) * self._job.geometry.height * self._job.geometry.width - result.pixel_count
-        by_channel = (a.reshape(-1, channels).sum(axis=0, dtype=np.uint64) for a in (sums, squares))
+        # by line first: a long inner axis is added in vectors, an inner axis of 3 channels one by one (10 times slower)
+        lines = (a.reshape(self._job.geometry.height, -1).sum(axis=0, dtype=np.uint64) for a in (sums, squares))
+        by_channel = (line.reshape(-1, channels).sum(axis=0) for line in lines)
         result.sums, result.square_sums = (
             [int(value) - padding * fill**power for value in values] for power, values in enumerate(by_channel, start=1)
         )
@@ -180,7 +182,9 @@ def read_source(path: str) -> tuple[bytes, tuple[int, int]]:
         if status.st_size > 4 << 30:
             raise DecodeError(f"the file has {status.st_size / 1e9:.0f} GB; no image is that large")
         data = os.read(descriptor, status.st_size)
-        while len(data) < status.st_size and (more := os.read(descriptor, min(_READ_BYTES, status.st_size - len(data)))):
+        while len(data) < status.st_size and (
+            more := os.read(descriptor, min(_READ_BYTES, status.st_size - len(data)))
+        ):
             data += more
     except OSError as e:
         raise DecodeError(_unreadable(path, e)) from e

@@ -92,7 +92,9 @@ class MemmapDataset(Dataset[Any]):
         """Return one row (views, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy)."""
         if isinstance(index, slice):
             return self._present(self._slice(index))
-        if isinstance(index, int | np.integer) or (torch.is_tensor(index) and index.ndim == 0 and index.dtype != torch.bool):
+        if isinstance(index, int | np.integer) or (
+            torch.is_tensor(index) and index.ndim == 0 and index.dtype != torch.bool
+        ):
             return self._sample(int(index))
         return self._present(self._gather(self._positions(index)))
 
@@ -270,7 +272,7 @@ class _TupleBatch(tuple[Any, ...]):
         return self if index == 0 else super().__getitem__(index)
 
 
-def _collate_batch(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> ImageBatch:
+def _collate_batch(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
     # __getitems__ gives one ImageBatch; ConcatDataset gives a list of one-row ones
     return batch if isinstance(batch, ImageBatch) else torch.stack(list(batch))
 

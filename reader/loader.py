@@ -7,8 +7,9 @@ the transform. Nothing else is shared but the queue in `_Feed`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
+import math
 import threading
 import weakref
 from collections import deque
@@ -171,7 +172,9 @@ class MemmapLoader:
         own = self.state_dict()
         for key, what in (("store", "store"), ("rows", "number of rows"), ("seed", "seed")):
             if state.get(key) != own[key]:
-                raise ValueError(f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}.")
+                raise ValueError(
+                    f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
+                )
         self._next = (int(state["epoch"]), int(state["position"]))
         self._progress.finished = True
 
@@ -421,14 +424,14 @@ def to_device_batch(batch: ImageBatch, device: torch.device) -> ImageBatch:
         targets=send(batch.targets),
         content=None if batch.content is None else send(batch.content),
         extras=None if batch.extras is None else batch.extras.apply(send, device=device),
-        rows=send(batch.rows),
+        rows=None if batch.rows is None else send(batch.rows),
         batch_size=batch.batch_size,
         device=device,
     )
 
 
-def _tensors(batch: ImageBatch) -> list[torch.Tensor]:
-    found = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
+def _tensors(batch: ImageBatch) -> list[Any]:
+    found: list[Any] = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
     return found if batch.extras is None else found + list(batch.extras.values(True, True))
 
 
@@ -456,7 +459,7 @@ def _checked_device(device: str | torch.device) -> torch.device:
         raise ValueError(f"device is {device!r}: {str(e).splitlines()[0]}") from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {device!r}, but this torch sees no CUDA device. Use device='cpu'.")
-    if found.type == "cuda" and found.index is None:
+    if str(found) == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.")
@@ -513,13 +516,7 @@ def _resident(dataset: MemmapDataset, residency: str) -> ImageBatch:
 
 def _fits_in_memory(dataset: MemmapDataset) -> bool:
     """Say whether the store's pixels fit in the memory that is free or can be freed."""
-    try:
-        available = next(
-            int(line.split()[1]) * 1024 for line in open("/proc/meminfo") if line.startswith("MemAvailable")
-        )
-    except (OSError, StopIteration):
-        try:
-            available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        except (ValueError, OSError, AttributeError):
-            return True
+    available = math.inf
+    with contextlib.suppress(OSError, StopIteration), open("/proc/meminfo") as lines:
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     return dataset.manifest.rows * dataset.manifest.row_bytes < 0.8 * available

@@ -263,7 +263,9 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
         check_file(root / name, expected.size_bytes)
     for name, content in metadata_files(manifest).items():
         if (root / name).read_bytes() != content:
-            raise StoreError(f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again.")
+            raise StoreError(
+                f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
+            )
     for name, path in manifest.tensor_paths().items():
         need = manifest.rows * manifest.tensors[name].row_bytes
         if manifest.files[path].size_bytes != need:
@@ -382,7 +384,9 @@ def _read_head(file: Any, path: Path) -> tuple[dict[str, Any], str]:
         tail = data[-_DIGEST_LINE_BYTES:]
     match = _DIGEST_LINE.fullmatch(tail)
     if not match or found < 0 or match[1].decode() != digest.hexdigest():
-        raise StoreError(f"{path} was changed after it was written or is cut short. Copy the store again, or pack again.")
+        raise StoreError(
+            f"{path} was changed after it was written or is cut short. Copy the store again, or pack again."
+        )
     return json.loads(head[:found] + b"\n}"), f"sha256:{digest.hexdigest()}"
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
-from tensordict import TensorDict, tensorclass
+from tensordict import TensorClass, TensorDict
 
 from reader.manifest import Manifest, StoreError, check_store
 
@@ -19,8 +19,7 @@ from reader.manifest import Manifest, StoreError, check_store
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
 
 
-@tensorclass
-class ImageBatch:
+class ImageBatch(TensorClass):
     """Images with their labels: a whole store, a batch of it, or one row.
 
     pixels:  uint8[..., H, W, C], 0..255, the layout of decoders, numpy and JAX

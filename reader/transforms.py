@@ -67,8 +67,7 @@ class RandomHorizontalFlip:
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes; the given one is not changed."""
-        _refuse_extras(batch)
-        flip = _uniform(batch.rows, self.seed, self.epoch, 0) < self.p
+        flip = _uniform(_rows(batch), self.seed, self.epoch, 0) < self.p
         pixels = torch.where(flip.view(-1, 1, 1, 1), batch.pixels.flip(-2), batch.pixels)
         content = batch.content
         if content is not None:
@@ -99,17 +98,17 @@ class RandomCrop:
         Raises:
             ValueError: the padded images are smaller than size.
         """
-        _refuse_extras(batch)
+        rows = _rows(batch)
         if batch.content is not None:
-            raise ValueError("RandomCrop does not know rows with padding (content) yet. Pack with --fit crop or squash.")
+            raise ValueError(
+                "RandomCrop does not know rows with padding (content) yet. Pack with --fit crop or squash."
+            )
         p = self.padding
         pixels = torch.nn.functional.pad(batch.pixels, (0, 0, p, p, p, p)) if p else batch.pixels
         slack = [have - want for have, want in zip(pixels.shape[1:3], self.size, strict=True)]
         if min(slack) < 0:
             raise ValueError(f"RandomCrop wants {self.size}, the padded rows are {tuple(pixels.shape[1:3])}.")
-        start = [
-            (_uniform(batch.rows, self.seed, self.epoch, n) * (s + 1)).long() for n, s in enumerate(slack, start=1)
-        ]
+        start = [(_uniform(rows, self.seed, self.epoch, n) * (s + 1)).long() for n, s in enumerate(slack, start=1)]
         y = start[0][:, None] + torch.arange(self.size[0], device=pixels.device)
         x = start[1][:, None] + torch.arange(self.size[1], device=pixels.device)
         index = torch.arange(len(pixels), device=pixels.device)[:, None, None]
@@ -133,11 +132,13 @@ def to_device(nested: Any, device: str | torch.device) -> Any:
     return pytree.tree_map(move, nested)
 
 
-def _refuse_extras(batch: ImageBatch) -> None:
+def _rows(batch: ImageBatch) -> torch.Tensor:
+    """Return the rows that randomness is drawn from; refuse what a transform would leave behind."""
     if batch.rows is None:
         raise ValueError("the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader.")
     if batch.extras is not None:
         raise ValueError("this transform does not move boxes and masks (extras) yet.")
+    return batch.rows
 
 
 def _changed(batch: ImageBatch, pixels: torch.Tensor, content: torch.Tensor | None) -> ImageBatch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import os
@@ -25,11 +26,22 @@ from typing import Any
 from packer import journal as journals
 from packer.engine import EngineError, LocalEngine, start_context
 from packer.fit import Geometry
-from packer.options import OptionsError, PackOptions, available_cpus, format_size, parse_size
-from packer.scan import Inputs, ScanError, load_classes, scan
+from packer.options import OptionsError, PackOptions, available_cpus, parse_size
+from packer.scan import Inputs, load_classes, scan
 from packer.seal import seal
 from packer.worker import Job, Result, Task, upright_sizes
-from reader.manifest import MANIFEST, PIXELS, IncompleteStoreError, StoreError, read_manifest, sync_folder
+from reader.manifest import (
+    MANIFEST,
+    PIXELS,
+    REJECTED,
+    IncompleteStoreError,
+    Manifest,
+    StoreError,
+    check_store,
+    read_json_lines,
+    read_manifest,
+    sync_folder,
+)
 
 # A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
 # beside the whole pack, so that workers end together.
@@ -154,11 +166,18 @@ def pack(
     places = {split: target / split if split else target for split in parts}
     for place in places.values():
         _check_out(place, options)
-    shape = options.size or _common_size(parts, options, target, tell)
-    reports = {}
+    finished = {split for split, place in places.items() if resume and (place / MANIFEST).is_file()}
+    if finished == set(parts):
+        shape = (1, 1)  # every store is finished: nothing will be decoded
+    else:
+        shape = options.size or _common_size(parts, options, target, tell)
+    reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
         begun = started if not reports else time.monotonic()
-        reports[split] = _Pack(inputs, places[split], shape, options, tell, split).run(begun)
+        if split in finished:
+            reports[split] = _finished_report(inputs, places[split])
+        else:
+            reports[split] = _Pack(inputs, places[split], shape, options, tell, split).run(begun)
     return reports[""] if "" in reports else _summed(target, reports, time.monotonic() - started)
 
 
@@ -183,7 +202,7 @@ class _Pack:
         pixels = str(self._out.absolute() / PIXELS)
         root = str(inputs.root.absolute())
         self._job = Job(root, pixels, geometry, options.channels, options.exact, options.strict, options.max_pixels)
-        self._rejected = self._source_bytes = 0
+        self._done = self._rejected = self._source_bytes = 0
 
     def run(self, started: float) -> PackReport:
         created = self._make_folder()
@@ -212,24 +231,10 @@ class _Pack:
             raise _NothingPacked(self._nothing_packed())
         if self._replaces:
             _swap(self._out, self._final)
-        seconds = time.monotonic() - started
-        inputs = len(self._inputs)
-        return PackReport(
-            out=str(self._final),
-            inputs=inputs,
-            rows=sealed.rows,
-            rejected=sealed.rejected,
-            ignored=self._inputs.ignored,
-            classes=len(self._inputs.classes),
-            size=(self._job.geometry.height, self._job.geometry.width),
-            channels=sealed.channels,
-            store_bytes=sum(entry.size_bytes for entry in sealed.files.values()),
+        return dataclasses.replace(
+            _report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
             source_bytes=self._source_bytes,
-            seconds=seconds,
-            images_per_second=(inputs - resumed_from) / seconds,
-            too_many_rejects=sealed.rejected > self._options.allowed_rejects(inputs),
-            reasons=_reasons(self._final),
-            resumed_from=resumed_from,
+            too_many_rejects=sealed.rejected > self._options.allowed_rejects(len(self._inputs)),
         )
 
     # -- begin
@@ -270,7 +275,12 @@ class _Pack:
             (self._out / PIXELS).unlink()
         os.close(os.open(self._out / PIXELS, os.O_WRONLY | os.O_CREAT, 0o644))
         journal = journals.Journal.create(self._out, header)
-        for folder in (self._out / journals.FOLDER, (self._out / PIXELS).parent, self._out, self._out.absolute().parent):
+        for folder in (
+            self._out / journals.FOLDER,
+            (self._out / PIXELS).parent,
+            self._out,
+            self._out.absolute().parent,
+        ):
             sync_folder(folder)
         return 0, 0, journal
 
@@ -330,6 +340,7 @@ class _Pack:
 
     def _run_blocks(self, done: int, row: int, journal: journals.Journal, lock: journals.Lock) -> None:
         workers = self._options.workers or available_cpus()
+        self._done = done
         step = block_inputs(len(self._inputs), self._job.row_bytes)
         blocks = -(-(len(self._inputs) - done) // step)
         engine = LocalEngine(
@@ -337,15 +348,15 @@ class _Pack:
         )
         committer: _Committer | None = None
         try:
-            for result in engine.run(self._tasks(done, step), row, ready=lambda: self._report(done)):
+            for result in engine.run(self._tasks(done, step), row, ready=self._tick):
                 if committer is None:
                     committer = _Committer(self._out / PIXELS, journal, done, row)
-                done += result.inputs
+                self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes
                 committer.put(result)
                 self._stop_on_reject(result)
-                self._report(done)
+                self._tick()
             if committer is not None:
                 committer.finish()
         except OSError as e:
@@ -361,11 +372,13 @@ class _Pack:
         inputs = self._inputs
         for start in range(done, len(inputs), step):
             stop = min(start + step, len(inputs))
-            refused = {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {}
+            refused = (
+                {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {}
+            )
             yield Task(start // step, start, inputs.paths[start:stop], inputs.targets[start:stop].tolist(), refused)
 
-    def _report(self, done: int) -> None:
-        self._tell(self._progress("pack", done))
+    def _tick(self) -> None:
+        self._tell(self._progress("pack", self._done))
 
     def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
         total = len(self._inputs) if total is None else total
@@ -519,18 +532,8 @@ def _check_out(out: Path, options: PackOptions) -> None:
 
 
 def _check_finished(out: Path, options: PackOptions) -> None:
-    if options.resume:
-        try:
-            rows = read_manifest(out).rows
-        except StoreError as e:
-            raise PackError(str(e)) from None
-        raise _AlreadyDone(f"{out} is finished ({rows} rows); there is nothing to resume.")
-    if not options.overwrite:
+    if not options.overwrite and not options.resume:
         raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
-
-
-class _AlreadyDone(PackError):
-    pass
 
 
 def _common_size(
@@ -598,16 +601,43 @@ def _swap(new: Path, old: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _reasons(out: Path) -> dict[str, int]:
-    from reader.manifest import REJECTED, read_json_lines
+def _report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, resumed_from: int) -> PackReport:
+    return PackReport(
+        out=str(out),
+        inputs=manifest.inputs,
+        rows=manifest.rows,
+        rejected=manifest.rejected,
+        ignored=inputs.ignored,
+        classes=len(manifest.classes),
+        size=(manifest.height, manifest.width),
+        channels=manifest.channels,
+        store_bytes=sum(entry.size_bytes for entry in manifest.files.values()),
+        source_bytes=0,
+        seconds=seconds,
+        images_per_second=(manifest.inputs - resumed_from) / seconds if seconds else 0.0,
+        too_many_rejects=False,
+        reasons=_reasons(out),
+        resumed_from=resumed_from,
+    )
 
+
+def _finished_report(inputs: Inputs, out: Path) -> PackReport:
+    """Report a store that --resume found finished: nothing was done."""
+    try:
+        manifest = check_store(out)
+    except StoreError as e:
+        raise PackError(str(e)) from None
+    return _report(manifest, inputs, out, 0.0, manifest.inputs)
+
+
+def _reasons(out: Path) -> dict[str, int]:
     return dict(collections.Counter(line["reason"] for line in read_json_lines(out / REJECTED)).most_common())
 
 
 def _difference(found: Any, expected: Any) -> str:
     """Name the first thing in which two dicts differ."""
     if not isinstance(found, dict) or not isinstance(expected, dict):
-        return "" if isinstance(found, list) or isinstance(found, str) else f" ({found}, now {expected})"
+        return "" if isinstance(found, list | str) else f" ({found}, now {expected})"
     for key in expected:
         if found.get(key) != expected[key]:
             return f" ({key}: {found.get(key)}, now {expected[key]})"

@@ -1,0 +1,124 @@
+"""Room on OUT's disk, and getting rows onto it: allocate up front, sync and commit beside the workers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from packer.journal import Journal
+from packer.worker import Result
+
+_ALLOCATE_BYTES = 1 << 30
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFullError(RuntimeError):
+    """OUT's disk lacks room; the command's exit code is 28."""
+
+
+def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
+    """Take the disk space of a file now, in pieces: a full disk is then known before an image is decoded.
+
+    Where the file system cannot, only the free space is compared; rows are then written plainly, never through a mapping.
+
+    Raises:
+        DiskFullError: names path, needed, free and missing bytes.
+    """
+    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+    try:
+        # what an interrupted pack has allocated counts as blocks of 512 bytes, also where the file is sparse
+        status = os.fstat(descriptor)
+        have = min(getattr(status, "st_blocks", 0) * 512, status.st_size)
+        free = shutil.disk_usage(path.parent).free
+        if size_bytes - have > free:
+            raise disk_full(path, size_bytes - have, free)
+        for start in range(0, size_bytes, _ALLOCATE_BYTES):
+            stop = min(start + _ALLOCATE_BYTES, size_bytes)
+            if not _reserve(descriptor, start, stop - start):
+                return
+            told(stop)
+    except OSError as e:
+        if e.errno in FULL:
+            raise disk_full(path, size_bytes, shutil.disk_usage(path.parent).free) from None
+        e.filename = str(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def disk_full(path: Path | str, need: int, free: int) -> DiskFullError:
+    """Say how many bytes are missing, and how to go on."""
+    return DiskFullError(
+        f"{path} needs {need} more bytes, its disk has {free} free: {max(0, need - free)} are missing."
+        " Free some space and go on with --resume, or choose another OUT."
+    )
+
+
+class Committer:
+    """Syncs written rows and appends their lines, in a thread of its own, so that no worker waits for the disk.
+
+    Blocks that arrive while a sync runs are committed together by the next one.
+    """
+
+    def __init__(self, pixels: Path, journal: Journal, inputs_done: int, rows_done: int) -> None:
+        self._journal = journal
+        self._inputs, self._rows = inputs_done, rows_done
+        self._results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+        self._error: OSError | None = None
+        self._descriptor = os.open(pixels, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
+        self._thread.start()
+
+    def put(self, result: Result) -> None:
+        """Hand over a written block; raises what a former commit raised."""
+        if self._error is not None:
+            raise self._error
+        self._results.put(result)
+
+    def finish(self) -> None:
+        """Wait until everything handed over is on disk."""
+        self._results.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the thread, done or not."""
+        self._results.put(None)
+        self._thread.join()
+        os.close(self._descriptor)
+
+    def _commit(self) -> None:
+        last = False
+        try:
+            while not last:
+                batch = [self._results.get()]
+                while not self._results.empty():
+                    batch.append(self._results.get())
+                last = None in batch
+                results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
+                if results:
+                    getattr(os, "fdatasync", os.fsync)(self._descriptor)
+                    self._inputs += sum(result.inputs for result in results)
+                    self._rows += sum(result.rows for result in results)
+                    self._journal.append(results, self._inputs, self._rows)
+        except OSError as e:
+            self._error = e
+
+
+def _reserve(descriptor: int, start: int, count: int) -> bool:
+    """Allocate bytes [start, start + count) of a file; False where the system cannot."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(descriptor, start, count)
+    except OSError as e:
+        if e.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            return False
+        raise
+    return True

@@ -1,0 +1,100 @@
+"""What a pack tells while it runs and when it is done: plain values, without click and without printing."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packer.scan import Inputs
+from reader.manifest import REJECTED, Manifest, read_json_lines
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal") and its counts."""
+
+    stage: str
+    done: int
+    total: int
+    rejected: int = 0
+    source_bytes: int = 0
+    split: str = ""
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What a pack did. size is (height, width); reasons counts the rejects by reason; splits is filled for train / val."""
+
+    out: str
+    inputs: int
+    rows: int
+    rejected: int
+    ignored: int
+    classes: int
+    size: tuple[int, int]
+    channels: int
+    store_bytes: int
+    source_bytes: int
+    seconds: float
+    images_per_second: float
+    too_many_rejects: bool
+    reasons: dict[str, int] = field(default_factory=dict)
+    resumed_from: int = 0
+    splits: dict[str, PackReport] = field(default_factory=dict)
+
+
+def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, resumed_from: int) -> PackReport:
+    """Report one sealed store; seconds is what this run took."""
+    return PackReport(
+        out=str(out),
+        inputs=manifest.inputs,
+        rows=manifest.rows,
+        rejected=manifest.rejected,
+        ignored=inputs.ignored,
+        classes=len(manifest.classes),
+        size=(manifest.height, manifest.width),
+        channels=manifest.channels,
+        store_bytes=sum(entry.size_bytes for entry in manifest.files.values()),
+        source_bytes=0,
+        seconds=seconds,
+        images_per_second=(manifest.inputs - resumed_from) / seconds if seconds else 0.0,
+        too_many_rejects=False,
+        reasons=count_reasons(out),
+        resumed_from=resumed_from,
+    )
+
+
+def summed_report(out: Path, reports: dict[str, PackReport], seconds: float) -> PackReport:
+    """Add up the reports of the splits."""
+    parts = list(reports.values())
+    reasons: collections.Counter[str] = collections.Counter()
+    for part in parts:
+        reasons.update(part.reasons)
+
+    def total(name: str) -> int:
+        return sum(getattr(part, name) for part in parts)
+
+    return PackReport(
+        out=str(out),
+        inputs=total("inputs"),
+        rows=total("rows"),
+        rejected=total("rejected"),
+        ignored=total("ignored"),
+        classes=parts[0].classes,
+        size=parts[0].size,
+        channels=parts[0].channels,
+        store_bytes=total("store_bytes"),
+        source_bytes=total("source_bytes"),
+        seconds=seconds,
+        images_per_second=(total("inputs") - total("resumed_from")) / seconds,
+        too_many_rejects=any(part.too_many_rejects for part in parts),
+        reasons=dict(reasons.most_common()),
+        resumed_from=total("resumed_from"),
+        splits=reports,
+    )
+
+
+def count_reasons(out: Path) -> dict[str, int]:
+    """Count the rejects of a store by reason, most frequent first."""
+    return dict(collections.Counter(line["reason"] for line in read_json_lines(out / REJECTED)).most_common())
