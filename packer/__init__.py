@@ -11,20 +11,32 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from packer.disk import DiskFullError
     from packer.options import OptionsError, PackOptions
-    from packer.pipeline import PackError, PackReport, pack
+    from packer.pipeline import PackError, pack
+    from packer.report import PackReport
     from packer.scan import ScanError
 
 _HOMES = {
     "pack": "packer.pipeline",
     "PackError": "packer.pipeline",
-    "PackReport": "packer.pipeline",
+    "PackReport": "packer.report",
+    "DiskFullError": "packer.disk",
     "PackOptions": "packer.options",
     "OptionsError": "packer.options",
     "ScanError": "packer.scan",
 }
 
-__all__ = ["OptionsError", "PackError", "PackOptions", "PackReport", "ScanError", "__version__", "pack"]
+__all__ = [
+    "DiskFullError",
+    "OptionsError",
+    "PackError",
+    "PackOptions",
+    "PackReport",
+    "ScanError",
+    "__version__",
+    "pack",
+]
 
 
 def __getattr__(name: str) -> Any:

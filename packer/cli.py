@@ -16,7 +16,7 @@ from packer import __version__
 from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, format_size, parse_size
 
 if TYPE_CHECKING:
-    from packer.pipeline import PackReport, Progress
+    from packer.report import PackReport, Progress
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
@@ -310,8 +310,9 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _explain(error: Exception) -> int:
     """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
+    from packer.disk import DiskFullError
     from packer.journal import JournalError, LockedError
-    from packer.pipeline import DiskFullError, PackError
+    from packer.pipeline import PackError
 
     if isinstance(error, DiskFullError):
         return _fail(str(error), EXIT_DISK_FULL)
@@ -401,6 +402,8 @@ def _summary(report: PackReport) -> str:
         lines.append(
             f"{part.out}: {part.rows:,} rows of {format_size(part.size)} x {part.channels}{labelled}, {_size(part.store_bytes)}"
         )
+    if report.resumed_from == report.inputs:
+        return "\n".join([*lines, "already finished; nothing was done"])
     already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
     lines.append(
         f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"

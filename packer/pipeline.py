@@ -13,32 +13,28 @@ import dataclasses
 import errno
 import hashlib
 import os
-import queue
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packer import journal as journals
+from packer.disk import FULL, Committer, allocate, disk_full
 from packer.engine import EngineError, LocalEngine, start_context
 from packer.fit import Geometry
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
+from packer.report import PackReport, Progress, store_report, summed_report
 from packer.scan import Inputs, load_classes, scan
 from packer.seal import seal
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
     MANIFEST,
     PIXELS,
-    REJECTED,
     IncompleteStoreError,
-    Manifest,
     StoreError,
     check_store,
-    read_json_lines,
     read_manifest,
     sync_folder,
 )
@@ -49,50 +45,11 @@ _BLOCK_BYTES = 8 << 20
 _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 256
 _SMALLEST_BLOCK = 8
-_ALLOCATE_BYTES = 1 << 30
 _SIZES_CHUNK = 256
 
 
 class PackError(RuntimeError):
     """The pack cannot be done or was given up; what is committed can be gone on with."""
-
-
-class DiskFullError(PackError):
-    """OUT's disk lacks room; the command's exit code is 28."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal") and its counts."""
-
-    stage: str
-    done: int
-    total: int
-    rejected: int = 0
-    source_bytes: int = 0
-    split: str = ""
-
-
-@dataclass(frozen=True)
-class PackReport:
-    """What a pack did. size is (height, width); reasons counts the rejects by reason; splits is filled for train / val."""
-
-    out: str
-    inputs: int
-    rows: int
-    rejected: int
-    ignored: int
-    classes: int
-    size: tuple[int, int]
-    channels: int
-    store_bytes: int
-    source_bytes: int
-    seconds: float
-    images_per_second: float
-    too_many_rejects: bool
-    reasons: dict[str, int] = field(default_factory=dict)
-    resumed_from: int = 0
-    splits: dict[str, PackReport] = field(default_factory=dict)
 
 
 def pack(
@@ -178,7 +135,7 @@ def pack(
             reports[split] = _finished_report(inputs, places[split])
         else:
             reports[split] = _Pack(inputs, places[split], shape, options, tell, split).run(begun)
-    return reports[""] if "" in reports else _summed(target, reports, time.monotonic() - started)
+    return reports[""] if "" in reports else summed_report(target, reports, time.monotonic() - started)
 
 
 class _Pack:
@@ -221,10 +178,15 @@ class _Pack:
         done, row, journal = self._begin(header)
         resumed_from = done
         try:
-            self._allocate(row)
+            room = (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
+            allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
             self._run_blocks(done, row, journal, lock)
             self._tell(self._progress("seal", len(self._inputs)))
             sealed = seal(self._out, header, self._job)
+        except OSError as e:
+            raise self._write_error(e) from None
+        except EngineError as e:
+            raise PackError(f"packing stopped: {e}") from None
         finally:
             journal.close()
         if sealed is None:
@@ -232,7 +194,7 @@ class _Pack:
         if self._replaces:
             _swap(self._out, self._final)
         return dataclasses.replace(
-            _report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
+            store_report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
             source_bytes=self._source_bytes,
             too_many_rejects=sealed.rejected > self._options.allowed_rejects(len(self._inputs)),
         )
@@ -314,28 +276,6 @@ class _Pack:
                 return False
         return True
 
-    def _allocate(self, rows_done: int) -> None:
-        """Take the disk space of all rows now: a full disk is then known before an image is decoded."""
-        need = (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
-        path = self._out / PIXELS
-        descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
-        try:
-            have = os.fstat(descriptor).st_size
-            missing = need - have
-            free = shutil.disk_usage(self._out).free
-            if missing > free:
-                raise _disk_full(path, missing, free)
-            for start in range(0, need, _ALLOCATE_BYTES):
-                if not _reserve(descriptor, start, min(_ALLOCATE_BYTES, need - start)):
-                    break
-                self._tell(self._progress("allocate", min(start + _ALLOCATE_BYTES, need), need))
-        except OSError as e:
-            if e.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _disk_full(path, need, shutil.disk_usage(self._out).free) from None
-            raise PackError(f"{path} cannot be allocated: {e.strerror}.") from None
-        finally:
-            os.close(descriptor)
-
     # -- run
 
     def _run_blocks(self, done: int, row: int, journal: journals.Journal, lock: journals.Lock) -> None:
@@ -346,11 +286,11 @@ class _Pack:
         engine = LocalEngine(
             self._job, workers=max(1, min(workers, blocks)), timeout=self._options.timeout, inherited=[lock]
         )
-        committer: _Committer | None = None
+        committer: Committer | None = None
         try:
             for result in engine.run(self._tasks(done, step), row, ready=self._tick):
                 if committer is None:
-                    committer = _Committer(self._out / PIXELS, journal, done, row)
+                    committer = Committer(self._out / PIXELS, journal, done, row)
                 self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes
@@ -359,10 +299,6 @@ class _Pack:
                 self._tick()
             if committer is not None:
                 committer.finish()
-        except OSError as e:
-            raise self._write_error(e) from None
-        except EngineError as e:
-            raise PackError(f"packing stopped: {e}") from None
         finally:
             engine.close()
             if committer is not None:
@@ -391,11 +327,10 @@ class _Pack:
                 f"{first['path']}: {first['reason']} (--on-error fail). Mend or replace the file, then go on with --resume."
             )
 
-    def _write_error(self, error: OSError) -> PackError:
+    def _write_error(self, error: OSError) -> RuntimeError:
         path = error.filename or self._out / PIXELS
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            usage = shutil.disk_usage(self._out)
-            return _disk_full(path, len(self._inputs) * self._job.row_bytes, usage.free)
+        if error.errno in FULL:
+            return disk_full(path, len(self._inputs) * self._job.row_bytes, shutil.disk_usage(self._out).free)
         name = errno.errorcode.get(error.errno or 0, "?")
         return PackError(f"{path} cannot be written: {error.strerror} ({name}). Go on with --resume once it can.")
 
@@ -418,58 +353,6 @@ class _Pack:
 
 class _NothingPacked(Exception):
     pass
-
-
-class _Committer:
-    """Syncs written rows and appends their lines, in a thread of its own, so that no worker waits for the disk.
-
-    Blocks that arrive while a sync runs are committed together by the next one.
-    """
-
-    def __init__(self, pixels: Path, journal: journals.Journal, inputs_done: int, rows_done: int) -> None:
-        self._journal = journal
-        self._inputs, self._rows = inputs_done, rows_done
-        self._results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
-        self._error: OSError | None = None
-        self._descriptor = os.open(pixels, os.O_RDWR | getattr(os, "O_BINARY", 0))
-        self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
-        self._thread.start()
-
-    def put(self, result: Result) -> None:
-        """Hand over a written block; raises what a former commit raised."""
-        if self._error is not None:
-            raise self._error
-        self._results.put(result)
-
-    def finish(self) -> None:
-        """Wait until everything handed over is on disk."""
-        self._results.put(None)
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def close(self) -> None:
-        """End the thread, done or not."""
-        self._results.put(None)
-        self._thread.join()
-        os.close(self._descriptor)
-
-    def _commit(self) -> None:
-        last = False
-        try:
-            while not last:
-                batch = [self._results.get()]
-                while not self._results.empty():
-                    batch.append(self._results.get())
-                last = None in batch
-                results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
-                if results:
-                    getattr(os, "fdatasync", os.fsync)(self._descriptor)
-                    self._inputs += sum(result.inputs for result in results)
-                    self._rows += sum(result.rows for result in results)
-                    self._journal.append(results, self._inputs, self._rows)
-        except OSError as e:
-            self._error = e
 
 
 _RESUME_CHECKS = {
@@ -572,26 +455,6 @@ def _common_size(
     return PackOptions(size=(height, width)).size or (height, width)
 
 
-def _reserve(descriptor: int, start: int, count: int) -> bool:
-    """Allocate bytes [start, start + count) of a file; False where the system cannot."""
-    if not hasattr(os, "posix_fallocate"):
-        return False
-    try:
-        os.posix_fallocate(descriptor, start, count)
-    except OSError as e:
-        if e.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            return False
-        raise
-    return True
-
-
-def _disk_full(path: Path | str, need: int, free: int) -> DiskFullError:
-    return DiskFullError(
-        f"{path} needs {need} bytes, its disk has {free} free: {max(0, need - free)} are missing."
-        " Free some space and go on with --resume, or choose another OUT."
-    )
-
-
 def _swap(new: Path, old: Path) -> None:
     """Put a finished store in the place of another; open readers keep the old files."""
     aside = Path(tempfile.mkdtemp(prefix=f".{old.name}.old-", dir=old.parent))
@@ -601,37 +464,15 @@ def _swap(new: Path, old: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, resumed_from: int) -> PackReport:
-    return PackReport(
-        out=str(out),
-        inputs=manifest.inputs,
-        rows=manifest.rows,
-        rejected=manifest.rejected,
-        ignored=inputs.ignored,
-        classes=len(manifest.classes),
-        size=(manifest.height, manifest.width),
-        channels=manifest.channels,
-        store_bytes=sum(entry.size_bytes for entry in manifest.files.values()),
-        source_bytes=0,
-        seconds=seconds,
-        images_per_second=(manifest.inputs - resumed_from) / seconds if seconds else 0.0,
-        too_many_rejects=False,
-        reasons=_reasons(out),
-        resumed_from=resumed_from,
-    )
-
-
 def _finished_report(inputs: Inputs, out: Path) -> PackReport:
     """Report a store that --resume found finished: nothing was done."""
     try:
         manifest = check_store(out)
     except StoreError as e:
         raise PackError(str(e)) from None
-    return _report(manifest, inputs, out, 0.0, manifest.inputs)
-
-
-def _reasons(out: Path) -> dict[str, int]:
-    return dict(collections.Counter(line["reason"] for line in read_json_lines(out / REJECTED)).most_common())
+    # left where the pack was interrupted after its commit
+    shutil.rmtree(out / journals.FOLDER, ignore_errors=True)
+    return store_report(manifest, inputs, out, 0.0, manifest.inputs)
 
 
 def _difference(found: Any, expected: Any) -> str:
@@ -642,33 +483,3 @@ def _difference(found: Any, expected: Any) -> str:
         if found.get(key) != expected[key]:
             return f" ({key}: {found.get(key)}, now {expected[key]})"
     return ""
-
-
-def _summed(out: Path, reports: dict[str, PackReport], seconds: float) -> PackReport:
-    """Add up the reports of the splits."""
-    parts = list(reports.values())
-    reasons: collections.Counter[str] = collections.Counter()
-    for part in parts:
-        reasons.update(part.reasons)
-
-    def total(name: str) -> int:
-        return sum(getattr(part, name) for part in parts)
-
-    return PackReport(
-        out=str(out),
-        inputs=total("inputs"),
-        rows=total("rows"),
-        rejected=total("rejected"),
-        ignored=total("ignored"),
-        classes=parts[0].classes,
-        size=parts[0].size,
-        channels=parts[0].channels,
-        store_bytes=total("store_bytes"),
-        source_bytes=total("source_bytes"),
-        seconds=seconds,
-        images_per_second=(total("inputs") - total("resumed_from")) / seconds,
-        too_many_rejects=any(part.too_many_rejects for part in parts),
-        reasons=dict(reasons.most_common()),
-        resumed_from=total("resumed_from"),
-        splits=reports,
-    )
