@@ -89,13 +89,6 @@ def cli() -> None:
     help="Filter, always antialiased.",
 )
 @click.option(
-    "--fill",
-    type=click.IntRange(0, 255),
-    default=0,
-    show_default=True,
-    help="Value of padding, with --fit pad or inside.",
-)
-@click.option(
     "--exact", is_flag=True, help="Never decode JPEGs at reduced size first (done only where twice the target remains)."
 )
 @click.option(

@@ -27,12 +27,11 @@ class Geometry:
     fit: str = "crop"
     crop_fraction: float = 1.0
     resample: str = "bilinear"
-    fill: int = 0
 
     @classmethod
     def of(cls, size: tuple[int, int], options: PackOptions) -> Geometry:
         """Take size = (height, width) and the rest from the options."""
-        return cls(*size, options.fit, options.crop_fraction, options.resample, options.fill)
+        return cls(*size, options.fit, options.crop_fraction, options.resample)
 
     @property
     def has_content(self) -> bool:
@@ -75,15 +74,12 @@ class Geometry:
         return image, (0, 0, self.height, self.width)
 
     def _padded(self, image: Image.Image, width: int, height: int) -> tuple[Image.Image, tuple[int, int, int, int]]:
-        """`pad` centres the picture, `inside` leaves it in the upper left corner; the rest is filled."""
+        """`pad` centres the picture, `inside` leaves it in the upper left corner; the rest is 0."""
         top, left = 0, 0
         if self.fit == "pad":
             top, left = (self.height - height) // 2, (self.width - width) // 2
         box = (top, left, top + height, left + width)
-        if (width, height) == (self.width, self.height):
-            return image, box
-        from PIL import Image
-
-        filled = Image.new(image.mode, (self.width, self.height), tuple([self.fill] * len(image.getbands())))
-        filled.paste(image, (left, top))
-        return filled, box
+        if (width, height) != (self.width, self.height):
+            # Pillow fills with 0 what a crop takes from outside the picture
+            image = image.crop((-left, -top, self.width - left, self.height - top))
+        return image, box

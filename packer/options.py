@@ -28,7 +28,6 @@ class PackOptions:
     fit: str = "crop"
     crop_fraction: float = 1.0
     resample: str = "bilinear"
-    fill: int = 0
     exact: bool = False
     channels: str = "rgb"
     classes: str | None = None
@@ -80,7 +79,6 @@ class PackOptions:
             "fit": self.fit,
             "crop_fraction": self.crop_fraction,
             "resample": self.resample,
-            "fill": self.fill,
             "exact": self.exact,
             "channels": self.channels,
             "shuffle": self.shuffle,

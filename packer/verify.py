@@ -135,7 +135,7 @@ def _redecode(root: Path, manifest: Manifest, images: Path, count: int) -> Itera
         )
     options: dict[str, Any] = dict(manifest.options)
     shape = (manifest.height, manifest.width)
-    geometry = Geometry(*shape, *(options[name] for name in ("fit", "crop_fraction", "resample", "fill")))
+    geometry = Geometry(*shape, *(options[name] for name in ("fit", "crop_fraction", "resample")))
     decoder = Decoder(
         geometry,
         channels=options["channels"],

@@ -1,0 +1,90 @@
+"""Images that tests make for themselves, a packed store of them, and the rule for CUDA tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def photo(width: int, height: int, seed: int) -> Image.Image:
+    """Make a picture with smooth colours, edges and some noise, so that a wrong crop or resize shows."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    waves = [np.sin(x / rng.uniform(5, 40) + y / rng.uniform(5, 40) + rng.uniform(0, 6)) for _ in range(3)]
+    pixels = np.stack(waves, axis=-1) * 90 + 128
+    pixels[height // 4 : height // 2, width // 3 : width // 2] += 60
+    pixels += rng.normal(0, 6, pixels.shape)
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+def make_tree(root: Path, *, classes: int = 3, each: int = 8, size: tuple[int, int] = (64, 48)) -> Path:
+    """Write classes x each JPEGs of about `size` as root/<class>/<n>.jpg."""
+    for c in range(classes):
+        folder = root / f"class{c}"
+        folder.mkdir(parents=True)
+        for n in range(each):
+            width, height = (size[0] + 7 * n, size[1]) if n % 2 else (size[1], size[0] + 5 * n)
+            photo(width, height, 100 * c + n).save(folder / f"{n:03}.jpg", quality=90)
+    return root
+
+
+def store_bytes(out: Path) -> dict[str, bytes]:
+    """Read every file of a store: relative path -> content."""
+    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """24 small JPEGs of 24 sizes in 3 class folders."""
+    return make_tree(tmp_path / "images")
+
+
+@pytest.fixture(scope="session")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 90 rows of 32 x 32 in 3 classes that no test may change."""
+    from packer import pack
+
+    root = tmp_path_factory.mktemp("shared")
+    make_tree(root / "images", each=30)
+    pack(root / "images", root / "out", size=32, workers=2)
+    return root / "out"
+
+
+@pytest.fixture
+def store(shared_store: Path, tmp_path: Path) -> Path:
+    """A store of a test's own."""
+    import shutil
+
+    return Path(shutil.copytree(shared_store, tmp_path / "store"))
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    """Give docstring examples a store, a folder of 6 images and a free place."""
+    if type(request.node).__name__ == "DoctestItem":
+        tmp_path = request.getfixturevalue("tmp_path")
+        doctest_namespace["store_path"] = request.getfixturevalue("shared_store")
+        doctest_namespace["images_path"] = make_tree(tmp_path / "six", each=2)
+        doctest_namespace["out_path"] = tmp_path / "six-out"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            if os.environ.get("REQUIRE_CUDA") == "1":
+                pytest.fail("REQUIRE_CUDA=1, but torch sees no CUDA device")
+            pytest.skip("no CUDA device")
+
+
+def devices() -> list[Any]:
+    """Parametrise one body for both: "cpu", and "cuda" marked so."""
+    return ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]

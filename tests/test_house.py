@@ -1,0 +1,74 @@
+"""The rules of the house that an import can break: which package knows which, and what must stay cheap to import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level names of every module that a file imports, anywhere in it; reader's modules in full."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            continue
+        found |= {name if name.startswith("reader") else name.split(".")[0] for name in names}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "reader").glob("*.py")), ids=lambda p: p.name)
+def test_reader_never_imports_the_packer_or_its_libraries(path: Path) -> None:
+    assert not imports(path) & {"packer", "click", "tqdm", "PIL", "jpeg4py"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "packer").glob("*.py")), ids=lambda p: p.name)
+def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Path) -> None:
+    found = imports(path)
+    assert {name for name in found if name.startswith("reader")} <= {"reader.manifest"}
+    assert not found & {"torch", "tensordict"}
+
+
+@pytest.mark.parametrize(
+    ("library", "homes"),
+    [
+        ("click", {"cli.py"}),
+        ("tqdm", {"cli.py"}),
+        ("jpeg4py", {"jpeg.py"}),
+        # fit.py names it for types alone; show.py draws
+        ("PIL", {"decode.py", "fit.py", "show.py"}),
+    ],
+)
+def test_each_library_has_its_home(library: str, homes: set[str]) -> None:
+    assert {p.name for p in (ROOT / "packer").glob("*.py") if library in imports(p)} == homes
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import reader", "torch numpy tensordict"),
+        ("import reader.manifest", "torch numpy tensordict"),
+        ("import packer", "torch numpy PIL click tqdm"),
+        ("import packer.cli", "torch numpy PIL tqdm"),
+        ("import packer.pipeline, packer.worker, packer.decode", "torch tensordict click tqdm"),
+    ],
+)
+def test_imports_stay_light(statement: str, absent: str) -> None:
+    code = f"{statement}; import sys; print([n for n in {absent.split()} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_packer_pack_is_the_function_whatever_was_imported_before() -> None:
+    code = "import packer.pipeline, packer.cli, packer; print(packer.pack.__name__, callable(packer.pack))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["pack", "True"]

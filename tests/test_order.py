@@ -1,0 +1,137 @@
+"""Properties of orders: every row once, every rank alike, any range at once, and as random as a permutation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reader.order import BlockOrder, Cut, OrderError, drawn, permuted, wrap
+
+COUNTS = st.integers(1, 3000)
+
+FROZEN_TEN = [1, 0, 4, 3, 8, 2, 6, 7, 5, 9]
+FROZEN_MILLION = [160046, 390695, 686352, 97604]
+FROZEN_BLOCKS = [0, 2, 9, 1, 8, 4, 6, 7, 5, 3]
+
+
+@given(COUNTS, st.integers(0, 2**31), st.integers(0, 1000))
+def test_a_permutation_holds_every_row_once(count: int, seed: int, epoch: int) -> None:
+    assert np.array_equal(np.sort(permuted(count, 0, count, seed=seed, epoch=epoch)), np.arange(count))
+
+
+@given(COUNTS, st.data())
+def test_any_range_of_a_permutation_is_computed_alone(count: int, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(start, count))
+    whole = permuted(count, 0, count, seed=5, epoch=2)
+    assert np.array_equal(permuted(count, start, stop, seed=5, epoch=2), whole[start:stop])
+
+
+def test_a_permutation_beyond_32_bits_needs_no_array_of_its_length() -> None:
+    rows = permuted(10**11, 10**10, 10**10 + 1000, seed=1)
+    assert rows.dtype == np.int64
+    assert len(set(rows.tolist())) == 1000
+    assert 0 <= rows.min()
+    assert rows.max() < 10**11
+
+
+def test_the_order_is_frozen() -> None:
+    # a checkpoint of an old version must resume to the same rows: these numbers never change
+    assert permuted(10, 0, 10, seed=0, epoch=0).tolist() == FROZEN_TEN
+    assert permuted(1_000_000, 0, 4, seed=7, epoch=3).tolist() == FROZEN_MILLION
+    assert BlockOrder(10, 3, 2, seed=0, epoch=0).rows(0, 10).tolist() == FROZEN_BLOCKS
+
+
+def test_seeds_and_epochs_give_unrelated_orders() -> None:
+    orders = [permuted(1000, 0, 1000, seed=s, epoch=e) for s in range(3) for e in range(3)]
+    same = [np.mean(a == b) for i, a in enumerate(orders) for b in orders[:i]]
+    assert max(same) < 0.01
+
+
+def test_a_permutation_mixes_like_a_uniform_one() -> None:
+    count = 100_000
+    rows = permuted(count, 0, count, seed=11, epoch=0)
+    # of a uniform permutation both means are count / 3; 0.5 % is 5 standard errors
+    assert np.abs(rows - np.arange(count)).mean() == pytest.approx(count / 3, rel=0.005)
+    assert np.abs(np.diff(rows)).mean() == pytest.approx(count / 3, rel=0.005)
+    # a batch of a store sorted into 100 classes holds each class as often as chance says (chi-squared, mean 1 a degree)
+    labels = (rows // (count // 100))[: count // 1000 * 1000].reshape(-1, 1000)
+    counts = np.stack([np.bincount(batch, minlength=100) for batch in labels])
+    assert ((counts - 10) ** 2 / 10).sum(axis=1).mean() == pytest.approx(99, rel=0.1)
+
+
+@given(COUNTS, st.integers(1, 200), st.integers(1, 9), st.integers(0, 99))
+def test_blocks_hold_every_row_once_and_stay_together(count: int, block: int, window: int, seed: int) -> None:
+    order = BlockOrder(count, block, window, seed=seed, epoch=1)
+    rows = order.rows(0, count)
+    assert np.array_equal(np.sort(rows), np.arange(count))
+    middle = count // 3
+    assert np.array_equal(order.rows(middle, count), rows[middle:])
+    # rows of one window come from at most `window` blocks
+    first = order.rows(0, min(count, int(order._bounds[min(window, len(order._bounds) - 1)])))
+    assert len(np.unique(first // block)) <= window
+
+
+@given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 5), st.booleans())
+def test_ranks_share_every_epoch_alike(count: int, batch: int, world: int, drop_last: bool) -> None:
+    if drop_last and batch * world > count:
+        with pytest.raises(OrderError, match="drop_last leaves nothing"):
+            Cut(count, batch, drop_last, 0, world)
+        return
+    cuts = [Cut(count, batch, drop_last, rank, world) for rank in range(world)]
+    assert len({cut.steps() for cut in cuts}) == 1
+    seen: list[int] = []
+    position = 0
+    for _ in range(cuts[0].steps()):
+        spans = [cut.span(position) for cut in cuts]
+        assert len({stop - start for start, stop in spans}) == 1
+        seen += [row for span in spans for row in wrap(np.arange, count, *span).tolist()]
+        position = cuts[0].next_position(position)
+    missing = set(range(count)) - set(seen)
+    if drop_last:
+        assert len(seen) == len(set(seen))
+        assert len(missing) < batch * world
+    else:
+        assert not missing
+        assert len(seen) - count < world
+
+
+@given(st.integers(2, 400), st.integers(1, 20), st.data())
+def test_the_rest_of_an_epoch_is_the_same_on_another_world_size(count: int, batch: int, data: st.DataObject) -> None:
+    before = Cut(count, batch, False, 0, 2)
+    steps = data.draw(st.integers(0, before.steps()))
+    position = 0
+    for _ in range(steps):
+        position = before.next_position(position)
+    for world in (1, 2, 3):
+        cuts = [Cut(count, batch, False, rank, world) for rank in range(world)]
+        rest: set[int] = set()
+        at = position
+        for _ in range(cuts[0].steps(position)):
+            for cut in cuts:
+                rest |= set(wrap(np.arange, count, *cut.span(at)).tolist())
+            at = cuts[0].next_position(at)
+        assert rest >= set(range(position, count))
+
+
+def test_draws_follow_the_weights() -> None:
+    cumulative = np.cumsum([1.0, 0.0, 3.0])
+    rows = drawn(cumulative, 0, 40_000, seed=3, epoch=1)
+    assert np.bincount(rows, minlength=3)[1] == 0
+    assert np.mean(rows == 2) == pytest.approx(0.75, abs=0.01)
+    assert np.array_equal(drawn(cumulative, 100, 200, seed=3, epoch=1), rows[100:200])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((10, 0, False), "batch_size is 0, expected 1 or more"),
+        ((10, 4, False, 2, 2), "rank is 2, expected 0 <= rank < world_size = 2"),
+        ((10, 11, True), "drop_last leaves nothing: 10 rows are fewer than batch_size 11"),
+    ],
+)
+def test_wrong_cuts_are_refused(arguments: tuple[int, ...], text: str) -> None:
+    with pytest.raises(OrderError, match=text):
+        Cut(*arguments)
