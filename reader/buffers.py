@@ -56,7 +56,8 @@ def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor)
     """
     if is_run(rows):
         return out.copy_(source[int(rows[0]) : int(rows[-1]) + 1]) if len(rows) else out
-    torch.index_select(_as_words(source), 0, torch.from_numpy(rows), out=_as_words(out))
+    words, into = _as_words(source, out)
+    torch.index_select(words, 0, torch.from_numpy(rows), out=into)
     return out
 
 
@@ -65,10 +66,10 @@ def is_run(rows: npt.NDArray[np.int64]) -> bool:
     return len(rows) == 0 or (int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
 
 
-def _as_words(tensor: torch.Tensor) -> torch.Tensor:
-    """View any[N, ...] as [N, K] of the widest integers that divide a row."""
-    flat = tensor.reshape(tensor.shape[0], -1).view(torch.uint8)
+def _as_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """View each any[N, ...] as [N, K] of the widest integers that divide a row of all and that all are aligned to."""
+    flat = [tensor.reshape(tensor.shape[0], -1).view(torch.uint8) for tensor in tensors]
     for size, dtype in _WORDS:
-        if flat.shape[1] % size == 0 and flat.data_ptr() % size == 0:
-            return flat.view(dtype)
+        if all(t.shape[1] % size == 0 and t.data_ptr() % size == 0 for t in flat):
+            return [t.view(dtype) for t in flat]
     return flat

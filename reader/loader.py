@@ -160,6 +160,8 @@ class MemmapLoader:
         epoch, position = self._next
         if not self._progress.finished:
             epoch, position = self._progress.epoch, self._progress.position
+            if self.sampler is None and not self.cut.steps(position):
+                epoch, position = epoch + 1, 0
         store = int(self.dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
         return {"epoch": epoch, "position": position, "seed": self.seed, "rows": len(self.dataset), "store": store}
 
@@ -291,11 +293,15 @@ def _produce(loader: MemmapLoader, epoch: int, position: int) -> Iterator[list[t
     copier = _CudaCopier(loader) if loader.device.type == "cuda" else None
     for groups, positions in loader.plan(epoch, position):
         batches = loader.host_batches(groups)
-        if copier is not None:
-            made: list[Any] = [copier.send(batch) for batch in batches]
-        else:
-            made = [_finish(loader, batch) for batch in batches]
-        del batches
+        made: list[Any] = []
+        try:
+            for batch in batches:
+                made.append(copier.send(batch) if copier is not None else _finish(loader, batch))
+        except Exception:
+            # a transform that raises does not take the batches before it along
+            yield list(zip(made, positions, strict=False))
+            raise
+        del batch, batches
         yield list(zip(made, positions, strict=True))
 
 

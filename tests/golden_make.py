@@ -28,7 +28,9 @@ def main(out: Path) -> None:
         "samples.jsonl": b"".join(lines),
         "rejected.jsonl": encode_line({"path": "broken.jpg", "reason": "the file is empty"}),
     }
-    blank = dict.fromkeys([*contents, "meta.json", "_tensordict/meta.json", "_tensordict/extras/meta.json"], FileEntry(0, ""))
+    blank = dict.fromkeys(
+        [*contents, "meta.json", "_tensordict/meta.json", "_tensordict/extras/meta.json"], FileEntry(0, "")
+    )
     fields = {
         "rows": 5,
         "height": 4,

@@ -197,7 +197,9 @@ def test_a_truncated_or_grown_store_is_refused_unchanged(store: Path, name: str,
     size = (store / name).stat().st_size
     os.truncate(store / name, max(0, size + change))
     before = store_bytes(store)
-    with pytest.raises(StoreError, match=re.escape(f"{store / name} is {max(0, size + change)} bytes, the manifest says")):
+    with pytest.raises(
+        StoreError, match=re.escape(f"{store / name} is {max(0, size + change)} bytes, the manifest says")
+    ):
         MemmapDataset(store)
     assert store_bytes(store) == before
 
@@ -232,7 +234,9 @@ def test_an_unfinished_pack_is_named_with_its_progress(tmp_path: Path) -> None:
     header, line = '{"journal":1,"inputs":50}', '{"inputs_stop":24,"rows_stop":23,"block":2}'
     text = "".join(f"{zlib.crc32(t.encode()):08x} {t}\n" for t in (header, line))
     (tmp_path / ".packing/journal").write_text(text + "00000000 {torn")
-    with pytest.raises(IncompleteStoreError, match=r"interrupted at 24 of 50 images, 23 rows written. Go on with: pack IMAGES"):
+    with pytest.raises(
+        IncompleteStoreError, match=r"interrupted at 24 of 50 images, 23 rows written. Go on with: pack IMAGES"
+    ):
         MemmapDataset(tmp_path)
 
 

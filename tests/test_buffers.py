@@ -1,0 +1,91 @@
+"""A buffer comes back exactly when its last user is gone, and gather copies what it should."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reader.buffers import BufferPool, gather, is_run
+
+
+def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
+    pool = BufferPool(1000, keep=4)
+    first = pool.lease()
+    address = first.data_ptr()
+    second = pool.lease()
+    assert second.data_ptr() != address
+    del first
+    assert pool.lease().data_ptr() == address
+    assert pool.allocated == 2
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda t: t.view(10, 10, 10)[3],
+        lambda t: t[5:][2:],
+        lambda t: t.numpy(),
+        lambda t: t.numpy()[3:][1:],
+        lambda t: t.view(torch.int64),
+        lambda t: t.view(10, 100).movedim(0, 1)[1].numpy()[::2],
+        lambda t: torch.from_numpy(t.numpy()[8:]),
+        lambda t: memoryview(t.numpy()),
+    ],
+)
+def test_any_view_keeps_the_lease(keep: object) -> None:
+    pool = BufferPool(1000, keep=4)
+    lease = pool.lease()
+    address = lease.data_ptr()
+    view = keep(lease)  # type: ignore[operator]
+    del lease
+    gc.collect()
+    assert pool.lease().data_ptr() != address
+    del view
+    gc.collect()
+    addresses = {pool.lease().data_ptr() for _ in range(1)} | {t.data_ptr() for t in [pool.lease(), pool.lease()]}
+    assert address in addresses
+
+
+def test_idle_buffers_are_bounded() -> None:
+    pool = BufferPool(100, keep=2)
+    leases = [pool.lease() for _ in range(6)]
+    del leases
+    again = [pool.lease() for _ in range(3)]
+    assert pool.allocated == 7
+    assert len(again) == 3
+
+
+def test_a_lease_may_outlive_its_pool() -> None:
+    pool = BufferPool(100, keep=2)
+    lease = pool.lease()
+    lease.fill_(3)
+    del pool
+    gc.collect()
+    assert lease.sum() == 300
+
+
+@given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4, 7, 8, 12, 24]), st.data())
+def test_gather_equals_indexing(count: int, width: int, data: st.DataObject) -> None:
+    source = torch.arange(count * width, dtype=torch.int64).remainder(256).to(torch.uint8).view(count, width)
+    rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=60)), dtype=np.int64)
+    out = torch.full((len(rows), width), 255, dtype=torch.uint8)
+    assert torch.equal(gather(source, rows, out), source[torch.from_numpy(rows)])
+
+
+def test_gather_from_a_slice_that_is_not_aligned() -> None:
+    source = torch.arange(255, dtype=torch.uint8)[3:251].view(31, 8)
+    rows = np.array([30, 0, 7], dtype=np.int64)
+    assert torch.equal(gather(source, rows, torch.empty(3, 8, dtype=torch.uint8)), source[torch.from_numpy(rows)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [([], True), ([4], True), ([4, 5, 6], True), ([4, 6], False), ([3, 2], False), ([1, 3, 3], False)],
+)
+def test_runs_are_recognised(rows: list[int], expected: bool) -> None:
+    assert is_run(np.array(rows, dtype=np.int64)) is expected

@@ -1,0 +1,203 @@
+"""MemmapDataset: indexing, subsets, what ImageFolder has, pickling, and torch's DataLoader around it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, random_split
+
+from reader import ImageBatch, MemmapDataset, StoreError
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store)
+
+
+def test_one_row_a_slice_and_a_list(train: MemmapDataset) -> None:
+    pixels = train.store.pixels
+    assert torch.equal(train[7].pixels, pixels[7])
+    assert train[7].images.shape == (3, 32, 32)
+    assert int(train[-1].rows) == 89
+    assert torch.equal(train[10:20].pixels, pixels[10:20])
+    assert train[10:20].pixels.data_ptr() == pixels[10:20].data_ptr()
+    assert torch.equal(train[20:10:-3].pixels, pixels[torch.arange(20, 10, -3)])
+    for index in ([3, 1, 2], torch.tensor([3, 1, 2]), np.array([3, 1, -88]), [np.int64(3), 1, 2]):
+        batch = train[index]
+        assert batch.rows.tolist() == [3, 1, 2]
+        assert torch.equal(batch.pixels, pixels[[3, 1, 2]])
+        assert torch.equal(batch.targets, train.store.targets[[3, 1, 2]])
+    mask = np.zeros(90, dtype=bool)
+    mask[[5, 9]] = True
+    assert train[mask].rows.tolist() == [5, 9]
+    assert train[torch.from_numpy(mask)].rows.tolist() == [5, 9]
+    assert len(train[[]]) == 0
+    assert len(train[50:40]) == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (90, "row 90 is out of range: .* has 90 rows"),
+        (-91, "row -91 is out of range"),
+        ([0, 90], "row 90 is out of range"),
+        ([[1]], r"rows are int64\[1, 1\], expected a list of whole numbers"),
+        ([0.5], r"rows are float64\[1\], expected a list of whole numbers"),
+        ([True, False], r"the mask has the shape \[2\], expected \[90\]"),
+    ],
+)
+def test_wrong_rows_are_refused(train: MemmapDataset, index: Any, text: str) -> None:
+    with pytest.raises(IndexError, match=text):
+        train[index]
+
+
+def test_it_has_what_image_folder_has(train: MemmapDataset) -> None:
+    assert train.classes == ["class0", "class1", "class2"]
+    assert train.class_to_idx == {"class0": 0, "class1": 1, "class2": 2}
+    assert train.targets == [0] * 30 + [1] * 30 + [2] * 30
+    assert train.samples[31] == ("class1/001.jpg", 1)
+    assert train.imgs == train.samples
+    assert train.source(31)["path"] == "class1/001.jpg"
+    assert train.source(-1) == json.loads((train.path / "samples.jsonl").read_text().splitlines()[-1])
+    assert train.manifest.rows == len(train) == 90
+    with pytest.raises(IndexError):
+        train.source(90)
+
+
+def test_a_subset_keeps_store_rows(train: MemmapDataset) -> None:
+    part = train.subset([40, 2, 7]).subset([2, 0])
+    assert len(part) == 2
+    assert part[[0, 1]].rows.tolist() == [7, 40]
+    assert part.targets == [0, 1]
+    assert part.samples[1] == train.samples[40]
+    assert part.source(1)["path"] == train.samples[40][0]
+    assert train.subset(slice(10, 20))[:].pixels.data_ptr() == train.store.pixels[10:].data_ptr()
+    assert len(train.subset(np.array(train.targets) == 1)) == 30
+
+
+@pytest.mark.parametrize("stratify", [False, True])
+def test_split_is_disjoint_complete_and_repeatable(train: MemmapDataset, stratify: bool) -> None:
+    a, b = train.split(0.9, seed=3, stratify=stratify)
+    rows = a[:].rows.tolist() + b[:].rows.tolist()
+    assert sorted(rows) == list(range(90))
+    assert len(a) == 81
+    assert train.split(0.9, seed=3, stratify=stratify)[1][:].rows.tolist() == b[:].rows.tolist()
+    assert train.split(0.9, seed=4, stratify=stratify)[1][:].rows.tolist() != b[:].rows.tolist()
+    if stratify:
+        assert [b.targets.count(c) for c in range(3)] == [3, 3, 3]
+
+
+def test_wrong_splits_are_refused(train: MemmapDataset) -> None:
+    with pytest.raises(ValueError, match="fraction is 1, expected a number between 0 and 1"):
+        train.split(1)
+
+
+def test_numpy_shares_the_stores_memory(train: MemmapDataset) -> None:
+    pixels = train.numpy()
+    assert pixels.shape == (90, 32, 32, 3)
+    assert np.shares_memory(pixels, train.store.pixels.numpy())
+    with pytest.raises(ValueError, match="read-only"):
+        pixels[0] = 0
+
+
+def test_it_pickles_to_a_path(train: MemmapDataset) -> None:
+    data = pickle.dumps(train)
+    assert len(data) < 1000
+    again = pickle.loads(data)
+    assert torch.equal(again[[4, 80]].pixels, train[[4, 80]].pixels)
+    part = pickle.loads(pickle.dumps(train.subset([5, 3])))
+    assert part[:].rows.tolist() == [5, 3]
+
+
+def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path) -> None:
+    import shutil
+
+    data = pickle.dumps(MemmapDataset(store))
+    shutil.rmtree(store)
+    shutil.copytree(golden, store)
+    with pytest.raises(StoreError, match="was packed anew since this dataset was pickled"):
+        pickle.loads(data)
+
+
+@pytest.fixture
+def golden() -> Path:
+    return Path(__file__).parent / "golden" / "v1.0"
+
+
+def test_repr_tells_shapes(train: MemmapDataset) -> None:
+    assert "90 rows of uint8[32, 32, 3], 3 classes" in repr(train)
+
+
+def test_as_tuple_and_transforms_are_image_folders(shared_store: Path) -> None:
+    plain = MemmapDataset(shared_store, as_tuple=True)
+    image, target = plain[35]
+    assert image.shape == (3, 32, 32)
+    assert target == 1
+    assert isinstance(target, int)
+    images, targets = plain[[35, 2]]
+    assert images.shape == (2, 3, 32, 32)
+    assert targets.tolist() == [1, 0]
+    seen = []
+
+    def transform(image: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(image.shape))
+        return image.float() / 255
+
+    changed = MemmapDataset(shared_store, as_tuple=True, transform=transform, target_transform=lambda t: t + 10)
+    image, target = changed[35]
+    assert image.dtype == torch.float32
+    assert target == 11
+    images, targets = next(iter(DataLoader(changed, batch_size=4)))
+    assert images.dtype == torch.float32
+    assert targets.tolist() == [10] * 4
+    assert seen == [(3, 32, 32)] * 5
+
+
+# -- torch's own DataLoader
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", None])
+@pytest.mark.parametrize("as_tuple", [False, True])
+def test_the_plain_dataloader_works_as_it_is(shared_store: Path, context: str | None, as_tuple: bool) -> None:
+    train = MemmapDataset(shared_store, as_tuple=as_tuple)
+    workers = 2 if context else 0
+    loader = DataLoader(train, batch_size=32, shuffle=True, num_workers=workers, multiprocessing_context=context)
+    seen = []
+    for batch in loader:
+        images, targets = batch if as_tuple else (batch.images, batch.targets)
+        assert type(batch) is (tuple if as_tuple else ImageBatch)
+        assert images.shape[1:] == (3, 32, 32)
+        if not as_tuple:
+            assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+        seen += targets.tolist()
+    assert sorted(seen) == train.targets
+
+
+def test_no_per_item_work(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> None:
+        raise AssertionError("__getitem__ was called for a batch")
+
+    monkeypatch.setattr(MemmapDataset, "__getitem__", forbidden)
+    assert sum(len(batch) for batch in DataLoader(train, batch_size=16)) == 90
+
+
+def test_torchs_wrappers_work_around_it(shared_store: Path) -> None:
+    train, pairs = MemmapDataset(shared_store), MemmapDataset(shared_store, as_tuple=True)
+    subset = next(iter(DataLoader(Subset(train, [5, 80]), batch_size=2)))
+    assert subset.rows.tolist() == [5, 80]
+    first, second = random_split(pairs, [60, 30], generator=torch.Generator().manual_seed(0))
+    assert sum(len(t) for _, t in DataLoader(first, batch_size=7)) + len(second) == 90
+    both = next(iter(DataLoader(ConcatDataset([train, train]), batch_size=100)))
+    assert both.rows.tolist() == [*range(90), *range(10)]
+    images, targets = next(iter(DataLoader(ConcatDataset([pairs, pairs]), batch_size=100)))
+    assert images.shape == (100, 3, 32, 32)
+    assert targets.tolist() == pairs.targets + [0] * 10
+    weights = torch.tensor([0.0] * 60 + [1.0] * 30)
+    for _, targets in DataLoader(pairs, batch_size=16, sampler=WeightedRandomSampler(weights, 48)):
+        assert targets.tolist() == [2] * 16

@@ -1,0 +1,303 @@
+"""MemmapLoader: orders, epochs, state, ranks, recycling, threads that end, and errors that surface."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import devices
+from torch.utils.data import BatchSampler, SequentialSampler, SubsetRandomSampler
+
+from reader import MemmapDataset, MemmapLoader, Normalize
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store)
+
+
+def rows_of(loader: MemmapLoader) -> list[int]:
+    return [row for batch in loader for row in batch.rows.tolist()]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("shuffle", [False, True, "full", "block"])
+def test_every_row_comes_once_and_is_right(train: MemmapDataset, shuffle: Any, prefetch: int, device: str) -> None:
+    loader = MemmapLoader(train, 16, shuffle=shuffle, prefetch=prefetch, device=device)
+    seen = []
+    for batch in loader:
+        assert batch.pixels.device.type == device
+        assert torch.equal(batch.pixels.cpu(), train.store.pixels[batch.rows.cpu()])
+        assert torch.equal(batch.targets.cpu(), train.store.targets[batch.rows.cpu()])
+        seen += batch.rows.tolist()
+    assert sorted(seen) == list(range(90))
+    assert (seen == list(range(90))) is (shuffle is False)
+    assert len(loader) == 6
+
+
+def test_epochs_differ_and_repeat(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 16, shuffle="full", seed=4)
+    first, second = rows_of(loader), rows_of(loader)
+    assert first != second
+    loader.set_epoch(0)
+    assert rows_of(loader) == first
+    assert rows_of(MemmapLoader(train, 7, shuffle="full", seed=4)) == first
+    assert rows_of(MemmapLoader(train, 16, shuffle="full", seed=5)) != first
+
+
+def test_drop_last_and_as_tuple(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 40, drop_last=True, as_tuple=True)
+    shapes = [(images.shape, targets.shape) for images, targets in loader]
+    assert shapes == [((40, 3, 32, 32), (40,))] * 2
+    assert len(loader) == 2
+
+
+def test_small_batches_are_grouped_without_a_difference(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 4, shuffle="full", seed=1)
+    batches = list(loader)
+    assert [len(b) for b in batches] == [4] * 22 + [2]
+    for batch in batches:
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+
+
+def test_transform_gets_the_batch_and_its_result_is_what_comes(train: MemmapDataset) -> None:
+    normalize = Normalize.of(train.manifest)
+    loader = MemmapLoader(train, 45, transform=lambda batch: (normalize(batch.images), batch.targets))
+    images = torch.cat([images for images, _ in loader])
+    assert images.dtype == torch.float32
+    assert images.mean(dim=(0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-4)
+    assert images.std(dim=(0, 2, 3), unbiased=False).tolist() == pytest.approx([1, 1, 1], abs=1e-4)
+
+
+def test_a_subset_is_loaded_by_its_rows(train: MemmapDataset) -> None:
+    part = train.subset([70, 3, 41, 42])
+    assert rows_of(MemmapLoader(part, 3)) == [70, 3, 41, 42]
+    assert sorted(rows_of(MemmapLoader(part, 3, shuffle="full"))) == [3, 41, 42, 70]
+
+
+# -- buffers
+
+
+def test_kept_batches_are_never_overwritten(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 10, shuffle="full")
+    kept = [batch for _ in range(5) for batch in loader]
+    views = [batch.images[0].numpy()[1:] for batch in loader]
+    rows = [row for epoch in range(5, 6) for row in _first_rows(loader, epoch)]
+    gc.collect()
+    list(loader)
+    for batch in kept:
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+    for view, row in zip(views, rows, strict=True):
+        assert np.array_equal(view, train.store.images[row].numpy()[1:])
+
+
+def _first_rows(loader: MemmapLoader, epoch: int) -> list[int]:
+    loader.set_epoch(epoch)
+    return [int(batch.rows[0]) for batch in loader]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_dropped_batches_are_recycled(train: MemmapDataset, prefetch: int) -> None:
+    loader = MemmapLoader(train, 30, shuffle="full", prefetch=prefetch)
+    for _ in range(50):
+        for batch in loader:
+            del batch
+    assert loader._pool is not None
+    assert loader._pool.allocated <= prefetch + 2
+
+
+def test_abandoned_iterators_leave_no_thread(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 8, shuffle="full", prefetch=1)
+    before = threading.active_count()
+    for _ in range(300):
+        next(iter(loader))
+    del loader
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        for thread in threading.enumerate():
+            if thread.name == "pixpack-feeder":
+                thread.join(1)
+    assert threading.active_count() == before
+
+
+def test_two_iterators_of_one_loader_do_not_disturb_each_other(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 30)
+    pairs = list(zip(loader, loader, strict=True))
+    assert [a.rows.tolist() for a, _ in pairs] == [b.rows.tolist() for _, b in pairs]
+    assert len(pairs) == 3
+
+
+def test_close_ends_the_thread_and_the_loader_can_be_used_again(train: MemmapDataset) -> None:
+    with MemmapLoader(train, 4, prefetch=1) as loader:
+        iterator = iter(loader)
+        next(iterator)
+    assert not [t for t in threading.enumerate() if t.name == "pixpack-feeder"]
+    assert sorted(rows_of(loader)) == list(range(90))
+
+
+# -- state and ranks
+
+
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_a_state_resumes_at_every_step(train: MemmapDataset, shuffle: Any) -> None:
+    whole = [b.rows.tolist() for b in MemmapLoader(train, 16, shuffle=shuffle, seed=2)]
+    loader = MemmapLoader(train, 16, shuffle=shuffle, seed=2)
+    for step, _ in enumerate(loader, start=1):
+        state = loader.state_dict()
+        assert all(type(value) is int for value in state.values())
+        fresh = MemmapLoader(train, 16, shuffle=shuffle, seed=2)
+        fresh.load_state_dict(state)
+        if step < len(whole):
+            assert [b.rows.tolist() for b in fresh] == whole[step:]
+        assert fresh.state_dict()["epoch"] == 1
+
+
+def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> None:
+    whole = rows_of(MemmapLoader(train, 5, shuffle="full"))
+    loaders = [MemmapLoader(train, 5, shuffle="full", rank=r, world_size=2) for r in range(2)]
+    iterators = [iter(loader) for loader in loaders]
+    seen = [next(it).rows.tolist() for _ in range(4) for it in iterators]
+    assert [row for rows in seen for row in rows] == whole[:40]
+    state = loaders[1].state_dict()
+    assert state == loaders[0].state_dict()
+    for world in (1, 3):
+        rest = []
+        for rank in range(world):
+            loader = MemmapLoader(train, 5, shuffle="full", rank=rank, world_size=world)
+            loader.load_state_dict(state)
+            rest += rows_of(loader)
+        # 50 rows on 3 ranks: the last step wraps around to the epoch's first row
+        assert sorted(rest) == sorted(whole[40:] + (whole[:1] if world == 3 else []))
+
+
+def test_another_state_is_refused(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 4, seed=1)
+    state = loader.state_dict()
+    with pytest.raises(ValueError, match="the state is of another seed: it says 1, this loader has 2"):
+        MemmapLoader(train, 4, seed=2).load_state_dict(state)
+    with pytest.raises(ValueError, match="the state is of another number of rows"):
+        MemmapLoader(train.subset([1, 2]), 1, seed=1).load_state_dict(state)
+    with pytest.raises(ValueError, match="the state is of another store"):
+        loader.load_state_dict(state | {"store": 1})
+
+
+def test_ranks_share_the_short_last_batch(train: MemmapDataset) -> None:
+    parts = [[b.rows.tolist() for b in MemmapLoader(train, 40, rank=r, world_size=4)] for r in range(4)]
+    assert [[len(rows) for rows in part] for part in parts] == [[23]] * 4
+    assert sorted({row for part in parts for rows in part for row in rows}) == list(range(90))
+
+
+# -- weights and samplers
+
+
+def test_weights_draw_with_replacement_and_resume(train: MemmapDataset) -> None:
+    weights = [0.0] * 30 + [1.0] * 30 + [3.0] * 30
+    loader = MemmapLoader(train, 30, weights=weights, seed=5)
+    targets = torch.cat([batch.targets for _ in range(40) for batch in loader])
+    assert torch.bincount(targets, minlength=3).tolist()[0] == 0
+    assert (targets == 2).float().mean().item() == pytest.approx(0.75, abs=0.03)
+    loader.set_epoch(0)
+    iterator = iter(loader)
+    next(iterator)
+    fresh = MemmapLoader(train, 30, weights=weights, seed=5)
+    fresh.load_state_dict(loader.state_dict())
+    assert [b.rows.tolist() for b in fresh] == [b.rows.tolist() for b in iterator]
+
+
+def test_any_torch_sampler_decides_the_order(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 4, sampler=SubsetRandomSampler([5, 6, 7, 8, 9]))
+    assert sorted(rows_of(loader)) == [5, 6, 7, 8, 9]
+    assert len(loader) == 2
+    batches = BatchSampler(SequentialSampler(range(10)), batch_size=3, drop_last=True)
+    loader = MemmapLoader(train, 1, sampler=batches)
+    assert [b.rows.tolist() for b in loader] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert len(loader) == 3
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"batch_size": 0}, "batch_size is 0, expected 1 or more"),
+        ({"batch_size": 91, "drop_last": True}, "drop_last leaves nothing: 90 rows"),
+        ({"batch_size": 4, "prefetch": -1}, "prefetch is -1"),
+        ({"batch_size": 4, "shuffle": "blocks"}, "shuffle is 'blocks', expected False, True, 'full' or 'block'"),
+        ({"batch_size": 4, "shuffle": True, "weights": [1.0] * 90}, "each decide the order: give one of them"),
+        ({"batch_size": 4, "weights": [1.0] * 89}, r"weights have the shape \[89\], expected one a row: \[90\]"),
+        ({"batch_size": 4, "weights": [-1.0] * 90}, "weights must be finite, 0 or more"),
+        ({"batch_size": 4, "device": "tpu"}, "device is 'tpu'"),
+        ({"batch_size": 4, "device": "meta"}, "device is 'meta', expected cpu or cuda"),
+        ({"batch_size": 4, "rank": 1}, "rank is 1 and world_size None: give both, or neither"),
+        ({"batch_size": 4, "rank": 3, "world_size": 3}, "rank is 3, expected 0 <= rank < world_size = 3"),
+        ({"batch_size": 4, "residency": "moon"}, "residency is 'moon'"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(train: MemmapDataset, arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text) as caught:
+        MemmapLoader(train, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_dataset_is_refused() -> None:
+    with pytest.raises(ValueError, match="dataset is a list, expected a MemmapDataset"):
+        MemmapLoader([1, 2], 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_device_that_is_not_there_is_named(train: MemmapDataset) -> None:
+    with pytest.raises(ValueError, match="device is 'cuda', but this torch sees no CUDA device"):
+        MemmapLoader(train, 4, device="cuda")
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_error_of_the_transform_surfaces_and_ends_the_thread(train: MemmapDataset, prefetch: int) -> None:
+    def broken(batch: Any) -> Any:
+        if 40 in batch.rows:
+            raise RuntimeError("the transform broke")
+        return batch
+
+    loader = MemmapLoader(train, 16, transform=broken, prefetch=prefetch)
+    seen = 0
+    with pytest.raises(RuntimeError, match="the transform broke"):
+        for batch in loader:
+            seen += len(batch)
+    assert seen == 32
+    for thread in threading.enumerate():
+        if thread.name == "pixpack-feeder":
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def test_the_interpreter_ends_in_the_middle_of_an_epoch(shared_store: Path) -> None:
+    code = (
+        "import sys; from reader import MemmapDataset, MemmapLoader\n"
+        "loader = MemmapLoader(MemmapDataset(sys.argv[1]), 8, shuffle=True)\n"
+        "iterator = iter(loader); next(iterator); print('seen')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(shared_store)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "seen\n", "")
+
+
+def test_repr_and_log_tell_order_and_residency(train: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="reader"):
+        loader = MemmapLoader(train, 16, shuffle=True)
+    assert "order full, residency cache" in repr(loader)
+    assert "order full, residency cache: " in caplog.text
+
+
+def test_residency_ram_reads_the_same(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 16, shuffle="full", residency="ram")
+    for batch in loader:
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
