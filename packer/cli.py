@@ -382,7 +382,12 @@ class _ProgressBar:
                 self._bar.close()
             scale = self._unit == "B" or "allocate" in stage
             unit = "B" if scale else self._unit
-            self._bar = tqdm(total=total or None, desc=stage, unit=unit, unit_scale=scale, file=sys.stderr, leave=False)
+            # a terminal that does not know its size says 0 x 0, and tqdm would draw nothing
+            columns, lines = os.get_terminal_size(sys.stderr.fileno())
+            size = {"ncols": columns or 80, "nrows": lines or 24}
+            self._bar = tqdm(
+                total=total or None, desc=stage, unit=unit, unit_scale=scale, file=sys.stderr, leave=False, **size
+            )
             self._stage = stage
         return self._bar
 

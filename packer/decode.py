@@ -169,7 +169,8 @@ class Decoder:
             return 1
         scale = self._dct_scale(width, height, _header_orientation(image))
         if scale > 1:
-            image.draft(None, (-(-width // scale), -(-height // scale)))
+            # rounded down: Pillow divides by this size and takes the largest scale that is not more
+            image.draft(None, (width // scale, height // scale))
         return round(width / image.size[0])
 
     def _check_jpeg(self, header: jpeg.JpegHeader) -> None:

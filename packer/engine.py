@@ -122,12 +122,12 @@ class LocalEngine:
             try:
                 message = pipe.recv()
             except (EOFError, OSError):
+                worker.process.join(_POLL_SECONDS)  # so that its exit code is known
                 self._replace(worker, f"its worker ended ({_exit_reason(worker)})")
                 continue
             yield worker, message
         for worker in list(self._workers):
             if self._stalled(worker):
-                worker.process.kill()
                 self._replace(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
 
     def _receive(self, worker: _Worker, kind: str, *content: Any) -> None:
@@ -191,6 +191,7 @@ class LocalEngine:
 
         The sample in flight is tried once more; if that costs another worker, it is rejected with the reason.
         """
+        worker.process.kill()
         worker.process.join()
         worker.pipe.close()
         self._workers.remove(worker)

@@ -48,7 +48,11 @@ def read_header(data: bytes) -> JpegHeader | None:
     at, size, may_be_rotated = 2, len(data), False
     while at + 4 <= size:
         if data[at] != 0xFF:
-            return None
+            # libjpeg skips what stands between two markers, with a warning
+            at = data.find(b"\xff", at)
+            if at < 0:
+                return None
+            continue
         marker = data[at + 1]
         if marker == 0xFF:
             at += 1

@@ -32,6 +32,8 @@ from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
     MANIFEST,
     PIXELS,
+    REJECTED,
+    SAMPLES,
     IncompleteStoreError,
     StoreError,
     check_store,
@@ -345,8 +347,10 @@ class _Pack:
         if created or self._replaces:
             shutil.rmtree(self._out, ignore_errors=True)
             return
-        shutil.rmtree(self._out / "_tensordict", ignore_errors=True)
-        shutil.rmtree(self._out / journals.FOLDER, ignore_errors=True)
+        for name in ("_tensordict", journals.FOLDER):
+            shutil.rmtree(self._out / name, ignore_errors=True)
+        for name in (SAMPLES, REJECTED):
+            (self._out / name).unlink(missing_ok=True)
 
 
 class _NothingPacked(Exception):

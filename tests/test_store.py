@@ -225,7 +225,7 @@ def test_what_is_no_store_is_named(tmp_path: Path, store: Path) -> None:
         MemmapDataset(store / "meta.json")
     (tmp_path / "splits").mkdir()
     shutil.move(store, tmp_path / "splits" / "train")
-    with pytest.raises(StoreError, match="holds 1 stores. Open one of them: .*train"):
+    with pytest.raises(StoreError, match=r"holds 1 stores\. Open one of them: .*train"):
         MemmapDataset(tmp_path / "splits")
 
 

@@ -1,0 +1,220 @@
+"""Both benchmarks on a handful of images: the JSON line is there, and a wrong store or result stops them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_tree
+
+ROOT = Path(__file__).resolve().parents[1]
+PIXELS = "_tensordict/pixels.memmap"
+
+# They fork, and read /proc.
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks are for Linux")
+
+
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Parse the JSON object that must stand last."""
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a script as the module that it is."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return __import__(name)
+
+
+def main(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Run a script's main in this process, for what ends before anything is timed."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    code: int = load(name, monkeypatch).main()
+    return code
+
+
+def prepared(bench: ModuleType, images: Path, work: Path, workers: int = 1) -> Any:
+    """Copy 12 images into work, which it makes, for packing at 32 x 32."""
+    work.mkdir()
+    return bench.prepare(argparse.Namespace(images=images, count=12, size=32, workers=workers), work)
+
+
+def flip_a_bit(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.fixture(scope="module")
+def wide_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """64 rows of 256 x 256: batches of 8 are above 1 MB, below which bench_read does not go."""
+    from packer import pack
+
+    root = tmp_path_factory.mktemp("wide")
+    make_tree(root / "images", classes=2, each=32)
+    pack(root / "images", root / "out", size=256, workers=2)
+    return root / "out"
+
+
+@pytest.mark.slow
+def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    done = run("bench_pack.py", "--images", images, "--count", 30, "--size", 40, "--runs", 2, "--json", file)
+    report = last_line(done)
+    assert json.loads(file.read_text()) == report
+    assert set(report["images_per_second"]) == {"decode", "row", "tutorial", "call", "pack"}
+    assert set(report["ratio"]) == {f"{a}/{b}" for a in ("pack", "call") for b in ("decode", "row", "tutorial")}
+    assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
+    assert all(0 < found["p10"] <= found["median"] <= found["p90"] for found in report["ratio"].values())
+    assert 1 < report["own_mib"]["worker"] < 1000
+    assert report["checks"]["rows"] == report["checks"]["equal_rows"] == report["count"] == 30
+    assert {"date", "cpu", "cores", "versions", "decoders", "file_system"} <= set(report["machine"])
+
+
+def test_bench_pack_refuses_a_folder_without_jpegs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "broken.jpg").write_bytes(b"\xff\xd8 and nothing more")
+    assert main("bench_pack", monkeypatch, "--images", tmp_path / "images") == 1
+    assert "holds no JPEG" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damaged", ["store", "tutorial", "order"])
+def test_bench_pack_stops_when_a_result_is_wrong(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    bench = load("bench_pack", monkeypatch)
+    job = prepared(bench, images, tmp_path / "work")
+    store, tutorial = job.work / "store", job.work / "tutorial"
+    bench.time_call(job)
+    bench.time_tutorial(job)
+    assert bench.check_store(job, store, tutorial)["equal_rows"] == 12
+    if damaged == "store":
+        flip_a_bit(store / PIXELS)
+    elif damaged == "tutorial":
+        flip_a_bit(tutorial / "images")
+    else:
+        job.names.reverse()
+    with pytest.raises(bench.BenchError, match={"store": "verify", "tutorial": "Pillow", "order": "order"}[damaged]):
+        bench.check_store(job, store, tutorial)
+
+
+@pytest.mark.parametrize("has_turbojpeg", [True, False])
+def test_bench_pack_stops_when_a_process_fails(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_turbojpeg: bool
+) -> None:
+    if not has_turbojpeg:
+        monkeypatch.setattr("packer.jpeg.JpegDecoder.is_available", False)
+    bench = load("bench_pack", monkeypatch)
+    job = prepared(bench, images, tmp_path / "work", workers=2)
+    for way in (bench.decode_alone, bench.make_rows):
+        assert bench.in_processes(job, way) > 0
+    job.paths[3].unlink()
+    for way in (bench.decode_alone, bench.make_rows):
+        with pytest.raises(bench.BenchError, match="a process failed"):
+            bench.in_processes(job, way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["full", "sequential"])
+def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: Path, order: str) -> None:
+    file = tmp_path / "report.json"
+    options = ("--batch-size", 8, "--rounds", 2, "--order", order, "--json", file)
+    report = last_line(run("bench_read.py", "--store", wide_store, *options))
+    assert json.loads(file.read_text()) == report
+    others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2")
+    assert set(report["images_per_second"]) == {"loader", *others}
+    assert set(report["ratio"]) == {"store[idx]/limit", *(f"loader/{other}" for other in others)}
+    assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
+    assert report["checks"]["epoch_rows_once"] == report["rows"] == 64
+    assert report["order"] == order
+    assert report["first_batch_ms"]["median"] > 0
+    assert 2 <= report["buffers"] <= 4
+
+
+def test_bench_read_keeps_the_store_it_makes_and_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = load("bench_read", monkeypatch)
+    store = bench.cached_store(tmp_path, 48, 32)
+    assert "packing 48 rows" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [store.name]
+    pixels, made = (store / PIXELS).read_bytes(), (store / "manifest.json").stat().st_ino
+    assert bench.cached_store(tmp_path, 48, 32) == store
+    assert (store / "manifest.json").stat().st_ino == made
+    flip_a_bit(store / PIXELS)
+    assert bench.cached_store(tmp_path, 48, 32) == store
+    assert (store / PIXELS).read_bytes() == pixels
+
+
+def test_bench_read_refuses_a_damaged_store(
+    wide_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(wide_store, tmp_path / "store")
+    flip_a_bit(tmp_path / "store" / PIXELS)
+    assert main("bench_read", monkeypatch, "--store", tmp_path / "store", "--batch-size", 8) == 1
+    assert "does not pass `pack verify`: _tensordict/pixels.memmap, row" in capsys.readouterr().err
+
+
+def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reader import MemmapDataset
+
+    bench = load("bench_read", monkeypatch)
+    data = MemmapDataset(wide_store)
+    limit = bench.Limit(data, 8, 3)
+    raw = np.array(data.numpy())
+    bench.check_batch("limit", limit, raw)
+    with pytest.raises(bench.BenchError, match="limit: a batch is not the rows"):
+        bench.check_batch("limit", limit, raw ^ 1)
+    options = argparse.Namespace(batch_size=8, order="full")
+    assert bench.check_epoch(data, raw, options) == 2
+    with pytest.raises(bench.BenchError, match="step 0 of the loader is not the rows"):
+        bench.check_epoch(data, raw ^ 1, options)
+
+
+def test_bench_read_stops_when_the_timed_loader_brings_a_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    bench = load("bench_read", monkeypatch)
+    gathered = bench.Gathered()
+    batch = argparse.Namespace(rows=torch.arange(4), pixels=torch.zeros(4))
+    gathered(batch)
+    gathered.check_and_forget()
+    gathered(batch)
+    gathered(batch)
+    with pytest.raises(bench.BenchError, match="4 rows came twice"):
+        gathered.check_and_forget()
+
+
+def test_the_timed_turn_of_the_loader_ends_with_as_full_a_queue_as_it_began(
+    wide_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reader import MemmapDataset
+
+    bench = load("bench_read", monkeypatch)
+    way = bench.Loader(MemmapDataset(wide_store), 8, "full")
+    for _ in range(5):
+        way.begin()
+        before = len(way._gathered._rows) - way._taken
+        for _ in range(way.batches):
+            way.batch()
+        way.end()
+        assert len(way._gathered._rows) - way._taken == before == way.prefetch
+    way.close()

@@ -1,0 +1,183 @@
+"""The command as a user meets it: exit codes, one-line errors, stdout for results, stderr for talk."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import make_tree, store_bytes
+from PIL import Image
+
+from packer.cli import run
+
+PACK = [sys.executable, "-m", "packer"]
+
+
+def test_the_main_job(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([str(images), str(tmp_path / "out"), "--size", "32"]) == 0
+    captured = capsys.readouterr()
+    assert "24 rows of 32 x 3, 3 classes" in captured.out
+    assert re.search(r"packed 24 of 24 images in \d+\.\d s: [\d,]+ images/s", captured.out)
+    assert captured.err == ""
+
+
+def test_options_may_come_first_and_build_may_be_said(images: Path, tmp_path: Path) -> None:
+    assert run(["--size", "32", "--quiet", str(images), str(tmp_path / "a")]) == 0
+    assert run(["build", str(images), str(tmp_path / "b"), "--size", "32", "--quiet"]) == 0
+    assert store_bytes(tmp_path / "a") == store_bytes(tmp_path / "b")
+
+
+def test_a_folder_named_like_a_command_is_packed_with_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree(tmp_path / "info", each=2)
+    monkeypatch.chdir(tmp_path)
+    assert run(["./info", "out", "--size", "32", "--quiet"]) == 0
+
+
+def test_json_goes_to_stdout_alone(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (images / "class0/bad.jpg").write_text("x")
+    assert run([str(images), str(tmp_path / "out"), "--size", "32", "--json"]) == 3
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert (report["rows"], report["rejected"], report["reasons"]) == (24, 1, {"it is text, not an image": 1})
+    assert captured.err == "pack: 1 of 25 inputs were rejected, more than --max-rejects 1%.\n"
+    assert run(["info", str(tmp_path / "out"), "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert (info["rows"], info["classes"]) == (24, ["class0", "class1", "class2"])
+
+
+def test_rejects_are_summed_up_by_reason(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for n in range(3):
+        (images / f"class0/bad{n}.jpg").write_text("x")
+    (images / "class0/empty.jpg").touch()
+    assert run([str(images), str(tmp_path / "out"), "--size", "32", "--max-rejects", "20%"]) == 0
+    out = capsys.readouterr().out
+    assert "rejected 4 (see rejected.jsonl):\n       3 x it is text, not an image\n       1 x the file is empty" in out
+
+
+def test_info_verify_and_show(shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", str(shared_store)]) == 0
+    assert "90 of uint8[32, 32, 3]" in capsys.readouterr().out
+    assert run(["verify", str(shared_store)]) == 0
+    assert "is whole: 90 rows" in capsys.readouterr().out
+    sheet = tmp_path / "sheet.png"
+    assert run(["show", str(shared_store), "-o", str(sheet), "--count", "12", "--columns", "4"]) == 0
+    assert capsys.readouterr().out == f"{sheet}\n"
+    with Image.open(sheet) as image:
+        assert image.size == (4 * 134 + 6, 3 * 150 + 6)
+    assert run(["show", str(shared_store), "--rows", "7", "--single", "-o", str(tmp_path / "7.png")]) == 0
+    pixels = (shared_store / "_tensordict/pixels.memmap").read_bytes()
+    with Image.open(tmp_path / "7.png") as image:
+        assert image.tobytes() == pixels[7 * 3072 : 8 * 3072]
+
+
+def test_verify_of_a_damaged_store_names_rows_and_exits_1(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open(store / "_tensordict/pixels.memmap", "r+b") as file:
+        file.seek(100)
+        file.write(b"\0\1\2\3\4\5\6\7")
+    before = store_bytes(store)
+    assert run(["verify", str(store)]) == 1
+    err = capsys.readouterr().err
+    assert re.search(r"pixels.memmap, rows 0 to \d+: its pixels are not what was packed", err)
+    assert store_bytes(store) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["{images}"], 2, "Missing argument 'OUT'. See: pack build --help"),
+        ([], 2, "Usage: pack IMAGES OUT"),
+        (["{tmp}/none", "{tmp}/out"], 2, "none does not exist. Expected a folder of images"),
+        (["{tmp}/empty", "{tmp}/out", "--size", "8"], 2, "empty holds no image"),
+        (["{images}", "{tmp}/out", "--size", "0"], 2, "--size is 0, expected 1 to 16384"),
+        (["{images}", "{tmp}/out", "--size", "100000"], 2, "--size is 100000"),
+        (["{images}", "{tmp}/out", "--size", "x"], 2, "--size is 'x'"),
+        (["{images}", "{tmp}/out", "--fit", "zoom"], 2, "'zoom' is not one of"),
+        (["{images}", "{tmp}/out", "--nonsense"], 2, "No such option"),
+        (["{images}", "{images}/out", "--size", "8"], 2, "lies inside IMAGES"),
+        (["{images}", "{tmp}/out"], 2, "the images have 8 sizes"),
+        (["{images}", "{tmp}/file", "--size", "8"], 2, "file is a file"),
+        (["{tmp}/broken", "{tmp}/out", "--size", "8"], 1, "nothing could be packed: all 1 inputs were rejected"),
+        (["{images}", "{tmp}/full", "--size", "8"], 1, "is not empty"),
+        (["{images}", "/proc/out", "--size", "8"], 1, "/proc/out cannot be made"),
+        (["info", "{tmp}/empty"], 1, "is not a pixpack store"),
+        (["verify", "{tmp}/none"], 1, "does not exist"),
+        (["show", "{store}", "--rows", "90", "-o", "{tmp}/x.png"], 2, "row 90 is out of range"),
+        (["show", "{store}", "--rows", "a", "-o", "{tmp}/x.png"], 2, "--rows is 'a'"),
+        (["show", "{store}", "-o", "{tmp}/no/x.png"], 2, "x.png cannot be written"),
+        (["show", "{store}", "--single", "-o", "{tmp}/x.png"], 2, "--single shows one row"),
+        (["verify", "{store}", "--redecode", "3"], 2, "--redecode needs --images"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_the_right_code(
+    images: Path,
+    shared_store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    text: str,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for name in ("broken", "full"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jpg").write_text("x")
+    filled = [a.format(images=images, tmp=tmp_path, store=shared_store) for a in arguments]
+    assert run(filled) == code
+    captured = capsys.readouterr()
+    assert text in captured.err + captured.out
+    assert "Traceback" not in captured.err
+    if arguments:
+        assert captured.err.count("\n") == 1
+        assert captured.err.startswith("pack: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_is_quick_complete_and_has_examples() -> None:
+    for command in ([], ["build"], ["info"], ["verify"], ["show"]):
+        done = subprocess.run([*PACK, *command, "--help"], capture_output=True, text=True, check=True)
+        assert "Examples:" in done.stdout
+        assert done.stdout == subprocess.run([*PACK, *command, "-h"], capture_output=True, text=True).stdout
+    assert "Exit codes: 0 done" in subprocess.run([*PACK, "-h"], capture_output=True, text=True).stdout
+    version = subprocess.run([*PACK, "--version"], capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r"pixpack \d+\.\d+\.\d+\n", version)
+
+
+def test_a_closed_pipe_is_no_traceback(shared_store: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m packer info {shared_store} --json | head -c 1", shell=True, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_is_drawn_on_a_terminal_and_nowhere_else(images: Path, tmp_path: Path) -> None:
+    quiet = subprocess.run([*PACK, str(images), str(tmp_path / "a"), "--size", "32"], capture_output=True, text=True)
+    assert quiet.stderr == ""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [*PACK, str(images), str(tmp_path / "b"), "--size", "32"], stderr=child, stdout=subprocess.PIPE
+    )
+    os.close(child)
+    seen = b""
+    try:
+        while piece := os.read(parent, 4096):
+            seen += piece
+    except OSError:
+        pass
+    os.close(parent)
+    process.communicate()
+    assert process.returncode == 0
+    assert b"images/s" in seen
+    assert b"rejected" in seen
+
+
+def test_shell_completion_knows_the_commands() -> None:
+    environment = os.environ | {"_PACK_COMPLETE": "bash_complete", "COMP_WORDS": "pack ver", "COMP_CWORD": "1"}
+    done = subprocess.run([*PACK], env=environment, capture_output=True, text=True)
+    assert "plain,verify" in done.stdout

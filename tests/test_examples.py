@@ -1,0 +1,80 @@
+"""Both examples as a user runs them: subprocesses, on 24 small photographs in 3 classes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EPOCH = re.compile(r"epoch (\d+): loss (\d+\.\d+), accuracy (\d\.\d+), held out (\d\.\d+), ([\d,]+) images/s")
+
+
+def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run with this Python's `python` and `pack` first in PATH, as in an activated environment."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PATH": path, **environment})
+
+
+def train(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, ROOT / "examples" / "train.py", *arguments)
+
+
+def epochs(output: str) -> list[tuple[int, float, float, float]]:
+    """Parse what train.py prints: epoch, loss, accuracy, held-out accuracy."""
+    return [(int(n), float(a), float(b), float(c)) for n, a, b, c, _ in EPOCH.findall(output)]
+
+
+def test_train_learns_the_classes_of_a_store(store: Path) -> None:
+    done = train(store, "--epochs", "4", "--batch-size", "16", "--device", "cpu", "--val", store)
+    assert done.returncode == 0, done.stderr
+    found = epochs(done.stdout)
+    assert [epoch for epoch, *_ in found] == [1, 2, 3, 4]
+    losses = [loss for _, loss, *_ in found]
+    assert losses[-1] < losses[0]
+    assert all(0 <= accuracy <= 1 for _, _, *both in found for accuracy in both)
+
+
+@pytest.mark.cuda
+def test_train_runs_on_cuda(store: Path) -> None:
+    done = train(store, "--epochs", "1", "--batch-size", "16", "--device", "cuda")
+    assert done.returncode == 0, done.stderr
+    assert len(epochs(done.stdout)) == 1
+
+
+def test_train_names_a_folder_that_is_no_store(tmp_path: Path) -> None:
+    done = train(tmp_path)
+    assert done.returncode == 1
+    assert "is not a pixpack store" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pipeline_packs_verifies_shows_and_trains_and_a_second_run_keeps_the_store(
+    images: Path, tmp_path: Path
+) -> None:
+    (images / "class1" / "empty.jpg").touch()
+    work = tmp_path / "my work"
+    first = run(ROOT / "examples" / "pipeline.sh", images, work, SIZE="32", EPOCHS="1")
+    assert first.returncode == 0, first.stderr
+    assert "24 rows, 0 rejected" in first.stdout
+    assert "is whole: 24 rows" in first.stdout
+    assert len(epochs(first.stdout)) == 1
+    assert (work / "sheet.png").read_bytes().startswith(b"\x89PNG")
+    manifest = work / "store" / "manifest.json"
+    before = manifest.stat()
+    second = run(ROOT / "examples" / "pipeline.sh", images, work, SIZE="32", EPOCHS="0")
+    assert second.returncode == 0, second.stderr
+    assert (manifest.stat().st_ino, manifest.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_pipeline_stops_where_there_is_nothing_to_pack(tmp_path: Path) -> None:
+    (tmp_path / "images" / "empty").mkdir(parents=True)
+    done = run(ROOT / "examples" / "pipeline.sh", tmp_path / "images", tmp_path / "work")
+    assert done.returncode != 0
+    assert "holds no image" in done.stderr
+    assert "epoch" not in done.stdout

@@ -1,0 +1,120 @@
+"""Geometry: `crop` is torchvision's Resize and CenterCrop bit for bit; the other fits keep what they promise."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from conftest import SHARED, photo
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from packer.decode import Decoder
+from packer.fit import Geometry
+
+SIZES = [(500, 375), (375, 500), (224, 224), (333, 250), (257, 256), (31, 900), (640, 7), (225, 224), (100, 80)]
+RESAMPLES = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4}
+
+
+def reference_crop(image: Image.Image, size: int, fraction: float, resample: int) -> Image.Image:
+    """Resize and CenterCrop as torchvision writes them down for PIL images."""
+    width, height = image.size
+    short = int(size / fraction)
+    if width <= height:
+        image = image.resize((short, int(short * height / width)), resample)
+    else:
+        image = image.resize((int(short * width / height), short), resample)
+    left, top = round((image.width - size) / 2.0), round((image.height - size) / 2.0)
+    return image.crop((left, top, left + size, top + size))
+
+
+@pytest.mark.parametrize("resample", RESAMPLES)
+@pytest.mark.parametrize("fraction", [1.0, 0.875])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_crop_is_resize_then_centre_crop_bit_for_bit(size: tuple[int, int], fraction: float, resample: str) -> None:
+    image = photo(*size, seed=1)
+    geometry = Geometry(96, 96, "crop", fraction, resample)
+    row, content = geometry.place(image, geometry.resized(*size))
+    assert np.array_equal(np.asarray(row), np.asarray(reference_crop(image, 96, fraction, RESAMPLES[resample])))
+    assert content == (0, 0, 96, 96)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_crop_is_torchvisions(size: tuple[int, int]) -> None:
+    sys.path.insert(0, str(SHARED / "tools"))
+    try:
+        if (SHARED / "tools/torchvision_shim.py").exists():
+            import torchvision_shim  # noqa: F401
+        from torchvision.transforms import v2
+    except (ImportError, RuntimeError) as e:
+        pytest.skip(f"torchvision cannot be imported here: {e}")
+    finally:
+        sys.path.remove(str(SHARED / "tools"))
+    image = photo(*size, seed=2)
+    expected = v2.Compose([v2.Resize(109), v2.CenterCrop(96)])(image)
+    geometry = Geometry(96, 96, "crop", 96 / 109)
+    row, _ = geometry.place(image, geometry.resized(*size))
+    assert np.array_equal(np.asarray(row), np.asarray(expected))
+
+
+@given(
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.sampled_from([1.0, 0.875, 0.5]),
+)
+def test_crop_always_covers(width: int, height: int, row_h: int, row_w: int, fraction: float) -> None:
+    resized_w, resized_h = Geometry(row_h, row_w, "crop", fraction).resized(width, height)
+    assert resized_w >= row_w
+    assert resized_h >= row_h
+    # and not more than needed: one side is the covered one
+    assert resized_w == int(row_w / fraction) or resized_h == int(row_h / fraction)
+
+
+@given(
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.sampled_from(["pad", "inside"]),
+)
+def test_pad_and_inside_always_fit_and_touch_two_sides(
+    width: int, height: int, row_h: int, row_w: int, fit: str
+) -> None:
+    resized_w, resized_h = Geometry(row_h, row_w, fit).resized(width, height)
+    assert 1 <= resized_w <= row_w
+    assert 1 <= resized_h <= row_h
+    assert resized_w == row_w or resized_h == row_h
+
+
+@pytest.mark.parametrize(
+    ("fit", "content"), [("pad", (12, 0, 36, 48)), ("inside", (0, 0, 24, 48)), ("squash", (0, 0, 48, 48))]
+)
+def test_content_is_where_the_image_is(fit: str, content: tuple[int, int, int, int]) -> None:
+    image = photo(200, 100, seed=3)
+    geometry = Geometry(48, 48, fit)
+    row, found = geometry.place(image, geometry.resized(200, 100))
+    assert found == content
+    y0, x0, y1, x1 = content
+    pixels = np.asarray(row)
+    whole = np.asarray(image.resize((x1 - x0, y1 - y0), 2))
+    assert np.array_equal(pixels[y0:y1, x0:x1], whole)
+    outside = pixels.astype(int).sum() - pixels[y0:y1, x0:x1].astype(int).sum()
+    assert outside == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "scale"), [((4000, 3000), 4), ((1000, 750), 1), ((1200, 900), 1), ((1280, 960), 2), ((9000, 9000), 8)]
+)
+def test_dct_scaling_leaves_twice_the_target(size: tuple[int, int], scale: int) -> None:
+    # resized to short side 480 at most, twice of which must remain: 4000 x 3000 / 4 = 1000 x 750 for 298 x 224 ...
+    decoder = Decoder(Geometry(224, 224) if scale != 1 or size[0] < 1200 else Geometry(480, 480))
+    found = decoder._dct_scale(*size, 1)
+    target_w, target_h = decoder._geometry.resized(*size)  # type: ignore[union-attr]
+    assert -(-size[0] // found) >= 2 * target_w or found == 1
+    assert -(-size[1] // found) >= 2 * target_h or found == 1
+    if found < 8:
+        assert -(-size[1] // (found * 2)) < 2 * target_h or -(-size[0] // (found * 2)) < 2 * target_w

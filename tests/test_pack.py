@@ -1,0 +1,537 @@
+"""The pipeline: right rows in right order, the same bytes however it ran, nothing lost, nothing that looks finished."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_tree, photo, store_bytes
+from PIL import Image
+
+from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
+from packer import engine as engines
+from packer import pipeline as pipelines
+from packer.report import Progress
+from packer.verify import verify
+from reader import IncompleteStoreError, MemmapDataset
+from reader.manifest import read_blocks, read_json_lines, read_manifest
+
+PACK = [sys.executable, "-m", "packer"]
+
+
+def test_rows_are_the_resized_and_cropped_images_in_order(images: Path, tmp_path: Path) -> None:
+    report = pack(images, tmp_path / "out", size=32)
+    train = MemmapDataset(tmp_path / "out")
+    assert (report.rows, report.inputs, report.rejected, report.classes, report.size) == (24, 24, 0, 3, (32, 32))
+    paths = sorted(images.rglob("*.jpg"))
+    assert [path for path, _ in train.samples] == [str(path.relative_to(images)) for path in paths]
+    assert train.targets == [int(path.parent.name[-1]) for path in paths]
+    for row, path in enumerate(paths):
+        image = Image.open(path).convert("RGB")
+        scale = 32 / min(image.size)
+        size = (32, int(32 * image.height / image.width)) if image.width <= image.height else None
+        image = image.resize(size or (int(32 * image.width / image.height), 32), Image.Resampling.BILINEAR)
+        left, top = round((image.width - 32) / 2), round((image.height - 32) / 2)
+        expected = np.asarray(image.crop((left, top, left + 32, top + 32)))
+        assert np.array_equal(train[row].pixels.numpy(), expected), (path, scale)
+    mean = train.numpy().reshape(-1, 3).mean(0) / 255
+    assert train.manifest.mean == pytest.approx(mean, rel=1e-9)
+    assert train.manifest.std == pytest.approx(train.numpy().reshape(-1, 3).std(0) / 255, rel=1e-9)
+    assert verify(tmp_path / "out", redecode=24, images=images).problems == []
+
+
+def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=40, fit="pad")
+    train = MemmapDataset(tmp_path / "out")
+    inside = []
+    for row in train[:]:
+        y0, x0, y1, x1 = row.content.tolist()
+        inside.append(row.pixels[y0:y1, x0:x1].reshape(-1, 3).numpy())
+        assert row.pixels.sum() == inside[-1].astype(int).sum()
+    assert train.manifest.mean == pytest.approx(np.concatenate(inside).mean(0) / 255, rel=1e-9)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
+    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_same_bytes_from_any_number_of_workers_and_start_method(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (images / "class1" / "broken.jpg").write_bytes(b"no image")
+    for workers in (1, 2, 8):
+        pack(images, tmp_path / f"out{workers}", size=32, workers=workers, max_rejects=1)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "spawn")
+    pack(images, tmp_path / "spawned", size=32, workers=2, max_rejects=1)
+    moved = shutil.copytree(images, tmp_path / "moved")
+    pack(moved, tmp_path / "from-elsewhere", size=32, workers=2, max_rejects=1)
+    one = store_bytes(tmp_path / "out1")
+    for other in ("out2", "out8", "spawned", "from-elsewhere"):
+        assert store_bytes(tmp_path / other) == one
+    everything = b"".join(one.values())
+    assert str(tmp_path).encode() not in everything
+    assert len(read_blocks(tmp_path / "out1")) == 13
+
+
+def test_optional_system_calls_may_be_missing(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(images, tmp_path / "out", size=32)
+    for name in ("posix_fallocate", "posix_fadvise", "sched_getaffinity", "fdatasync", "pwrite"):
+        monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")  # the workers inherit what was taken away
+    pack(images, tmp_path / "bare", size=32)
+    assert store_bytes(tmp_path / "bare") == store_bytes(tmp_path / "out")
+
+
+def test_shuffle_permutes_rows_by_the_seed(images: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        pack(images, tmp_path / name, size=32, shuffle=seed)
+    a, c = MemmapDataset(tmp_path / "a"), MemmapDataset(tmp_path / "c")
+    assert store_bytes(tmp_path / "a") == store_bytes(tmp_path / "b")
+    assert a.samples != c.samples
+    assert sorted(a.samples) == sorted(c.samples)
+    assert all(path.startswith(f"class{target}/") for path, target in a.samples)
+
+
+def test_splits_are_packed_with_one_class_list(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images/train", classes=2, each=4)
+    make_tree(tmp_path / "images/val", classes=3, each=2)
+    report = pack(tmp_path / "images", tmp_path / "out", size=32)
+    train, val = MemmapDataset(tmp_path / "out/train"), MemmapDataset(tmp_path / "out/val")
+    assert train.classes == val.classes == ["class0", "class1", "class2"]
+    assert (len(train), len(val), report.rows) == (8, 6, 14)
+    assert list(report.splits) == ["train", "val"]
+
+
+def test_without_a_size_equal_images_are_packed_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for n in range(5):
+        photo(40, 30, n).save(tmp_path / "images" / f"{n}.png")
+    report = pack(tmp_path / "images", tmp_path / "out")
+    assert report.size == (30, 40)
+    train = MemmapDataset(tmp_path / "out")
+    assert np.array_equal(train[3].pixels.numpy(), np.asarray(photo(40, 30, 3)))
+    assert train.targets == [-1] * 5
+
+
+def test_without_a_size_different_images_show_their_sizes(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match=r"the images have 8 sizes, width x height: 71 x 48 \(3\), .* --size 224"):
+        pack(images, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_input_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:
+    whole = (images / "class0/000.jpg").read_bytes()
+    (images / "class0/cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (images / "class1/text.png").write_text("not an image")
+    (images / "class1/empty.jpg").touch()
+    (images / "class2/folder.jpg").mkdir()
+    (images / "class2/dangling.jpg").symlink_to("nowhere")
+    os.mkfifo(images / "class2/fifo.jpg")
+    report = pack(images, tmp_path / "out", size=32, max_rejects="50%")
+    rejects = {line["path"]: line["reason"] for line in read_json_lines(tmp_path / "out/rejected.jsonl")}
+    assert report.rows == 24
+    assert report.rejected == len(rejects) == 6
+    assert rejects["class0/cut.jpg"] == "the JPEG is cut short"
+    assert rejects["class1/text.png"] == "it is text, not an image"
+    assert rejects["class1/empty.jpg"] == "the file is empty"
+    assert rejects["class2/folder.jpg"] == "it is a directory, not an image"
+    assert rejects["class2/dangling.jpg"] == "it is a symbolic link to a file that does not exist"
+    assert rejects["class2/fifo.jpg"] == "it is a FIFO, not an image"
+    assert sum(report.reasons.values()) == 6
+    assert not report.too_many_rejects
+    # the rows are those of a folder without the broken files
+    for name in rejects:
+        path = images / name
+        path.rmdir() if path.is_dir() else path.unlink()
+    pack(images, tmp_path / "clean", size=32)
+    assert (tmp_path / "clean/_tensordict/pixels.memmap").read_bytes() == (
+        tmp_path / "out/_tensordict/pixels.memmap"
+    ).read_bytes()
+
+
+def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.jpg").write_text("x")
+    with pytest.raises(
+        PackError, match="nothing could be packed: all 1 inputs were rejected. For example a.jpg: it is text"
+    ):
+        pack(tmp_path / "images", tmp_path / "out", size=32)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    with pytest.raises(PackError, match="nothing could be packed"):
+        pack(tmp_path / "images", tmp_path / "out", size=32)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_on_error_fail_stops_and_can_go_on(images: Path, tmp_path: Path) -> None:
+    bad = images / "class1/bad.jpg"
+    bad.write_text("x")
+    with pytest.raises(PackError, match=r"class1/bad.jpg: it is text, not an image \(--on-error fail\)"):
+        pack(images, tmp_path / "out", size=32, on_error="fail")
+    with pytest.raises(IncompleteStoreError, match="is incomplete"):
+        MemmapDataset(tmp_path / "out")
+    photo(50, 50, 1).save(bad)
+    assert pack(images, tmp_path / "out", size=32, on_error="fail", resume=True).rows == 25
+
+
+# -- OUT
+
+
+def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    before = store_bytes(out)
+    with pytest.raises(PackError, match="already holds a store. Replace it with --overwrite"):
+        pack(images, out, size=16)
+    assert store_bytes(out) == before
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(PackError, match=r"is not empty \(it holds thesis.tex\) and is no store"):
+            pack(images, other, size=32, overwrite=overwrite)
+    assert store_bytes(other) == {"thesis.tex": b"years of work"}
+    with pytest.raises(OptionsError, match="is a file"):
+        pack(images, other / "thesis.tex", size=32)
+    for inside in (images, images / "packed"):
+        with pytest.raises(OptionsError, match="Choose a folder outside it"):
+            pack(images, inside, size=32)
+    assert not (images / "packed").exists()
+
+
+def test_overwrite_replaces_and_open_readers_keep_the_old_store(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    old = MemmapDataset(out)
+    expected = old.numpy().copy()
+    assert pack(images, out, size=16, overwrite=True).size == (16, 16)
+    assert np.array_equal(old.numpy(), expected)
+    assert MemmapDataset(out)[0].pixels.shape == (16, 16, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_an_out_that_cannot_be_made_is_named(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PackError, match="cannot be made: Not a directory"):
+        pack(images, tmp_path / "file/out", size=32)
+
+
+def test_two_packs_to_one_out_do_not_mix(images: Path, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    (tmp_path / "out/.packing").mkdir(parents=True)
+    with open(tmp_path / "out/.packing/lock", "w") as held:
+        held.write(json.dumps({"pid": 1234, "host": "elsewhere"}))
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RuntimeError, match="is being packed by process 1234 on elsewhere"):
+            pack(images, tmp_path / "out", size=32)
+    assert pack(images, tmp_path / "out", size=32).rows == 24
+
+
+def test_a_full_disk_is_told_before_decoding(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
+    with pytest.raises(DiskFullError, match=r"needs 73728 more bytes, its disk has 5000 free: 68728 are missing"):
+        pack(images, tmp_path / "out", size=32)
+    monkeypatch.undo()
+    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+
+
+# -- interruption
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("blocks", [0, 1, 5, 11])
+def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
+    """Stop a pack after some commits, as a crash would leave it, and go on."""
+    pack(images, tmp_path / "whole", size=32)
+    out = tmp_path / "out"
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= 2 * blocks:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, progress=stop)
+    with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
+        MemmapDataset(out)
+    with pytest.raises(PackError, match=r"Go on with: pack IMAGES .* --resume Or start anew with --overwrite"):
+        pack(images, out, size=32)
+    with open(out / ".packing/journal", "ab") as journal:
+        journal.write(b'deadbeef {"torn":')
+    report = pack(images, out, size=32, resume=True)
+    assert report.rows == 24
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    again = pack(images, out, size=32, resume=True)
+    assert again.resumed_from == 24
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_resume_with_other_options_or_inputs_is_refused(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, progress=stop)
+    with pytest.raises(PackError, match=r"was begun with other options \(size: \[32, 32\], now \[16, 16\]\)"):
+        pack(images, out, size=16, resume=True)
+    (images / "class2/999.jpg").write_bytes((images / "class2/000.jpg").read_bytes())
+    with pytest.raises(PackError, match=r"was begun with another number of inputs \(24, now 25\)"):
+        pack(images, out, size=32, resume=True)
+    (images / "class2/999.jpg").unlink()
+    # a source that changed since is decoded anew
+    photo(90, 90, 77).save(images / "class0/001.jpg")
+    pack(images, out, size=32, resume=True)
+    pack(images, tmp_path / "whole", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    with pytest.raises(PackError, match="does not exist, so there is nothing to resume"):
+        pack(images, tmp_path / "never", size=32, resume=True)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_ends_the_command_at_once_and_leaves_no_process(tmp_path: Path, number: int, code: int) -> None:
+    images = make_tree(tmp_path / "images", each=60, size=(900, 700))
+    command = [*PACK, str(images), str(tmp_path / "out"), "--size", "32", "--workers", "2", "--exact"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    journal = tmp_path / "out/.packing/journal"
+    deadline = time.monotonic() + 30
+    while not (journal.exists() and journal.read_bytes().count(b"\n") > 1) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    begun = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert time.monotonic() - begun < 2
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    if number != signal.SIGKILL:
+        assert "Go on with --resume" in errors
+    _wait_until_gone(process.pid)
+    done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 180
+    assert 0 < json.loads(done.stdout)["resumed_from"] < 180
+    pack(images, tmp_path / "whole", size=32, exact=True)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def _wait_until_gone(session: int) -> None:
+    """Wait until no process of a session is left; an orphan worker fails the test."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        alive = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                alive.append(stat.parent.name)
+        if not alive:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"processes left: {alive}")
+
+
+# -- workers
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_image_that_kills_its_worker_costs_that_image_alone(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packer import decode
+
+    original = decode.Decoder.row
+    deadly = (images / "class1/003.jpg").read_bytes()
+
+    def row(self: Any, data: bytes) -> Any:
+        if data == deadly:
+            faulthandler.disable()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return original(self, data)
+
+    monkeypatch.setattr(decode.Decoder, "row", row)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
+    assert report.rows == 23
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert reject == {"path": "class1/003.jpg", "reason": "its worker ended (killed by SIGSEGV)"}
+    monkeypatch.undo()
+    (images / "class1/003.jpg").unlink()
+    pack(images, tmp_path / "clean", size=32)
+    pixels = "_tensordict/pixels.memmap"
+    assert (tmp_path / "out" / pixels).read_bytes() == (tmp_path / "clean" / pixels).read_bytes()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_image_that_stalls_is_given_up_after_the_timeout(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packer import decode
+
+    original = decode.Decoder.row
+    endless = (images / "class0/002.jpg").read_bytes()
+
+    def row(self: Any, data: bytes) -> Any:
+        if data == endless:
+            time.sleep(600)
+        return original(self, data)
+
+    monkeypatch.setattr(decode.Decoder, "row", row)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1, timeout=0.5)
+    assert report.rows == 23
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert reject["reason"] == "decoding it took more than 0.5 seconds (--timeout)"
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_killed_worker_costs_nothing_but_time(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(images, tmp_path / "whole", size=32)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    killed = []
+    original = engines.LocalEngine._receive
+
+    def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
+        original(self, worker, kind, *content)
+        # a worker that holds decoded blocks whose place is known already
+        if kind == "decoded" and len(killed) < 3 and content[0].block >= 2 * len(killed):
+            killed.append(worker.process.pid)
+            worker.process.kill()
+
+    monkeypatch.setattr(engines.LocalEngine, "_receive", receive)
+    report = pack(images, tmp_path / "out", size=32, workers=2)
+    assert len(killed) == 3
+    assert (report.rows, report.rejected) == (24, 0)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_source_that_vanishes_between_two_decodes_shifts_no_row(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies with a placed block; decoded again, the block is one row shorter, so later rows must move."""
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    original = engines.LocalEngine._receive
+    done = []
+
+    def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
+        original(self, worker, kind, *content)
+        if kind == "decoded" and content[0].block == 2 and not done:
+            done.append(True)
+            worker.process.kill()
+            (images / "class0/004.jpg").unlink()
+
+    monkeypatch.setattr(engines.LocalEngine, "_receive", receive)
+    report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
+    assert report.rows == 24 - report.rejected
+    assert verify(tmp_path / "out").problems == []
+    monkeypatch.undo()
+    train = MemmapDataset(tmp_path / "out")
+    pack(images, tmp_path / "clean", size=32)
+    clean = MemmapDataset(tmp_path / "clean")
+    kept = {path: row for row, (path, _) in enumerate(train.samples)}
+    for row, (path, _) in enumerate(clean.samples):
+        assert np.array_equal(train[kept[path]].pixels.numpy(), clean[row].pixels.numpy())
+
+
+# -- the face
+
+
+def test_progress_tells_stages_and_counts(images: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    pack(images, tmp_path / "out", size=32, progress=seen.append)
+    stages = [progress.stage for progress in seen]
+    assert list(dict.fromkeys(stages)) == ["allocate", "pack", "seal"]
+    assert seen[-1].done == seen[-1].total == 24
+    done = [progress.done for progress in seen if progress.stage == "pack"]
+    assert done == sorted(done)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"size": 0}, "--size is 0, expected 1 to 16384 pixels a side"),
+        ({"size": 100000}, "--size is 100000, expected"),
+        ({"size": "big"}, "--size is 'big', expected pixels such as 224"),
+        ({"fit": "stretch"}, "--fit is 'stretch', expected crop, pad, squash or inside"),
+        ({"crop_fraction": 1.5}, "--crop-fraction is 1.5, expected 0.05 to 1"),
+        ({"crop_fraction": 0.9, "fit": "pad"}, "--crop-fraction belongs to --fit crop"),
+        ({"workers": 0}, "--workers is 0, expected 1 to 4096"),
+        ({"max_rejects": "many"}, "--max-rejects is 'many', expected a count such as 10 or a share such as 1%"),
+        ({"max_rejects": "101%"}, "--max-rejects is '101%'"),
+        ({"timeout": 0}, "--timeout is 0, expected more than 0 seconds"),
+        ({"max_pixels": 0}, "--max-pixels is 0"),
+        ({"resume": True, "overwrite": True}, "--resume goes on with a pack, --overwrite starts anew"),
+    ],
+)
+def test_wrong_options_are_one_sentence(images: Path, tmp_path: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionsError, match=text):
+        pack(images, tmp_path / "out", **{"size": 32, **options})
+    assert not (tmp_path / "out").exists()
+
+
+def test_rejects_allowed_are_a_count_or_a_share() -> None:
+    assert PackOptions(max_rejects="7").allowed_rejects(10) == 7
+    assert PackOptions(max_rejects="1%").allowed_rejects(250) == 2
+    assert PackOptions(max_rejects="0.5%").allowed_rejects(1000) == 5
+
+
+def test_inputs_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match="nowhere does not exist"):
+        pack(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_verify_finds_what_changed_and_names_the_rows(store: Path) -> None:
+    pixels = store / "_tensordict/pixels.memmap"
+    data = bytearray(pixels.read_bytes())
+    data[40 * 3072 + 5] ^= 1
+    pixels.write_bytes(data)
+    (problem,) = verify(store).problems
+    assert problem.file == "_tensordict/pixels.memmap"
+    assert problem.rows is not None
+    assert problem.rows[0] <= 40 < problem.rows[1]
+    targets = bytearray((store / "_tensordict/targets.memmap").read_bytes())
+    targets[8 * 33] ^= 4
+    (store / "_tensordict/targets.memmap").write_bytes(targets)
+    assert "_tensordict/targets.memmap, row 33: the target is not the one in samples.jsonl" in [
+        str(problem) for problem in verify(store).problems
+    ]
+
+
+def test_sources_that_changed_are_found_by_decoding_again(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    photo(70, 70, 99).save(images / "class1/002.jpg")
+    (images / "class1/003.jpg").unlink()
+    found = [str(problem) for problem in verify(tmp_path / "out", redecode=24, images=images).problems]
+    assert found == [
+        "_tensordict/pixels.memmap, row 10: decoding class1/002.jpg again gives other pixels",
+        "_tensordict/pixels.memmap, row 11: class1/003.jpg cannot be decoded again: the file is gone",
+    ]
+
+
+def test_the_manifest_records_what_shaped_the_rows(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size="24x40", fit="inside", resample="lanczos", channels="gray")
+    manifest = read_manifest(tmp_path / "out")
+    assert (manifest.height, manifest.width, manifest.channels, manifest.has_content) == (24, 40, 1, True)
+    assert manifest.options["fit"] == "inside"
+    assert manifest.options["resample"] == "lanczos"
+    assert manifest.decoders["pillow"]["version"]
