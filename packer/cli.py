@@ -360,8 +360,11 @@ class _ProgressBar:
             return
         bar = self._stage_bar(f"{progress.split} {progress.stage}".strip(), progress.total)
         if progress.stage == "pack":
-            megabytes = progress.source_bytes / 1e6 / max(1e-9, bar.format_dict["elapsed"])
-            bar.set_postfix_str(f"{megabytes:.0f} MB/s, {progress.rejected} rejected", refresh=False)
+            elapsed = bar.format_dict["elapsed"]
+            megabytes = progress.source_bytes / 1e6 / elapsed if elapsed else 0
+            bar.set_postfix_str(
+                f"{megabytes:.0f} MB/s, {progress.rejected} rejected", refresh=progress.done == progress.total
+            )
         self._move(bar, progress.done)
 
     def bytes_done(self, done: int, total: int) -> None:
