@@ -12,14 +12,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from packer.disk import DiskFullError
+    from packer.journal import JournalError, LockedError
     from packer.options import OptionsError, PackOptions
-    from packer.pipeline import PackError, pack
-    from packer.report import PackReport
+    from packer.pipeline import pack
+    from packer.report import PackError, PackReport, Progress
     from packer.scan import ScanError
 
 _HOMES = {
     "pack": "packer.pipeline",
-    "PackError": "packer.pipeline",
+    "PackError": "packer.report",
+    "Progress": "packer.report",
+    "LockedError": "packer.journal",
+    "JournalError": "packer.journal",
     "PackReport": "packer.report",
     "DiskFullError": "packer.disk",
     "PackOptions": "packer.options",
@@ -29,10 +33,13 @@ _HOMES = {
 
 __all__ = [
     "DiskFullError",
+    "JournalError",
+    "LockedError",
     "OptionsError",
     "PackError",
     "PackOptions",
     "PackReport",
+    "Progress",
     "ScanError",
     "__version__",
     "pack",

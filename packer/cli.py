@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from packer import __version__
-from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, format_size, parse_size
+from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
 
 if TYPE_CHECKING:
     from packer.report import PackReport, Progress
@@ -163,7 +163,7 @@ def build(images: str, out: str, as_json: bool, quiet: bool, **options: Any) -> 
 @click.argument("out", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest, without its table of blocks, as JSON.")
 def info(out: str, as_json: bool) -> int:
-    """Say what the store OUT holds and how it was made. Reads the manifest alone.
+    """Say what the store OUT holds and how it was made. Checks its structure, reads no pixel.
 
     \b
     Examples:
@@ -304,12 +304,11 @@ def run(arguments: list[str] | None = None) -> int:
 def _explain(error: Exception) -> int:
     """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
     from packer.disk import DiskFullError
-    from packer.journal import JournalError, LockedError
-    from packer.pipeline import PackError
+    from packer.report import PackError
 
     if isinstance(error, DiskFullError):
         return _fail(str(error), EXIT_DISK_FULL)
-    if isinstance(error, PackError | LockedError | JournalError):
+    if isinstance(error, PackError):
         return _fail(str(error), EXIT_FAILED)
     if isinstance(error, OSError) and error.filename is not None:
         return _fail(f"{error.filename}: {error.strerror}.", EXIT_DISK_FULL if error.errno == 28 else EXIT_FAILED)
@@ -400,9 +399,7 @@ def _summary(report: PackReport) -> str:
     lines = []
     for part in parts:
         labelled = f", {part.classes} classes" if part.classes else ", no labels"
-        lines.append(
-            f"{part.out}: {part.rows:,} rows of {format_size(part.size)} x {part.channels}{labelled}, {_size(part.store_bytes)}"
-        )
+        lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {_size(part.store_bytes)}")
     if report.resumed_from == report.inputs:
         return "\n".join([*lines, "already finished; nothing was done"])
     already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
@@ -420,6 +417,10 @@ def _summary(report: PackReport) -> str:
         if len(reasons) > _REASONS_SHOWN:
             lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
     return "\n".join(lines)
+
+
+def _shape(report: PackReport) -> str:
+    return f"{report.size[0]} x {report.size[1]} x {report.channels}"
 
 
 def _parse_rows(text: str) -> list[int]:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packer.journal import Journal
+from packer.report import PackError
 from packer.worker import Result
 
 _ALLOCATE_BYTES = 1 << 30
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class DiskFullError(RuntimeError):
+class DiskFullError(PackError):
     """OUT's disk lacks room; the command's exit code is 28."""
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packer.report import PackError
 from packer.worker import Result
 
 FOLDER = ".packing"
@@ -23,11 +24,11 @@ JOURNAL = f"{FOLDER}/journal"
 LOCK = f"{FOLDER}/lock"
 
 
-class JournalError(ValueError):
+class JournalError(PackError):
     """The journal of an unfinished pack cannot be gone on with."""
 
 
-class LockedError(RuntimeError):
+class LockedError(PackError):
     """Another pack holds OUT."""
 
 

@@ -25,7 +25,7 @@ from packer.disk import FULL, Committer, allocate, disk_full
 from packer.engine import EngineError, LocalEngine, start_context
 from packer.fit import Geometry
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
-from packer.report import PackReport, Progress, store_report, summed_report
+from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import Inputs, load_classes, scan
 from packer.seal import seal
 from packer.worker import Job, Result, Task, upright_sizes
@@ -48,10 +48,6 @@ _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 256
 _SMALLEST_BLOCK = 8
 _SIZES_CHUNK = 256
-
-
-class PackError(RuntimeError):
-    """The pack cannot be done or was given up; what is committed can be gone on with."""
 
 
 def pack(
@@ -87,8 +83,8 @@ def pack(
     Raises:
         OptionsError: an option has a value it cannot have.
         ScanError: images cannot be read or holds no image.
-        PackError: OUT is in the way, nothing could be packed, or (on_error="fail") an image was rejected.
-        DiskFullError: OUT's disk lacks room.
+        PackError: OUT is in the way, nothing could be packed, or (on_error="fail") an image was rejected. Of that kind:
+            DiskFullError (OUT's disk lacks room), LockedError (another pack holds OUT), JournalError (no resuming this).
 
     Example:
         >>> pack(images_path, out_path, size=32).rows
@@ -123,7 +119,7 @@ def pack(
     places = {split: target / split if split else target for split in parts}
     for place in places.values():
         _check_out(place, options)
-    finished = {split for split, place in places.items() if resume and (place / MANIFEST).is_file()}
+    finished = {split for split, place in places.items() if resume and _is_finished(place)}
     if finished == set(parts):
         shape = (1, 1)  # every store is finished: nothing will be decoded
     else:
@@ -132,7 +128,7 @@ def pack(
     for split, inputs in parts.items():
         begun = started if not reports else time.monotonic()
         if split in finished:
-            reports[split] = _finished_report(inputs, places[split])
+            reports[split] = _finished_report(inputs, places[split], options)
         else:
             reports[split] = _Pack(inputs, places[split], shape, options, tell, split).run(begun)
     return reports[""] if "" in reports else summed_report(target, reports, time.monotonic() - started)
@@ -153,8 +149,9 @@ class _Pack:
         self._inputs, self._final, self._options, self._split = inputs, out, options, split
         self._tell = tell
         # --overwrite of a finished store builds beside it and renames: open readers keep the old one
-        self._replaces = (out / MANIFEST).is_file() and options.overwrite
-        self._out = out.with_name(f".{out.name}.packing") if self._replaces else out
+        beside = replacement(out)
+        self._replaces = (out / MANIFEST).is_file() and (options.overwrite or (beside / journals.JOURNAL).is_file())
+        self._out = beside if self._replaces else out
         geometry = Geometry.of(shape, options)
         pixels = str(self._out.absolute() / PIXELS)
         root = str(inputs.root.absolute())
@@ -409,7 +406,7 @@ def _check_out(out: Path, options: PackOptions) -> None:
             try:
                 read_manifest(out)
             except IncompleteStoreError as e:
-                raise PackError(f"{e} Or start anew with --overwrite.") from None
+                raise PackError(f"{str(e).rstrip('.')}, or start anew with --overwrite.") from None
     elif found and found != [journals.FOLDER]:
         raise PackError(
             f"{out} is not empty (it holds {found[0]}) and is no store. Choose another OUT, or an empty folder."
@@ -450,7 +447,7 @@ def _common_size(
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
         images = os.path.commonpath([inputs.root for inputs in parts.values()])
         raise OptionsError(
-            f"the images have {len(counts)} sizes, width x height: {common}{', ...' if len(counts) > 3 else ''}."
+            f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
             f" Choose one for all rows, for example: pack {images} {out} --size 224"
         )
     height, width = next(iter(counts))
@@ -466,12 +463,28 @@ def _swap(new: Path, old: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _finished_report(inputs: Inputs, out: Path) -> PackReport:
+def replacement(out: Path) -> Path:
+    """Name the folder beside OUT in which --overwrite builds the store that will take its place."""
+    return out.with_name(f".{out.name}.packing")
+
+
+def _is_finished(out: Path) -> bool:
+    return (out / MANIFEST).is_file() and not (replacement(out) / journals.JOURNAL).is_file()
+
+
+def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackReport:
     """Report a store that --resume found finished: nothing was done."""
     try:
         manifest = check_store(out)
     except StoreError as e:
         raise PackError(str(e)) from None
+    asked = options.shaping()
+    if asked["size"] is None:
+        asked["size"] = manifest.options["size"]
+    if asked != manifest.options:
+        raise PackError(
+            f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
+        )
     # left where the pack was interrupted after its commit
     shutil.rmtree(out / journals.FOLDER, ignore_errors=True)
     return store_report(manifest, inputs, out, 0.0, manifest.inputs)

@@ -10,6 +10,10 @@ from packer.scan import Inputs
 from reader.manifest import REJECTED, Manifest, read_json_lines
 
 
+class PackError(RuntimeError):
+    """The pack cannot be done or was given up; what is committed can be gone on with."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal") and its counts."""

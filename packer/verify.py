@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from reader.manifest import (
+    MANIFEST,
     PIXELS,
     SAMPLES,
     Block,
     Manifest,
     StoreError,
     check_store,
+    crc32_combine,
     read_blocks,
     read_json_lines,
     sha256_file,
@@ -81,6 +83,11 @@ def verify(
         problems += [problem] if problem else []
         if progress is not None:
             progress(done, total)
+    combined = 0
+    for block in blocks:
+        combined = crc32_combine(combined, block.crc32, (block.stop - block.start) * manifest.row_bytes)
+    if manifest.files[PIXELS].digest != f"crc32:{combined:08x}":
+        problems.append(Problem(MANIFEST, None, "the digest of the pixels is not that of their blocks"))
     if redecode:
         if images is None:
             raise ValueError("decoding rows again needs the folder they came from: give --images IMAGES.")
@@ -151,6 +158,9 @@ def _redecode(root: Path, manifest: Manifest, images: Path, count: int) -> Itera
             file.seek(row * manifest.row_bytes)
             stored = file.read(manifest.row_bytes)
             try:
+                # a store made to harm may name any path
+                if os.path.isabs(sample["path"]) or ".." in sample["path"].split("/"):
+                    raise DecodeError("its path leads out of --images")
                 data, _ = read_source(os.path.join(images, sample["path"]))
                 same = decoder.row(data).pixels == stored
             except DecodeError as e:

@@ -91,16 +91,21 @@ class MemmapDataset(Dataset[Any]):
     def __getitem__(self, index: Index) -> Any:
         """Return one row (views, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy)."""
         if isinstance(index, slice):
+            if self._transforms_samples():
+                return self[np.arange(len(self))[index]]
             return self._present(self._slice(index))
         if isinstance(index, int | np.integer) or (
             torch.is_tensor(index) and index.ndim == 0 and index.dtype != torch.bool
         ):
             return self._sample(int(index))
-        return self._present(self._gather(self._positions(index)))
+        positions = self._positions(index)
+        if self._transforms_samples():
+            return default_collate([self._sample(int(i)) for i in positions])
+        return self._present(self._gather(positions))
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return a whole batch at once; torch's DataLoader calls this instead of one `__getitem__` an item."""
-        if self.transform is not None or self.target_transform is not None:
+        if self._transforms_samples():
             return [self._sample(int(i)) for i in indices]
         batch = self._gather(self._positions(indices))
         return _TupleBatch((batch.images, batch.targets)) if self.as_tuple else batch
@@ -214,6 +219,9 @@ class MemmapDataset(Dataset[Any]):
         batch = self.store[row]
         batch.rows = torch.tensor(row)
         return self._present(batch, single=True)
+
+    def _transforms_samples(self) -> bool:
+        return self.transform is not None or self.target_transform is not None
 
     def _slice(self, index: slice) -> ImageBatch:
         start, stop, step = index.indices(len(self))

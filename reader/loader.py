@@ -2,7 +2,7 @@
 
 Who does what: the feeder thread (one an iterator) computes rows, gathers them into leased buffers, starts the copy to the
 device on a side stream; the caller's thread waits for the queue, makes its own stream wait for the copy, and, on CUDA, runs
-the transform. Nothing else is shared but the queue in `_Feed`.
+the transform. Nothing else is shared but the queue in `Feed`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,10 +22,16 @@ from torch.profiler import record_function
 
 from reader.buffers import BufferPool, gather
 from reader.dataset import MemmapDataset, gather_batch
+from reader.feed import Feed
 from reader.order import BlockOrder, Cut, Rows, drawn, permuted, wrap
 from reader.store import ImageBatch
+from reader.transfer import CudaCopier, DeviceBatch
+from reader.transforms import in_epoch
 
 _log = logging.getLogger("reader")
+
+# A state names its order by position in this list: append only.
+_ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 
 # Batches smaller than this are gathered and queued in groups: handing one over costs about 30 us of thread switching,
 # which a 38 MB batch does not feel and a 1 kB one would be made of.
@@ -45,14 +50,16 @@ class MemmapLoader:
         dataset: a MemmapDataset or a subset of one.
         batch_size: rows a batch and rank.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
-            window), True ("full" where the store fits in memory, else "block"; `repr` and the log say which).
+            window), True ("full" where the store fits in the memory of the machine or its cgroup, else "block"; `repr`
+            and the log say which).
         seed: with the epoch, fixes the order.
         drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and where it does not divide,
             wrap around to the epoch's first rows, so that all have the same number of steps.
         weights: float[N]; rows are drawn with replacement in proportion to them.
         sampler: any torch Sampler of rows, or BatchSampler of lists of rows; it then decides order and ranks.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
-        transform: called with each ImageBatch on the device; what it returns is what the loop gets.
+        transform: called with each ImageBatch on the device; what it returns is what the loop gets. On the CPU it runs in
+            the background thread, on CUDA in the caller's, on its stream.
         prefetch: batches gathered ahead; 0 gathers in the caller's thread.
         rank, world_size: default to torch.distributed's where that is initialised, else 0 and 1.
         residency: where rows are read from: "cache" (the mapped file), "ram" (a copy in memory), "auto".
@@ -73,7 +80,7 @@ class MemmapLoader:
     def __init__(
         self,
         dataset: MemmapDataset,
-        batch_size: int = 1,
+        batch_size: int,
         *,
         shuffle: bool | str = False,
         seed: int = 0,
@@ -103,20 +110,26 @@ class MemmapLoader:
         self.device = _checked_device(device)
         self.sampler = sampler
         self.order = _checked_shuffle(shuffle, dataset)
+        if weights is not None or sampler is not None:
+            self.order = "weighted" if sampler is None else "sampler"
         self._cumulative = None if weights is None else _checked_weights(weights, len(dataset))
         rank, world_size = _checked_ranks(rank, world_size)
         self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
         self.residency, reason = _choose_residency(residency, dataset)
-        _log.info("%s: order %s, residency %s: %s", dataset.path, self._order_name(), self.residency, reason)
+        _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, self.residency, reason)
         self._store = _resident(dataset, self.residency)
         self._next = (0, 0)
         self._progress = _Progress(0, 0, finished=True)
-        self._feeds: weakref.WeakSet[_Feed] = weakref.WeakSet()
+        self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._pool: BufferPool | None = None
 
     def __len__(self) -> int:
+        return self.steps_left(0)
+
+    def steps_left(self, position: int) -> int:
+        """Return the steps from a position, as `state_dict` gives it, to the epoch's end (of a sampler: all steps)."""
         if self.sampler is None:
-            return self.cut.steps() if len(self.dataset) else 0
+            return self.cut.steps(position) if len(self.dataset) else 0
         count = len(self.sampler)
         if _yields_batches(self.sampler):
             return count
@@ -126,15 +139,12 @@ class MemmapLoader:
         m = self.dataset.manifest
         return (
             f"MemmapLoader({len(self)} steps of uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
-            f" {self.device}, order {self._order_name()}, residency {self.residency})"
+            f" {self.device}, order {self.order}, residency {self.residency})"
         )
 
     def __iter__(self) -> Iterator[Any]:
         epoch, position = self._next
         self._next = (epoch + 1, 0)
-        set_epoch = getattr(self.transform, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
         self._progress = _Progress(epoch, position)
         return _Iteration(self, self._progress)
 
@@ -163,16 +173,18 @@ class MemmapLoader:
             if self.sampler is None and not self.cut.steps(position):
                 epoch, position = epoch + 1, 0
         store = int(self.dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
-        return {"epoch": epoch, "position": position, "seed": self.seed, "rows": len(self.dataset), "store": store}
+        order = _ORDERS.index(self.order)
+        state = {"epoch": epoch, "position": position, "seed": self.seed, "order": order}
+        return state | {"rows": len(self.dataset), "store": store}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Make the next `iter` go on from a state, also one taken with another batch_size or world size.
 
         Raises:
-            ValueError: the state is of another store, seed or subset.
+            ValueError: the state is of another store, subset, seed or order.
         """
         own = self.state_dict()
-        for key, what in (("store", "store"), ("rows", "number of rows"), ("seed", "seed")):
+        for key, what in (("store", "store"), ("rows", "number of rows"), ("seed", "seed"), ("order", "order")):
             if state.get(key) != own[key]:
                 raise ValueError(
                     f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
@@ -241,11 +253,6 @@ class MemmapLoader:
         if rows and not self.cut.drop_last:
             yield [self.dataset.store_rows(self.dataset._positions(rows))], [taken + len(rows)]
 
-    def _order_name(self) -> str:
-        if self.sampler is not None:
-            return type(self.sampler).__name__
-        return "weighted" if self._cumulative is not None else self.order
-
 
 @dataclass
 class _Progress:
@@ -260,13 +267,13 @@ class _Iteration:
     """One pass: takes what the feeder made, in order. Dropped, it ends its thread."""
 
     def __init__(self, loader: MemmapLoader, progress: _Progress) -> None:
-        self._progress = progress
-        self._steps = len(loader)
+        self._loader, self._progress = loader, progress
+        self._steps = loader.steps_left(progress.position)
         self._ready: deque[tuple[Any, int]] = deque()
         self._source = _produce(loader, progress.epoch, progress.position)
-        self._feed: _Feed | None = None
+        self._feed: Feed | None = None
         if loader.prefetch:
-            self._feed = _Feed(self._source, loader.prefetch)
+            self._feed = Feed(self._source, loader.prefetch)
             loader._feeds.add(self._feed)
             # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
             weakref.finalize(self, self._feed.stop).atexit = False
@@ -282,7 +289,7 @@ class _Iteration:
                 raise StopIteration
             self._ready.extend(group)
         item, self._progress.position = self._ready.popleft()
-        return item() if isinstance(item, _DeviceBatch) else item
+        return _finish(self._loader, item(), self._progress.epoch) if isinstance(item, DeviceBatch) else item
 
     def __len__(self) -> int:
         return self._steps
@@ -290,13 +297,13 @@ class _Iteration:
 
 def _produce(loader: MemmapLoader, epoch: int, position: int) -> Iterator[list[tuple[Any, int]]]:
     """Yield groups of (what the loop gets, global position after it)."""
-    copier = _CudaCopier(loader) if loader.device.type == "cuda" else None
+    copier = CudaCopier(loader.device, depth=loader.prefetch) if loader.device.type == "cuda" else None
     for groups, positions in loader.plan(epoch, position):
         batches = loader.host_batches(groups)
         made: list[Any] = []
         try:
             for batch in batches:
-                made.append(copier.send(batch) if copier is not None else _finish(loader, batch))
+                made.append(copier.send(batch) if copier is not None else _finish(loader, batch, epoch))
         except Exception:
             # a transform that raises does not take the batches before it along
             yield list(zip(made, positions, strict=False))
@@ -305,140 +312,13 @@ def _produce(loader: MemmapLoader, epoch: int, position: int) -> Iterator[list[t
         yield list(zip(made, positions, strict=True))
 
 
-def _finish(loader: MemmapLoader, batch: ImageBatch) -> Any:
+def _finish(loader: MemmapLoader, batch: ImageBatch, epoch: int) -> Any:
+    """Run the transform, which may ask for the epoch, and give the caller the form that it wants."""
+    made: Any = batch
     if loader.transform is not None:
-        with record_function("pixpack.transform"):
-            return loader.transform(batch)
-    return (batch.images, batch.targets) if loader.as_tuple else batch
-
-
-class _Feed:
-    """A bounded queue and the thread that fills it. Every wait ends when the other side stops, fails or is done."""
-
-    def __init__(self, source: Iterator[Any], depth: int) -> None:
-        self._changed = threading.Condition()
-        self._groups: deque[Any] = deque()
-        self._depth = depth
-        self._stopped = self._done = False
-        self._error: BaseException | None = None
-        _live.add(self)
-        self._thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
-        self._thread.start()
-
-    def take(self) -> Any:
-        """Return the next group, or None at the end; raises here what the thread raised."""
-        with self._changed:
-            while not (self._groups or self._done or self._stopped):
-                self._changed.wait()
-            if self._groups:
-                group = self._groups.popleft()
-                self._changed.notify_all()
-                return group
-            error, self._error = self._error, None
-        if error is not None:
-            raise error
-        return None
-
-    def stop(self, *, wait: bool = False) -> None:
-        """Tell the thread to end and drop what is queued."""
-        with self._changed:
-            self._stopped = True
-            self._groups.clear()
-            self._changed.notify_all()
-        if wait and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _fill(self, source: Iterator[Any]) -> None:
-        try:
-            for group in source:
-                with self._changed:
-                    self._groups.append(group)
-                    del group
-                    self._changed.notify_all()
-                    while len(self._groups) >= self._depth and not self._stopped:
-                        self._changed.wait()
-                    if self._stopped:
-                        return
-        except BaseException as e:  # it belongs to the caller: `take` raises it
-            self._error = e
-        finally:
-            with self._changed:
-                self._done = True
-                self._changed.notify_all()
-
-
-_live: weakref.WeakSet[_Feed] = weakref.WeakSet()
-
-
-def _stop_all() -> None:
-    """Join feeders before the interpreter tears torch down under them."""
-    for feed in list(_live):
-        feed.stop(wait=True)
-
-
-# threading's own hook runs before daemon threads are frozen, atexit's only after
-threading._register_atexit(_stop_all)  # type: ignore[attr-defined]
-
-
-class _CudaCopier:
-    """Copies pinned batches to the device on a side stream. Lives in the feeder thread.
-
-    Two hazards. A pinned buffer must not be refilled before its copy has ended: its lease is held until the copy's event
-    has passed. A device batch must not be reused while the caller's stream may read it: `_DeviceBatch` records that stream.
-    """
-
-    def __init__(self, loader: MemmapLoader) -> None:
-        self._loader = loader
-        self._stream = torch.cuda.Stream(loader.device)
-        self._in_flight: deque[tuple[torch.cuda.Event, ImageBatch]] = deque()
-
-    def send(self, batch: ImageBatch) -> _DeviceBatch:
-        """Start the copy of a pinned batch; returns at once, unless prefetch + 1 copies are under way already."""
-        while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._loader.prefetch):
-            event, _ = self._in_flight.popleft()
-            event.synchronize()
-        with record_function("pixpack.copy"), torch.cuda.device(self._loader.device), torch.cuda.stream(self._stream):
-            sent = to_device_batch(batch, self._loader.device)
-            event = torch.cuda.Event()
-            event.record(self._stream)
-        self._in_flight.append((event, batch))
-        return _DeviceBatch(self._loader, sent, event)
-
-
-class _DeviceBatch:
-    """A batch whose copy may still run; called in the caller's thread, it orders the caller's stream after the copy."""
-
-    def __init__(self, loader: MemmapLoader, batch: ImageBatch, event: torch.cuda.Event) -> None:
-        self._loader, self._batch, self._event = loader, batch, event
-
-    def __call__(self) -> Any:
-        stream = torch.cuda.current_stream(self._loader.device)
-        stream.wait_event(self._event)
-        for tensor in _tensors(self._batch):
-            tensor.record_stream(stream)
-        return _finish(self._loader, self._batch)
-
-
-def to_device_batch(batch: ImageBatch, device: torch.device) -> ImageBatch:
-    """Copy each tensor of a batch without waiting; small ones are pinned on the way."""
-
-    def send(tensor: torch.Tensor) -> torch.Tensor:
-        return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
-
-    return ImageBatch(
-        pixels=send(batch.pixels),
-        targets=send(batch.targets),
-        content=None if batch.content is None else send(batch.content),
-        extras=None if batch.extras is None else batch.extras.apply(send, device=device),
-        rows=None if batch.rows is None else send(batch.rows),
-        batch_size=batch.batch_size,
-        device=device,
-    )
-
-
-def _tensors(batch: ImageBatch) -> list[Any]:
-    found: list[Any] = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
-    return found if batch.extras is None else found + list(batch.extras.values(True, True))
+        with record_function("pixpack.transform"), in_epoch(epoch):
+            made = loader.transform(batch)
+    return (made.images, made.targets) if loader.as_tuple and isinstance(made, ImageBatch) else made
 
 
 def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, int], Rows]:
@@ -521,8 +401,12 @@ def _resident(dataset: MemmapDataset, residency: str) -> ImageBatch:
 
 
 def _fits_in_memory(dataset: MemmapDataset) -> bool:
-    """Say whether the store's pixels fit in the memory that is free or can be freed."""
-    available = math.inf
+    """Say whether the pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since every
+    rank of a cluster of equal machines must come to the same answer."""
+    limits = [math.inf]
     with contextlib.suppress(OSError, StopIteration), open("/proc/meminfo") as lines:
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    return dataset.manifest.rows * dataset.manifest.row_bytes < 0.8 * available
+        limits.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal")))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{name}") as file:
+            limits.append(int(file.read()))
+    return dataset.manifest.rows * dataset.manifest.row_bytes < 0.7 * min(limits)

@@ -207,7 +207,7 @@ class Manifest:
                 writer_features=tuple(head["writer_features"]),
                 digest=digest,
             )
-        except (KeyError, TypeError, AttributeError) as e:
+        except (KeyError, TypeError, AttributeError, IndexError) as e:
             raise StoreError(f"the manifest lacks or garbles a field ({e!r}).") from e
 
 
@@ -221,6 +221,8 @@ def read_manifest(out: str | os.PathLike[str]) -> Manifest:
     root = Path(out)
     path = root / MANIFEST
     try:
+        if path.is_symlink():
+            raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
         with open(path, "rb") as file:
             head, digest = _read_head(file, path)
     except FileNotFoundError:
@@ -259,6 +261,9 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     """
     root = Path(out)
     manifest = read_manifest(root)
+    for folder in {str(Path(name).parent) for name in manifest.files} - {"."}:
+        if (root / folder).is_symlink():
+            raise StoreError(f"{root / folder} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
     for name, expected in manifest.files.items():
         check_file(root / name, expected.size_bytes)
     for name, content in metadata_files(manifest).items():
@@ -387,7 +392,13 @@ def _read_head(file: Any, path: Path) -> tuple[dict[str, Any], str]:
         raise StoreError(
             f"{path} was changed after it was written or is cut short. Copy the store again, or pack again."
         )
-    return json.loads(head[:found] + b"\n}"), f"sha256:{digest.hexdigest()}"
+    try:
+        fields = json.loads(head[:found] + b"\n}")
+    except (ValueError, RecursionError) as e:
+        raise StoreError(f"{path} holds no JSON ({e}). Pack again.") from None
+    if not isinstance(fields, dict):
+        raise StoreError(f"{path} holds no JSON object. Pack again.")
+    return fields, f"sha256:{digest.hexdigest()}"
 
 
 def _check_version(head: Mapping[str, Any]) -> None:

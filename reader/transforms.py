@@ -5,8 +5,10 @@ Randomness is drawn from (seed, epoch, row), so neither ranks, workers nor batch
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +16,18 @@ from torch.utils import _pytree as pytree
 
 from reader.manifest import Manifest
 from reader.store import ImageBatch
+
+_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
+
+
+@contextlib.contextmanager
+def in_epoch(epoch: int) -> Iterator[None]:
+    """Let every random transform that runs inside, however deeply nested, draw for this epoch. MemmapLoader does this."""
+    token = _epoch.set(epoch)
+    try:
+        yield
+    finally:
+        _epoch.reset(token)
 
 
 class Normalize(torch.nn.Module):
@@ -26,7 +40,7 @@ class Normalize(torch.nn.Module):
         dtype: of the result; float16 and bfloat16 compute in float32.
 
     Example:
-        >>> Normalize([0.5], [0.25])(torch.tensor([[[0, 255]]], dtype=torch.uint8)).flatten().tolist()
+        >>> Normalize([0.5], [0.25])(torch.tensor([[[0, 255]]], dtype=torch.uint8)).flatten().round(decimals=4).tolist()
         [-2.0, 2.0]
     """
 
@@ -51,7 +65,7 @@ class Normalize(torch.nn.Module):
 
 
 class RandomHorizontalFlip:
-    """Mirror each image of an ImageBatch left to right with probability p. The loader tells it the epoch.
+    """Mirror each image of an ImageBatch left to right with probability p. A loader tells the epoch.
 
     Boxes and masks in extras are not moved yet: a batch that has extras is refused.
     """
@@ -59,15 +73,11 @@ class RandomHorizontalFlip:
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         if not 0 <= p <= 1:
             raise ValueError(f"p is {p}, expected a probability from 0 to 1.")
-        self.p, self.seed, self.epoch = p, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw anew for this epoch."""
-        self.epoch = epoch
+        self.p, self.seed = p, seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes; the given one is not changed."""
-        flip = _uniform(_rows(batch), self.seed, self.epoch, 0) < self.p
+        flip = _uniform(_rows(batch), self.seed, _epoch.get(), 0) < self.p
         pixels = torch.where(flip.view(-1, 1, 1, 1), batch.pixels.flip(-2), batch.pixels)
         content = batch.content
         if content is not None:
@@ -86,11 +96,7 @@ class RandomCrop:
 
     def __init__(self, size: int | tuple[int, int], *, padding: int = 0, seed: int = 0) -> None:
         self.size = (size, size) if isinstance(size, int) else size
-        self.padding, self.seed, self.epoch = padding, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw anew for this epoch."""
-        self.epoch = epoch
+        self.padding, self.seed = padding, seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return uint8[B, size, size, C]; the given batch is not changed.
@@ -108,7 +114,7 @@ class RandomCrop:
         slack = [have - want for have, want in zip(pixels.shape[1:3], self.size, strict=True)]
         if min(slack) < 0:
             raise ValueError(f"RandomCrop wants {self.size}, the padded rows are {tuple(pixels.shape[1:3])}.")
-        start = [(_uniform(rows, self.seed, self.epoch, n) * (s + 1)).long() for n, s in enumerate(slack, start=1)]
+        start = [(_uniform(rows, self.seed, _epoch.get(), n) * (s + 1)).long() for n, s in enumerate(slack, start=1)]
         y = start[0][:, None] + torch.arange(self.size[0], device=pixels.device)
         x = start[1][:, None] + torch.arange(self.size[1], device=pixels.device)
         index = torch.arange(len(pixels), device=pixels.device)[:, None, None]

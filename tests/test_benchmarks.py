@@ -150,17 +150,18 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
 
 
 def test_bench_read_keeps_the_store_it_makes_and_mends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = load("bench_read", monkeypatch)
-    store = bench.cached_store(tmp_path, 48, 32)
+    bench, work = load("bench_read", monkeypatch), tmp_path / "work"
+    monkeypatch.setattr("_bench._PHOTOS", images)
+    store = bench.cached_store(work, 48, 32)
     assert "packing 48 rows" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == [store.name]
+    assert [path.name for path in work.iterdir()] == [store.name]
     pixels, made = (store / PIXELS).read_bytes(), (store / "manifest.json").stat().st_ino
-    assert bench.cached_store(tmp_path, 48, 32) == store
+    assert bench.cached_store(work, 48, 32) == store
     assert (store / "manifest.json").stat().st_ino == made
     flip_a_bit(store / PIXELS)
-    assert bench.cached_store(tmp_path, 48, 32) == store
+    assert bench.cached_store(work, 48, 32) == store
     assert (store / PIXELS).read_bytes() == pixels
 
 
@@ -192,14 +193,14 @@ def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeyp
 def test_bench_read_stops_when_the_timed_loader_brings_a_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    bench = load("bench_read", monkeypatch)
-    gathered = bench.Gathered()
+    ways = load("_read_ways", monkeypatch)
+    gathered = ways.Gathered()
     batch = argparse.Namespace(rows=torch.arange(4), pixels=torch.zeros(4))
     gathered(batch)
     gathered.check_and_forget()
     gathered(batch)
     gathered(batch)
-    with pytest.raises(bench.BenchError, match="4 rows came twice"):
+    with pytest.raises(ways.BenchError, match="4 rows came twice"):
         gathered.check_and_forget()
 
 

@@ -22,7 +22,7 @@ PACK = [sys.executable, "-m", "packer"]
 def test_the_main_job(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([str(images), str(tmp_path / "out"), "--size", "32"]) == 0
     captured = capsys.readouterr()
-    assert "24 rows of 32 x 3, 3 classes" in captured.out
+    assert "24 rows of 32 x 32 x 3, 3 classes" in captured.out
     assert re.search(r"packed 24 of 24 images in \d+\.\d s: [\d,]+ images/s", captured.out)
     assert captured.err == ""
 

@@ -157,6 +157,10 @@ def test_as_tuple_and_transforms_are_image_folders(shared_store: Path) -> None:
     assert images.dtype == torch.float32
     assert targets.tolist() == [10] * 4
     assert seen == [(3, 32, 32)] * 5
+    for index in ([35, 2], slice(35, 37)):
+        images, targets = changed[index]
+        assert images.dtype == torch.float32
+        assert targets.tolist()[0] == 11
 
 
 # -- torch's own DataLoader

@@ -16,7 +16,7 @@ import torch
 from conftest import devices
 from torch.utils.data import BatchSampler, SequentialSampler, SubsetRandomSampler
 
-from reader import MemmapDataset, MemmapLoader, Normalize
+from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip
 
 
 @pytest.fixture
@@ -76,6 +76,28 @@ def test_transform_gets_the_batch_and_its_result_is_what_comes(train: MemmapData
     assert images.dtype == torch.float32
     assert images.mean(dim=(0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-4)
     assert images.std(dim=(0, 2, 3), unbiased=False).tolist() == pytest.approx([1, 1, 1], abs=1e-4)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_random_transforms_depend_on_seed_epoch_and_row_alone(train: MemmapDataset, device: str) -> None:
+    flip, crop = RandomHorizontalFlip(0.5, seed=1), RandomCrop(24, padding=2, seed=2)
+
+    def rows(**options: Any) -> dict[int, torch.Tensor]:
+        loader = MemmapLoader(train, device=device, transform=lambda batch: crop(flip(batch)), **options)
+        loader.set_epoch(options.pop("epoch", 0))
+        return {row: batch.pixels[i].cpu() for batch in loader for i, row in enumerate(batch.rows.tolist())}
+
+    one, other = rows(batch_size=16), rows(batch_size=7, shuffle="full", rank=0, world_size=1)
+    assert all(torch.equal(one[row], other[row]) for row in range(90))
+    loader = MemmapLoader(train, 90, device=device, transform=lambda batch: crop(flip(batch)))
+    first, second = next(iter(loader)).pixels, next(iter(loader)).pixels
+    assert not torch.equal(first, second)
+    flipped = MemmapLoader(train, 90, transform=flip)
+    changed = next(iter(flipped)).pixels
+    mirrored = sum(torch.equal(changed[i], train.store.pixels[i].flip(1)) for i in range(90))
+    same = sum(torch.equal(changed[i], train.store.pixels[i]) for i in range(90))
+    assert mirrored + same == 90
+    assert 25 < mirrored < 65
 
 
 def test_a_subset_is_loaded_by_its_rows(train: MemmapDataset) -> None:
@@ -187,6 +209,8 @@ def test_another_state_is_refused(train: MemmapDataset) -> None:
         MemmapLoader(train, 4, seed=2).load_state_dict(state)
     with pytest.raises(ValueError, match="the state is of another number of rows"):
         MemmapLoader(train.subset([1, 2]), 1, seed=1).load_state_dict(state)
+    with pytest.raises(ValueError, match="the state is of another order: it says 0, this loader has 1"):
+        MemmapLoader(train, 4, seed=1, shuffle="full").load_state_dict(state)
     with pytest.raises(ValueError, match="the state is of another store"):
         loader.load_state_dict(state | {"store": 1})
 

@@ -223,6 +223,26 @@ def test_overwrite_replaces_and_open_readers_keep_the_old_store(images: Path, tm
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_an_interrupted_overwrite_keeps_the_old_store_and_resumes(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=16)
+    before = store_bytes(out)
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True, progress=stop)
+    assert store_bytes(out) == before
+    report = pack(images, out, size=32, resume=True)
+    assert 0 < report.resumed_from < 24
+    pack(images, tmp_path / "whole", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out", "whole"]
+
+
 def test_an_out_that_cannot_be_made_is_named(images: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PackError, match="cannot be made: Not a directory"):
@@ -267,7 +287,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
         pack(images, out, size=32, progress=stop)
     with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
         MemmapDataset(out)
-    with pytest.raises(PackError, match=r"Go on with: pack IMAGES .* --resume Or start anew with --overwrite"):
+    with pytest.raises(PackError, match=r"Go on with: pack IMAGES .* --resume, or start anew with --overwrite"):
         pack(images, out, size=32)
     with open(out / ".packing/journal", "ab") as journal:
         journal.write(b'deadbeef {"torn":')
@@ -276,6 +296,8 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
     assert store_bytes(out) == store_bytes(tmp_path / "whole")
     again = pack(images, out, size=32, resume=True)
     assert again.resumed_from == 24
+    with pytest.raises(PackError, match=r"is finished, but with other options \(size: \[32, 32\], now \[16, 16\]\)"):
+        pack(images, out, size=16, resume=True)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -215,6 +215,16 @@ def test_a_missing_file_or_a_link_is_refused(store: Path, tmp_path: Path) -> Non
         check_store(store)
 
 
+def test_a_folder_or_a_manifest_that_is_a_link_is_refused(store: Path, tmp_path: Path) -> None:
+    for name in ("_tensordict", "manifest.json"):
+        shutil.move(store / name, tmp_path / "elsewhere")
+        (store / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(StoreError, match="is a symbolic link; a store holds its own files"):
+            check_store(store)
+        (store / name).unlink()
+        shutil.move(tmp_path / "elsewhere", store / name)
+
+
 def test_what_is_no_store_is_named(tmp_path: Path, store: Path) -> None:
     with pytest.raises(StoreError, match="does not exist"):
         MemmapDataset(tmp_path / "nothing")

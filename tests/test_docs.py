@@ -1,0 +1,273 @@
+"""The documents and the code say the same: options, names, defaults, exit codes; examples run; links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import shlex
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+import torch
+from conftest import make_tree
+
+import packer
+import reader
+from packer import cli as command
+from packer.report import PackReport, Progress
+
+ROOT = Path(__file__).resolve().parents[1]
+README, CHANGELOG = ROOT / "README.md", ROOT / "CHANGELOG.md"
+REFERENCE, FORMAT = ROOT / "docs" / "REFERENCE.md", ROOT / "reader" / "FORMAT.md"
+DOCUMENTS = [README, CHANGELOG, REFERENCE, FORMAT]
+
+# the page says once that there are these, not in each table
+COMMON_OPTIONS = {"--help", "--version"}
+
+MODULES = sorted(
+    f"{package.__name__}.{found.name}"
+    for package in (packer, reader)
+    for found in pkgutil.iter_modules(package.__path__)
+    if found.name != "__main__"
+)
+
+
+def section(path: Path, heading: str) -> str:
+    """Return what stands under a heading, up to the next one of its level or above."""
+    text = path.read_text(encoding="utf-8")
+    start = text.index(f"\n{heading}\n") + 1
+    level = heading.split()[0]
+    end = re.search(rf"\n#{{1,{len(level)}}} ", text[start + len(heading) :])
+    return text[start : start + len(heading) + end.start()] if end else text[start:]
+
+
+def fenced(path: Path, language: str) -> list[str]:
+    """Return the code blocks of one language, also indented ones, in order."""
+    blocks = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", path.read_text(encoding="utf-8"), re.M | re.S)
+    return [inspect.cleandoc(code) if indent else code for indent, code in blocks]
+
+
+def rows_of_table(text: str) -> list[list[str]]:
+    """Return the cells of every table row; an escaped bar is no border."""
+    lines = (line for line in text.splitlines() if line.startswith("| ") and not line.startswith("|---"))
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def long_options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+
+
+# -- the command
+
+
+def documented_options(name: str) -> dict[str, list[str]]:
+    """Option -> cells of its row in REFERENCE.md."""
+    arguments = {"build": "IMAGES OUT"}.get(name, "OUT")
+    rows = rows_of_table(section(REFERENCE, f"### `pack {name} {arguments}`"))
+    return {option: cells for cells in rows for option in long_options(cells[0])}
+
+
+def options_of(name: str) -> dict[str, click.Option]:
+    options = (p for p in command.cli.commands[name].params if isinstance(p, click.Option))
+    return {opt: option for option in options for opt in option.opts if opt.startswith("--")}
+
+
+@pytest.mark.parametrize("name", sorted(command.cli.commands))
+def test_the_reference_lists_every_option_of_a_command_and_no_other(name: str) -> None:
+    assert set(documented_options(name)) == set(options_of(name)) - COMMON_OPTIONS
+
+
+@pytest.mark.parametrize("name", sorted(command.cli.commands))
+def test_the_reference_tells_defaults_and_choices(name: str) -> None:
+    for opt, option in options_of(name).items():
+        first, default = documented_options(name)[opt][:2]
+        if option.is_flag:
+            assert default == "off", opt
+        elif isinstance(option.default, str | int | float):
+            assert default == f"`{option.default}`", opt
+        if isinstance(option.type, click.Choice):
+            assert "\\|".join(option.type.choices) in first, opt
+
+
+def test_the_command_section_names_no_option_that_is_gone() -> None:
+    known = {opt for name in command.cli.commands for opt in options_of(name)} | COMMON_OPTIONS
+    assert long_options(section(REFERENCE, "## The command")) <= known
+
+
+def test_the_table_of_exit_codes_is_that_of_the_command() -> None:
+    codes = [int(cells[0]) for cells in rows_of_table(section(REFERENCE, "### Exit codes")) if cells[0].isdigit()]
+    constants = {value for name, value in vars(command).items() if name.startswith("EXIT_")}
+    assert codes == sorted({0} | constants)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_commands_shown_in_documents_parse(path: Path) -> None:
+    lines = [line for code in fenced(path, "sh") for line in code.splitlines() if line.startswith("pack ")]
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        name = words.pop(0) if words[0] in command.cli.commands else "build"
+        command.cli.commands[name].make_context(name, words)
+    assert lines or path != README
+
+
+# -- names
+
+
+@pytest.mark.parametrize("package", [reader, packer], ids=lambda p: p.__name__)
+def test_the_reference_names_everything_public(package: ModuleType) -> None:
+    text = REFERENCE.read_text(encoding="utf-8")
+    missing = [name for name in package.__all__ if not re.search(rf"`{name}\b", text)]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "thing"),
+    [
+        ("## Packing from Python: `packer`", packer.pack),
+        ("### `MemmapLoader(dataset, batch_size=1, *, ...)`", reader.MemmapLoader),
+        (
+            "### `MemmapDataset(path, *, transform=None, target_transform=None, as_tuple=False)`",
+            reader.MemmapDataset,
+        ),
+        ("### Transforms", reader.Normalize),
+        ("### Transforms", reader.RandomHorizontalFlip),
+        ("### Transforms", reader.RandomCrop),
+        ("### Transforms", reader.to_device),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_reference_names_every_argument(heading: str, thing: Any) -> None:
+    text = section(REFERENCE, heading)
+    assert [name for name in inspect.signature(thing).parameters if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_the_reference_tells_the_loaders_defaults() -> None:
+    rows = rows_of_table(section(REFERENCE, "### `MemmapLoader(dataset, batch_size=1, *, ...)`"))
+    told = {name: cells[1] for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
+    parameters = inspect.signature(reader.MemmapLoader).parameters
+    own = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    assert told == {name: f'"{value}"' if isinstance(value, str) else str(value) for name, value in own.items()}
+    assert parameters["batch_size"].default == 1
+
+
+@pytest.mark.parametrize("record", [PackReport, Progress])
+def test_the_reference_names_every_field_of_reports(record: Any) -> None:
+    text = section(REFERENCE, "## Packing from Python: `packer`")
+    item = text[text.index(f"- `{record.__name__}`") :].split("\n- ")[0]
+    assert [f.name for f in dataclasses.fields(record) if f"`{f.name}`" not in item] == []
+
+
+def test_the_reference_lists_the_fields_of_a_batch() -> None:
+    told = [cells[0].strip("`") for cells in rows_of_table(section(REFERENCE, "### `ImageBatch`"))][1:]
+    assert told == [*(f.name for f in dataclasses.fields(reader.ImageBatch)), "images"]
+
+
+# -- examples
+
+
+@pytest.fixture
+def a_place_with_data(shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the examples name, in the current folder: out/ (a store), images/, and the golden store."""
+    shutil.copytree(shared_store, tmp_path / "out")
+    shutil.copytree(ROOT / "tests" / "golden", tmp_path / "tests" / "golden")
+    make_tree(tmp_path / "images", each=2)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", [README, REFERENCE, FORMAT], ids=lambda p: p.name)
+def test_python_in_documents_runs(path: Path, a_place_with_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    # blocks of one document go on from each other, as they are read
+    names: dict[str, Any] = {"__name__": path.name, "model": model}
+    blocks = fenced(path, "python")
+    assert blocks
+    for code in blocks:
+        exec(compile(code, path.name, "exec"), names)
+    if path == README:
+        assert names["loss"].isfinite()
+    if path == REFERENCE:
+        assert capsys.readouterr().out == "6 0 {}\n"
+
+
+def test_every_docstring_with_an_example_is_known() -> None:
+    """Guards the test below: an example in a module that is not listed would never run."""
+    sources = [p for package in (packer, reader) for p in Path(package.__path__[0]).glob("*.py")]
+    with_examples = {f"{p.parent.name}.{p.stem}" for p in sources if ">>> " in p.read_text(encoding="utf-8")}
+    assert with_examples
+    assert with_examples <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_run(name: str, shared_store: Path, tmp_path: Path) -> None:
+    module = importlib.import_module(name)
+    given = {"store_path": shared_store, "images_path": make_tree(tmp_path / "six", each=2)}
+    given["out_path"] = tmp_path / "six-out"
+    runner = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF)
+    report: list[str] = []
+    for example in doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=given):
+        runner.run(example, out=report.append)
+    results = runner.summarize(verbose=False)
+    assert results.failed == 0, "".join(report)
+    # counted in the docstrings themselves, so that nothing is left out without a word
+    assert results.attempted == sum(text.count(">>> ") for text in docstrings(module))
+
+
+def docstrings(module: ModuleType) -> list[str]:
+    nodes = ast.walk(ast.parse(inspect.getsource(module)))
+    documented = (n for n in nodes if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef))
+    return [ast.get_docstring(node) or "" for node in documented]
+
+
+# -- the documents themselves
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_to_files(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (path.parent / link).exists()] == []
+    assert local or path not in (README, REFERENCE)
+
+
+def test_the_version_is_one_everywhere() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{packer.__version__}"\n' in text
+    assert f"\n## {packer.__version__}" in CHANGELOG.read_text(encoding="utf-8")
+    assert f"version {packer.__version__}." in REFERENCE.read_text(encoding="utf-8")
+
+
+def test_the_format_page_has_the_current_version_and_every_key() -> None:
+    from reader.manifest import FORMAT_VERSION, read_manifest
+
+    text = FORMAT.read_text(encoding="utf-8")
+    major, minor = FORMAT_VERSION
+    assert text.startswith(f"# The store: format {major}.{minor}\n")
+    assert f"\n| {major}.{minor} |" in text
+    head = read_manifest(ROOT / "tests" / "golden" / "v1.0").to_json()
+    table = rows_of_table(section(FORMAT, "### The head, in its order"))[1:]
+    assert list(head) == [key for cells in table for key in re.findall(r"`(\w+)`", cells[0])]
+
+
+def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(a_place_with_data: Path) -> None:
+    from packer.worker import Result
+    from reader.manifest import read_json_lines
+
+    told = section(FORMAT, "## samples.jsonl and rejected.jsonl")
+    found = {key for line in read_json_lines(a_place_with_data / "out" / "samples.jsonl") for key in line}
+    assert [key for key in sorted(found) if f"`{key}`" not in told] == []
+    journal = section(FORMAT, "### The journal")
+    assert [f.name for f in dataclasses.fields(Result) if f"`{f.name}`" not in journal] == []
