@@ -45,7 +45,7 @@ from reader.manifest import (
 # beside the whole pack, so that workers end together.
 _BLOCK_BYTES = 8 << 20
 _BLOCK_INPUTS = 4096
-_BLOCKS_AT_LEAST = 256
+_BLOCKS_AT_LEAST = 128
 _SMALLEST_BLOCK = 8
 _SIZES_CHUNK = 256
 

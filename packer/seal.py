@@ -81,9 +81,9 @@ class _Written:
             offset = files[SAMPLES].size_bytes
             self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset))
             self.crc32 = crc32_combine(self.crc32, result.crc32, result.rows * row_bytes)
-        files[SAMPLES].write(b"".join(encode_line(sample) for sample in result.samples))
-        files[REJECTED].write(b"".join(encode_line(reject) for reject in result.rejects))
-        files[TARGETS].write(_little("q", [sample["target"] for sample in result.samples]))
+        files[SAMPLES].write("".join(result.samples).encode("ascii"))
+        files[REJECTED].write("".join(encode_line(reject) for reject in result.rejects).encode("ascii"))
+        files[TARGETS].write(_little("q", result.targets))
         if CONTENT in files:
             files[CONTENT].write(_little("i", [value for box in result.content for value in box]))
         self.rows += result.rows

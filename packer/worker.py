@@ -64,7 +64,8 @@ class Result:
     pixel_count: int = 0
     sums: list[int] = field(default_factory=list)
     square_sums: list[int] = field(default_factory=list)
-    samples: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[str] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
     content: list[tuple[int, int, int, int]] = field(default_factory=list)
     rejects: list[dict[str, Any]] = field(default_factory=list)
     sources: list[tuple[int, int]] = field(default_factory=list)
@@ -79,6 +80,7 @@ class BlockWorker:
         self._decoder = Decoder(
             job.geometry, channels=job.channels, exact=job.exact, strict=job.strict, max_pixels=job.max_pixels
         )
+        self._sums = ChannelSums(job.geometry.height, job.row_bytes, CHANNELS[job.channels])
         self._in_flight = in_flight
         self._held: dict[int, memoryview] = {}
         self._spare: list[npt.NDArray[np.uint8]] = []
@@ -105,7 +107,7 @@ class BlockWorker:
         self._mark(-1)
         used = buffer.data[: result.rows * self._job.row_bytes]
         result.crc32 = zlib.crc32(used)
-        self._count_channels(result, rows[: result.rows])
+        result.sums, result.square_sums = self._sums.take()
         self._held[task.block], self._owners[task.block] = used, buffer
         return result
 
@@ -121,27 +123,14 @@ class BlockWorker:
         result.source_bytes += len(data)
         row = self._decoder.row(data)
         rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
+        self._sums.add(rows[result.rows])
         result.rows += 1
         result.samples.append(_sample_line(path, target, data, row))
+        result.targets.append(target)
         if self._job.geometry.has_content:
             result.content.append(row.content)
         y0, x0, y1, x1 = row.content
         result.pixel_count += (y1 - y0) * (x1 - x0)
-
-    def _count_channels(self, result: Result, rows: npt.NDArray[np.uint8]) -> None:
-        """Add up values and squares per channel, exactly; uint32 holds 66,000 rows of squares."""
-        channels = CHANNELS[self._job.channels]
-        sums, squares = np.zeros(self._job.row_bytes, np.uint32), np.zeros(self._job.row_bytes, np.uint32)
-        square = np.empty(self._job.row_bytes, np.uint16)
-        for row in rows:
-            np.multiply(row, row, out=square, dtype=np.uint16, casting="unsafe")
-            np.add(squares, square, out=squares)
-            np.add(sums, row, out=sums)
-        # by line first: a long inner axis is added in vectors, an inner axis of 3 channels one by one (10 times slower)
-        lines = (a.reshape(self._job.geometry.height, -1).sum(axis=0, dtype=np.uint64) for a in (sums, squares))
-        by_channel = (line.reshape(-1, channels).sum(axis=0) for line in lines)
-        # padding is 0 and adds nothing; pixel_count leaves it out
-        result.sums, result.square_sums = ([int(value) for value in values] for values in by_channel)
 
     def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         """Return a spare buffer or a fresh one: a fresh one costs a page fault every 4 KiB."""
@@ -156,6 +145,37 @@ class BlockWorker:
         if self._in_flight is not None:
             self._in_flight[1] += 1
             self._in_flight[0] = index
+
+
+class ChannelSums:
+    """Exact sums and sums of squares per channel of rows of uint8; padding is 0 and adds nothing.
+
+    Each row is summed down to one line of uint32 at once, while it is still in the CPU's cache: 0.035 ms a row of
+    224 x 224 x 3, half of what sums of the row's own size take (2026-11-20).
+    """
+
+    def __init__(self, height: int, row_bytes: int, channels: int) -> None:
+        self._channels = channels
+        self._values = np.empty(row_bytes, np.uint16)
+        self._lines = self._values.reshape(height, -1)
+        self._sums = np.zeros(self._lines.shape[1], np.uint64)
+        self._squares = np.zeros(self._lines.shape[1], np.uint64)
+
+    def add(self, row: npt.NDArray[np.uint8]) -> None:
+        """Count one row."""
+        np.copyto(self._values, row)
+        # 16,384 lines of squares fit in uint32
+        self._sums += np.add.reduce(self._lines, axis=0, dtype=np.uint32)
+        np.multiply(self._values, self._values, out=self._values)
+        self._squares += np.add.reduce(self._lines, axis=0, dtype=np.uint32)
+
+    def take(self) -> tuple[list[int], list[int]]:
+        """Return the sums and the sums of squares since the last call."""
+        taken = []
+        for totals in (self._sums, self._squares):
+            taken.append(totals.reshape(-1, self._channels).sum(axis=0).tolist())
+            totals[:] = 0
+        return taken[0], taken[1]
 
 
 def read_source(path: str) -> tuple[bytes, tuple[int, int]]:
@@ -216,21 +236,15 @@ def write_at(descriptor: int, data: memoryview, offset: int) -> None:
         data, offset = data[done:], offset + done
 
 
-def _sample_line(path: str, target: int, data: bytes, row: Row) -> dict[str, Any]:
-    return {
-        "path": path,
-        "target": target,
-        "bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "width": row.width,
-        "height": row.height,
-        **row.done,
-    }
-
-
-def encode_line(value: dict[str, Any]) -> bytes:
+def encode_line(value: dict[str, Any]) -> str:
     """Encode one line of samples.jsonl or rejected.jsonl; ASCII, so that names that are no UTF-8 survive too."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")) + "\n"
+
+
+def _sample_line(path: str, target: int, data: bytes, row: Row) -> str:
+    size = {"width": row.width, "height": row.height}
+    line = {"path": path, "target": target, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return encode_line(line | size | row.done)
 
 
 def _kind(mode: int) -> str:

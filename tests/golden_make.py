@@ -19,14 +19,16 @@ def main(out: Path) -> None:
         (97 * r + 13 * y + 7 * x + 31 * c) % 256 for r in range(5) for y in range(4) for x in range(6) for c in range(3)
     )
     targets = [0, 0, 1, 2, 2]
-    lines = [encode_line({"path": f"{r}.jpg", "target": t, "width": 6, "height": 4}) for r, t in enumerate(targets)]
+    lines = [
+        encode_line({"path": f"{r}.jpg", "target": t, "width": 6, "height": 4}).encode() for r, t in enumerate(targets)
+    ]
     contents = {
         "_tensordict/pixels.memmap": pixels,
         "_tensordict/targets.memmap": struct.pack("<5q", *targets),
         "_tensordict/content.memmap": struct.pack("<20i", *[0, 0, 4, 6] * 5),
         "_tensordict/extras/weight.memmap": struct.pack("<5f", *[r / 2 for r in range(5)]),
         "samples.jsonl": b"".join(lines),
-        "rejected.jsonl": encode_line({"path": "broken.jpg", "reason": "the file is empty"}),
+        "rejected.jsonl": encode_line({"path": "broken.jpg", "reason": "the file is empty"}).encode(),
     }
     blank = dict.fromkeys(
         [*contents, "meta.json", "_tensordict/meta.json", "_tensordict/extras/meta.json"], FileEntry(0, "")
