@@ -15,6 +15,7 @@ from packer.report import PackError
 from packer.worker import Result
 
 _ALLOCATE_BYTES = 1 << 30
+_PENDING_BLOCKS = 32
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -69,7 +70,8 @@ class Committer:
     def __init__(self, pixels: Path, journal: Journal, inputs_done: int, rows_done: int) -> None:
         self._journal = journal
         self._inputs, self._rows = inputs_done, rows_done
-        self._results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+        # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
+        self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS)
         self._error: OSError | None = None
         self._descriptor = os.open(pixels, os.O_RDWR | getattr(os, "O_BINARY", 0))
         self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
@@ -83,16 +85,19 @@ class Committer:
 
     def finish(self) -> None:
         """Wait until everything handed over is on disk."""
-        self._results.put(None)
-        self._thread.join()
+        self._end()
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
-        """End the thread, done or not."""
-        self._results.put(None)
-        self._thread.join()
+        """End the thread; what was handed over is committed first."""
+        self._end()
         os.close(self._descriptor)
+
+    def _end(self) -> None:
+        if self._thread.is_alive():
+            self._results.put(None)
+            self._thread.join()
 
     def _commit(self) -> None:
         last = False
@@ -110,6 +115,8 @@ class Committer:
                     self._journal.append(results, self._inputs, self._rows)
         except OSError as e:
             self._error = e
+            while not last:  # `put` must never wait for a thread that is gone
+                last = self._results.get() is None
 
 
 def _reserve(descriptor: int, start: int, count: int) -> bool:

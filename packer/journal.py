@@ -86,6 +86,14 @@ def read_header(out: Path) -> dict[str, Any]:
     raise JournalError(f"{out / JOURNAL} is empty or damaged. Start anew with --overwrite.")
 
 
+def has_begun(out: Path) -> bool:
+    """Whether OUT holds a pack that can be gone on with: a journal with a whole header."""
+    try:
+        return any(True for _ in _whole_lines(out / JOURNAL))
+    except OSError:
+        return False
+
+
 def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
     """Yield each recorded block and the byte where its line ends, up to the first torn line."""
     lines = _whole_lines(out / JOURNAL)

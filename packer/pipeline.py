@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
+import ctypes
 import dataclasses
 import errno
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +116,8 @@ def pack(
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     places = {split: target / split if split else target for split in parts}
+    if resume and not any(place.exists() for place in places.values()):
+        raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     for place in places.values():
         _check_out(place, options)
     finished = {split for split, place in places.items() if resume and _is_finished(place)}
@@ -162,6 +163,9 @@ class _Pack:
         created = self._make_folder()
         lock = journals.Lock(self._out)
         try:
+            if not self._replaces:
+                # another pack may have finished between the first look and the lock
+                _check_out(self._out, self._options)
             report = self._run_locked(started, lock)
         except _NothingPacked as e:
             self._remove(created)
@@ -227,11 +231,10 @@ class _Pack:
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""
-        (self._out / PIXELS).parent.mkdir(exist_ok=True)
-        if self._options.resume and (self._out / journals.JOURNAL).is_file():
+        if self._options.resume and journals.has_begun(self._out):
             return self._resume(header)
-        with contextlib.suppress(FileNotFoundError):
-            (self._out / PIXELS).unlink()
+        self._clear()
+        (self._out / PIXELS).parent.mkdir()
         os.close(os.open(self._out / PIXELS, os.O_WRONLY | os.O_CREAT, 0o644))
         journal = journals.Journal.create(self._out, header)
         for folder in (
@@ -341,18 +344,28 @@ class _Pack:
 
     def _remove(self, created: bool) -> None:
         """Leave nothing behind that looks like a store."""
+        self._clear()
+        shutil.rmtree(self._out / journals.FOLDER)
         if created or self._replaces:
-            shutil.rmtree(self._out, ignore_errors=True)
-            return
-        for name in ("_tensordict", journals.FOLDER):
-            shutil.rmtree(self._out / name, ignore_errors=True)
-        for name in (SAMPLES, REJECTED):
-            (self._out / name).unlink(missing_ok=True)
+            self._out.rmdir()
+
+    def _clear(self) -> None:
+        """Remove what an earlier pack left, but for the working folder, which must go last; `_check_out` saw no other file."""
+        for entry in self._out.iterdir():
+            if entry.name == journals.FOLDER:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
 
 class _NothingPacked(Exception):
     pass
 
+
+# What a pack may have left in OUT before its journal could be read back.
+_OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, f".{MANIFEST}.tmp"}
 
 _RESUME_CHECKS = {
     "options": "other options",
@@ -392,8 +405,6 @@ def _check_places(images: Path, out: Path) -> None:
 def _check_out(out: Path, options: PackOptions) -> None:
     """Refuse an OUT that is in the way; says how to go on."""
     if not out.exists():
-        if options.resume:
-            raise PackError(f"{out} does not exist, so there is nothing to resume. Leave --resume out.")
         return
     try:
         found = sorted(os.listdir(out))
@@ -401,13 +412,13 @@ def _check_out(out: Path, options: PackOptions) -> None:
         raise PackError(f"{out} cannot be listed: {e.strerror}.") from None
     if MANIFEST in found:
         _check_finished(out, options)
-    elif (out / journals.JOURNAL).is_file():
+    elif journals.has_begun(out):
         if not options.resume and not options.overwrite:
             try:
                 read_manifest(out)
             except IncompleteStoreError as e:
                 raise PackError(f"{str(e).rstrip('.')}, or start anew with --overwrite.") from None
-    elif found and found != [journals.FOLDER]:
+    elif found and not (journals.FOLDER in found and set(found) <= _OWN_NAMES):
         raise PackError(
             f"{out} is not empty (it holds {found[0]}) and is no store. Choose another OUT, or an empty folder."
         )
@@ -455,12 +466,29 @@ def _common_size(
 
 
 def _swap(new: Path, old: Path) -> None:
-    """Put a finished store in the place of another; open readers keep the old files."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{old.name}.old-", dir=old.parent))
-    os.rename(old, aside / "store")
-    os.rename(new, old)
+    """Put a finished store in the place of another; open readers keep the old files.
+
+    In one step where the system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames
+    leaves the new store whole under its working name.
+    """
+    if not _exchange(new, old):
+        aside = old.with_name(f".{old.name}.old")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(old, aside)
+        os.rename(new, old)
+        os.rename(aside, new)
     sync_folder(old.absolute().parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(new)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names atomically by renameat2(2); False where that is not to be had."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    at_current_folder, exchange = -100, 2
+    return call(at_current_folder, os.fsencode(one), at_current_folder, os.fsencode(other), exchange) == 0
 
 
 def replacement(out: Path) -> Path:

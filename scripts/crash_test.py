@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Does a pack that was killed at any moment resume to the very bytes that an uninterrupted one gives?
+
+    python scripts/crash_test.py --images 3000 --kills 100
+
+Two series, both on real processes and a real file system:
+
+    random       the process group gets SIGKILL after a random time, --kills times, each on a pack of its own
+    enumerated   the process group dies at the n-th write, sync, allocation, truncation, rename, unlink or mkdir, for n = 1,
+                 2, 3, ... until one run survives (a smaller pack; a C shim counts the calls, so a compiler is needed)
+
+After each death: no manifest means that opening says "incomplete" or that nothing was begun, in under 50 ms; then
+`pack --resume` (`pack` anew where nothing was begun) must end with the bytes of the uninterrupted pack, and must not decode
+again what the journal says is committed. Prints one line a series and one JSON object last; exits 1 at the first failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _bench import BenchError, photographs, repeat_files
+
+from packer.journal import JOURNAL, read_blocks
+from reader.manifest import IncompleteStoreError, StoreError, check_store
+
+_SIZE = 64
+_OPEN_SECONDS = 0.05
+
+
+class CrashError(RuntimeError):
+    """A death that was not survived; says which, and what was found."""
+
+
+def main() -> int:
+    """Run both series."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--images", type=int, default=3000, help="images of the random series")
+    parser.add_argument("--kills", type=int, default=100, help="deaths of the random series")
+    parser.add_argument(
+        "--enumerated-images", type=int, default=24, help="images of the enumerated series; 0: leave it out"
+    )
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    results: dict[str, Any] = {"benchmark": "crash_test", "seed": options.seed}
+    try:
+        with tempfile.TemporaryDirectory(prefix="pixpack-crash-") as folder:
+            work = Path(folder)
+            if options.kills:
+                results["random"] = random_series(work / "random", options)
+            if options.enumerated_images:
+                results["enumerated"] = enumerated_series(work / "enumerated", options)
+    except (CrashError, BenchError) as e:
+        print(f"crash_test: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(results))
+    return 0
+
+
+def random_series(work: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Kill packs at random moments between their first and their last breath."""
+    images = _make_images(work / "images", options.images)
+    whole, seconds = _reference(images, work, options.workers)
+    draw = random.Random(options.seed)
+    redecoded, unfinished = [], 0
+    for _ in range(options.kills):
+        out = work / "out"
+        process = _start(images, out, options.workers)
+        time.sleep(draw.uniform(0.02, seconds))
+        _kill_group(process)
+        done = _committed(out)
+        unfinished += _check_unfinished(out)
+        report = _resume(images, out, options.workers)
+        redecoded.append(report["inputs"] - report["resumed_from"] - (options.images - done))
+        if _digests(out) != whole:
+            raise CrashError(f"seed {options.seed}: the resumed store differs: {_difference(_digests(out), whole)}")
+        shutil.rmtree(out)
+    print(
+        f"random: {options.kills} of {options.kills} killed packs of {options.images} images resumed to the same bytes,"
+    )
+    print(f"        {unfinished} of them unfinished when killed; {max(redecoded)} committed images decoded again")
+    return {"images": options.images, "kills": options.kills, "unfinished": unfinished, "redone": max(redecoded)}
+
+
+def enumerated_series(work: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Die at the first call that changes a file, at the second, at the third, until a run survives."""
+    images = _make_images(work / "images", options.enumerated_images)
+    whole, _ = _reference(images, work, options.workers)
+    shim = compile_shim(work)
+    n = 0
+    while True:
+        n += 1
+        out = work / "out"
+        survived = die_at(shim, work / "counter", n, _command(images, out, options.workers))
+        if survived:
+            break
+        _check_unfinished(out)
+        _resume(images, out, options.workers)
+        if _digests(out) != whole:
+            raise CrashError(f"death at call {n}: the resumed store differs: {_difference(_digests(out), whole)}")
+        shutil.rmtree(out)
+    if _digests(out) != whole:
+        raise CrashError("the run that survived differs")
+    print(
+        f"enumerated: died at each of the first {n - 1} calls that change a file; every one resumed to the same bytes"
+    )
+    return {"images": options.enumerated_images, "deaths": n - 1}
+
+
+def compile_shim(work: Path) -> Path:
+    """Compile the shim that counts and kills.
+
+    Raises:
+        BenchError: there is no C compiler.
+    """
+    source = Path(__file__).parent / "shims" / "die_at.c"
+    library = work / "die_at.so"
+    try:
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError) as e:
+        raise BenchError(
+            f"the shim cannot be compiled ({e}). Install a C compiler, or use --enumerated-images 0."
+        ) from e
+    return library
+
+
+def die_at(shim: Path, counter: Path, n: int, command: list[str]) -> bool:
+    """Run a command that dies at its n-th call that changes a file; returns whether it survived."""
+    counter.write_bytes(struct.pack("<qq", 0, n))
+    environment = os.environ | {"LD_PRELOAD": str(shim), "DIE_AT": str(counter)}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    _, errors = process.communicate(timeout=120)
+    if process.returncode not in (0, -signal.SIGKILL):
+        raise CrashError(f"death at call {n}: exit code {process.returncode}: {errors.strip()}")
+    return process.returncode == 0
+
+
+def _make_images(folder: Path, count: int) -> Path:
+    """Lay out count photographs, and one broken file in a hundred, in class folders."""
+    repeat_files(photographs(None, folder.parent, _SIZE), folder, count, link=False)
+    for n, path in enumerate(sorted(p for p in folder.rglob("*") if p.is_file())):
+        if n % 100 == 50:
+            path.unlink()
+            path.write_text("broken")
+    return folder
+
+
+def _reference(images: Path, work: Path, workers: int) -> tuple[dict[str, str], float]:
+    begun = time.monotonic()
+    subprocess.run(_command(images, work / "whole", workers), check=True, stdout=subprocess.DEVNULL)
+    return _digests(work / "whole"), time.monotonic() - begun
+
+
+def _command(images: Path, out: Path, workers: int) -> list[str]:
+    command = [sys.executable, "-m", "packer", str(images), str(out), "--size", str(_SIZE)]
+    return [*command, "--workers", str(workers), "--max-rejects", "5%", "--json"]
+
+
+def _start(images: Path, out: Path, workers: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        _command(images, out, workers),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _committed(out: Path) -> int:
+    """Count the inputs whose block is in the journal: a resume should not decode them again."""
+    if not (out / JOURNAL).is_file():
+        return 0
+    return sum(result.inputs for result, _ in read_blocks(out))
+
+
+def _check_unfinished(out: Path) -> bool:
+    """See that a store without a manifest is called incomplete, or is not there at all; returns whether it was."""
+    if (out / "manifest.json").exists():
+        check_store(out)
+        return False
+    begun = time.monotonic()
+    try:
+        check_store(out)
+    except IncompleteStoreError:
+        pass
+    except StoreError as e:
+        if (out / JOURNAL).exists():
+            raise CrashError(f"an unfinished store is called: {e}") from e
+    else:
+        raise CrashError("an unfinished store opens")
+    if time.monotonic() - begun > _OPEN_SECONDS:
+        raise CrashError(f"it took {time.monotonic() - begun:.3f} s to say that a store is incomplete")
+    return True
+
+
+def _resume(images: Path, out: Path, workers: int) -> dict[str, Any]:
+    resume = ["--resume"] if (out / JOURNAL).exists() or (out / "manifest.json").exists() else []
+    done = subprocess.run([*_command(images, out, workers), *resume], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise CrashError(f"the resume exits with {done.returncode}: {done.stderr.strip()}")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def _digests(out: Path) -> dict[str, str]:
+    """Return the sha256 of every file: the store is that, and nothing else may lie in it."""
+    files = sorted(p for p in out.rglob("*") if p.is_file())
+    return {str(p.relative_to(out)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def _difference(found: dict[str, str], expected: dict[str, str]) -> str:
+    return ", ".join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
