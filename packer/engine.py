@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -232,6 +233,11 @@ def start_context() -> Any:
     return multiprocessing.get_context(os.environ.get("PIXPACK_START_METHOD", method))
 
 
+def silence_warnings() -> None:
+    """Keep Pillow's warnings off a worker's stderr; those that matter are recorded in samples.jsonl."""
+    warnings.simplefilter("ignore")
+
+
 def _send(worker: _Worker, message: tuple[Any, ...]) -> None:
     # a worker that died in between is noticed by its pipe, where its blocks are given out again
     with contextlib.suppress(OSError):
@@ -244,6 +250,7 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
+    silence_warnings()
     try:
         worker = BlockWorker(job, in_flight)
         while True:

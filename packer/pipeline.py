@@ -21,7 +21,7 @@ from typing import Any
 
 from packer import journal as journals
 from packer.disk import FULL, Committer, allocate, disk_full
-from packer.engine import EngineError, LocalEngine, start_context
+from packer.engine import EngineError, LocalEngine, silence_warnings, start_context
 from packer.fit import Geometry
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
@@ -441,7 +441,9 @@ def _common_size(
     total = sum(len(inputs) for inputs in parts.values())
     done = 0
     workers = min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK))
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context()) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        workers, mp_context=start_context(), initializer=silence_warnings
+    ) as pool:
         waiting = [
             pool.submit(upright_sizes, str(inputs.root), inputs.paths[i : i + _SIZES_CHUNK], options.max_pixels)
             for inputs in parts.values()
