@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -288,9 +289,9 @@ def run(arguments: list[str] | None = None) -> int:
             command = e.ctx.command_path if e.ctx else "pack"
             return _fail(f"{e.format_message()} See: {command} --help", EXIT_USAGE)
         except click.Abort:
-            return _fail("interrupted; what is committed stays. Go on with --resume.", EXIT_INTERRUPTED)
+            return _fail("interrupted. Go on with --resume where a pack had begun.", EXIT_INTERRUPTED)
         except _Terminated:
-            return _fail("terminated; what is committed stays. Go on with --resume.", EXIT_TERMINATED)
+            return _fail("terminated. Go on with --resume where a pack had begun.", EXIT_TERMINATED)
         except (OptionsError, ScanError) as e:
             return _fail(str(e), EXIT_USAGE)
         except StoreError as e:
@@ -306,14 +307,18 @@ def run(arguments: list[str] | None = None) -> int:
 def _explain(error: Exception) -> int:
     """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
     from packer.disk import DiskFullError
+    from packer.engine import EngineError
     from packer.report import PackError
 
     if isinstance(error, DiskFullError):
         return _fail(str(error), EXIT_DISK_FULL)
     if isinstance(error, PackError):
         return _fail(str(error), EXIT_FAILED)
-    if isinstance(error, OSError) and error.filename is not None:
-        return _fail(f"{error.filename}: {error.strerror}.", EXIT_DISK_FULL if error.errno == 28 else EXIT_FAILED)
+    if isinstance(error, OSError):
+        where = error.filename or "standard output or the current folder"
+        return _fail(f"{where}: {error.strerror}.", EXIT_DISK_FULL if error.errno == errno.ENOSPC else EXIT_FAILED)
+    if isinstance(error, EngineError):
+        return _fail(str(error), EXIT_FAILED)
     raise error
 
 
@@ -343,7 +348,8 @@ class _ProgressBar:
     """One tqdm line on stderr, only where that is a terminal; a new one for each stage."""
 
     def __init__(self, *, hidden: bool, unit: str = " images") -> None:
-        self._hidden = hidden or not sys.stderr.isatty()
+        # sys.stderr is None where the caller closed it
+        self._hidden = hidden or sys.stderr is None or not sys.stderr.isatty()
         self._unit = unit
         self._bar: Any = None
         self._stage = ""

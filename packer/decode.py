@@ -110,6 +110,8 @@ class Decoder:
         pixels = self._jpeg.decode(data, width, height)
         # RGBX is a mode that Pillow maps without a copy; the fourth byte is dropped when the row is written out
         image = Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
+        if self._mode != "RGB":
+            image = Image.frombytes("RGB", image.size, pixels, "raw", "RGBX").convert(self._mode)
         done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
         return self._finish(image, (header.width, header.height), orientation, scale, done)
 
@@ -146,9 +148,6 @@ class Decoder:
         if self._geometry is None:
             raise DecodeError("no size was given to decode to")
         image, content = self._geometry.place(image, self._geometry.resized(width, height))
-        # gray and alpha of the fast path's RGBX come last, on the small image
-        if image.mode == "RGBX" and self._mode != "RGB":
-            image = Image.frombytes("RGB", image.size, image.tobytes("raw", "RGB")).convert(self._mode)
         return Row(image.tobytes("raw", self._mode), content, width, height, done)
 
     def _dct_scale(self, width: int, height: int, orientation: int) -> int:
@@ -185,8 +184,7 @@ class Decoder:
             raise DecodeError(f"its header says {width} x {height} pixels")
         if width * height > self._max_pixels:
             raise DecodeError(
-                f"its header says {width} x {height} = {width * height / 1e6:.0f} megapixels, more than --max-pixels"
-                f" {self._max_pixels}"
+                f"its header says {width} x {height} = {width * height} pixels, more than --max-pixels {self._max_pixels}"
             )
 
 

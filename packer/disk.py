@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer.journal import Journal
 from packer.report import PackError
-from packer.worker import Result
+from packer.worker import BINARY, Result
 
 _ALLOCATE_BYTES = 1 << 30
 _PENDING_BLOCKS = 32
@@ -31,14 +31,11 @@ def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
     Raises:
         DiskFullError: names path, needed, free and missing bytes.
     """
-    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+    descriptor = os.open(path, os.O_WRONLY | BINARY)
     try:
-        # what an interrupted pack has allocated counts as blocks of 512 bytes, also where the file is sparse
-        status = os.fstat(descriptor)
-        have = min(getattr(status, "st_blocks", 0) * 512, status.st_size)
-        free = shutil.disk_usage(path.parent).free
-        if size_bytes - have > free:
-            raise disk_full(path, size_bytes - have, free)
+        missing, free = missing_bytes(path, size_bytes), shutil.disk_usage(path.parent).free
+        if missing > free:
+            raise disk_full(path, missing, free)
         for start in range(0, size_bytes, _ALLOCATE_BYTES):
             stop = min(start + _ALLOCATE_BYTES, size_bytes)
             if not _reserve(descriptor, start, stop - start):
@@ -46,11 +43,32 @@ def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
             told(stop)
     except OSError as e:
         if e.errno in FULL:
-            raise disk_full(path, size_bytes, shutil.disk_usage(path.parent).free) from None
+            raise disk_full(path, missing_bytes(path, size_bytes), shutil.disk_usage(path.parent).free) from None
         e.filename = str(path)
         raise
     finally:
         os.close(descriptor)
+
+
+def guard_standard_streams() -> None:
+    """Put something behind descriptors 0 to 2 where they are closed.
+
+    The next file opened would get the number, and what a C library says to its standard error would end in pixels.memmap.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def missing_bytes(path: Path, size_bytes: int) -> int:
+    """Return how much disk a file of size_bytes still needs: what it has is counted in blocks, since it may be sparse."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return size_bytes
+    return max(0, size_bytes - min(getattr(status, "st_blocks", 0) * 512, status.st_size))
 
 
 def disk_full(path: Path | str, need: int, free: int) -> DiskFullError:
@@ -72,8 +90,8 @@ class Committer:
         self._inputs, self._rows = inputs_done, rows_done
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS)
-        self._error: OSError | None = None
-        self._descriptor = os.open(pixels, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        self._error: BaseException | None = None
+        self._descriptor = os.open(pixels, os.O_RDWR | BINARY)
         self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
         self._thread.start()
 
@@ -113,7 +131,7 @@ class Committer:
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)
                     self._journal.append(results, self._inputs, self._rows)
-        except OSError as e:
+        except BaseException as e:  # it belongs to the caller: `put` and `finish` raise it
             self._error = e
             while not last:  # `put` must never wait for a thread that is gone
                 last = self._results.get() is None

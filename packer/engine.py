@@ -9,10 +9,12 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import queue
 import signal
 import sys
 import threading
 import time
+import types
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,8 @@ from packer.worker import BlockWorker, Job, Result, Task
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn.
 _DEPTH = 4
 _POLL_SECONDS = 0.25
+# A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
+_JOIN_SECONDS = 5.0
 _MAX_IDLE_DEATHS = 3
 
 
@@ -109,7 +113,7 @@ class LocalEngine:
         for worker in self._workers:
             worker.process.kill()
         for worker in self._workers:
-            worker.process.join()
+            worker.process.join(_JOIN_SECONDS)
             worker.pipe.close()
         self._workers = []
 
@@ -139,11 +143,11 @@ class LocalEngine:
             if result.block in self._placed and result.rows != self._decoded[result.block].rows:
                 raise _RowsChanged
             self._decoded[result.block] = result
-            self._idle_deaths = 0
             self._place()
         else:
             worker.tasks.pop(content[0])
             self._written.add(content[0])
+            self._idle_deaths = 0
         self._feed(worker)
 
     def _place(self) -> None:
@@ -183,7 +187,8 @@ class LocalEngine:
             daemon=True,
             name="pixpack-worker",
         )
-        process.start()
+        with without_main():
+            process.start()
         child.close()
         return _Worker(process, parent, in_flight, last_change=time.monotonic())
 
@@ -193,22 +198,22 @@ class LocalEngine:
         The sample in flight is tried once more; if that costs another worker, it is rejected with the reason.
         """
         worker.process.kill()
-        worker.process.join()
+        worker.process.join(_JOIN_SECONDS)
         worker.pipe.close()
         self._workers.remove(worker)
         index = int(worker.in_flight[0])
         if index < 0:
             self._idle_deaths += 1
             if self._idle_deaths > _MAX_IDLE_DEATHS:
-                raise EngineError(f"workers end before they decode anything ({_exit_reason(worker)}).")
+                raise EngineError(f"workers end without getting anything done ({_exit_reason(worker)}).")
         else:
             self._failures[index] = self._failures.get(index, 0) + 1
         for task in sorted(worker.tasks.values(), key=lambda task: task.block, reverse=True):
             self._queue.appendleft(self._retried(task, index, reason))
         fresh = self._start()
         self._workers.append(fresh)
-        for worker in self._workers:
-            self._feed(worker)
+        for other in self._workers:
+            self._feed(other)
 
     def _retried(self, task: Task, index: int, reason: str) -> Task:
         """Prepare a lost block for another worker: its rows may be placed already and then go to the same place."""
@@ -230,7 +235,33 @@ def start_context() -> Any:
     method = "spawn"
     if sys.platform == "linux" and threading.active_count() == 1:
         method = "fork"
-    return multiprocessing.get_context(os.environ.get("PIXPACK_START_METHOD", method))
+    asked = os.environ.get("PIXPACK_START_METHOD", method)
+    if asked not in multiprocessing.get_all_start_methods():
+        raise EngineError(f"PIXPACK_START_METHOD is {asked!r}, expected fork or spawn.")
+    return multiprocessing.get_context(asked)
+
+
+@contextlib.contextmanager
+def without_main() -> Iterator[None]:
+    """Start processes that do not import the caller's script again: workers need nothing of it.
+
+    A spawned child runs the main module, so a script without `if __name__ == "__main__"` would pack in every child.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _drain(pipe: Any, messages: queue.SimpleQueue[Any]) -> None:
+    """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait for ever."""
+    try:
+        while True:
+            messages.put(pipe.recv())
+    except (EOFError, OSError):
+        messages.put(None)
 
 
 def silence_warnings() -> None:
@@ -253,14 +284,16 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
     silence_warnings()
     try:
         worker = BlockWorker(job, in_flight)
-        while True:
-            kind, *content = pipe.recv()
+        messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=_drain, args=(pipe, messages), daemon=True).start()
+        while (message := messages.get()) is not None:
+            kind, *content = message
             if kind == "decode":
                 pipe.send(("decoded", worker.decode(content[0])))
             else:
                 worker.write(*content)
                 pipe.send(("written", content[0]))
-    except (EOFError, BrokenPipeError):
+    except BrokenPipeError:
         return
     except OSError as e:  # the store's disk: the whole pack has to know
         with contextlib.suppress(OSError):

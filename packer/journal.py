@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.report import PackError
-from packer.worker import Result
+from packer.worker import BINARY, Result
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
@@ -43,7 +43,7 @@ class Journal:
     def create(cls, out: Path, header: dict[str, Any]) -> Journal:
         """Begin a journal; the header says what is packed and how."""
         path = out / JOURNAL
-        journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644))
+        journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o644))
         journal._append([header])
         return journal
 
@@ -51,7 +51,7 @@ class Journal:
     def reopen(cls, out: Path, keep_bytes: int) -> Journal:
         """Go on after the first keep_bytes of a journal; the rest is cut off."""
         path = out / JOURNAL
-        journal = cls(path, os.open(path, os.O_RDWR | os.O_APPEND))
+        journal = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | BINARY))
         os.ftruncate(journal._descriptor, keep_bytes)
         return journal
 

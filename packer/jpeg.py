@@ -17,8 +17,8 @@ import numpy.typing as npt
 # ISO/IEC 10918-1, table B.1: start-of-frame markers; 0xC4, 0xC8 and 0xCC are not frames
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
-# EXIF tag 0x0112 of type SHORT, in both byte orders, and XMP's name for it: any of them, and Pillow is asked
-_ORIENTATION_MARKS = (b"\x01\x12\x00\x03", b"\x12\x01\x03\x00", b"rientation")
+# EXIF tag 0x0112, in both byte orders, before a type below 256, and XMP's name for it: any of them, and Pillow is asked
+_ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
 
 # A scratch buffer above this is given back: one 50-megapixel image must not hold 200 MB for the rest of a pack.
 _KEEP_BYTES = 32 << 20

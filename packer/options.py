@@ -54,11 +54,15 @@ class PackOptions:
             raise OptionsError(f"--crop-fraction is {self.crop_fraction}, expected 0.05 to 1.")
         if self.crop_fraction != 1 and self.fit != "crop":
             raise OptionsError(f"--crop-fraction belongs to --fit crop, not to --fit {self.fit}.")
-        if self.workers is not None and not 1 <= self.workers <= 4096:
-            raise OptionsError(f"--workers is {self.workers}, expected 1 to 4096.")
+        if self.workers is not None and not (isinstance(self.workers, int) and 1 <= self.workers <= 4096):
+            raise OptionsError(f"--workers is {self.workers!r}, expected 1 to 4096.")
+        if self.shuffle is not None and not (isinstance(self.shuffle, int) and self.shuffle >= 0):
+            raise OptionsError(f"--shuffle is {self.shuffle!r}, expected a whole number of 0 or more.")
+        if self.classes is not None and not isinstance(self.classes, str | os.PathLike):
+            raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
         if self.max_pixels < 1:
             raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
-        if not self.timeout > 0:
+        if not isinstance(self.timeout, int | float) or not self.timeout > 0:
             raise OptionsError(f"--timeout is {self.timeout}, expected more than 0 seconds.")
         if self.resume and self.overwrite:
             raise OptionsError("--resume goes on with a pack, --overwrite starts anew: give one of them.")

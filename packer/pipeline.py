@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import ctypes
+import contextlib
 import dataclasses
 import errno
 import hashlib
+import operator
 import os
 import shutil
 import time
@@ -20,23 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from packer import journal as journals
-from packer.disk import FULL, Committer, allocate, disk_full
-from packer.engine import EngineError, LocalEngine, silence_warnings, start_context
+from packer.disk import FULL, Committer, allocate, disk_full, guard_standard_streams, missing_bytes
+from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.fit import Geometry
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
+from packer.place import OWN_NAMES, check_out, check_places, is_finished, replacement, swap
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import Inputs, load_classes, scan
-from packer.seal import seal
+from packer.seal import remove_working_folder, seal
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
     MANIFEST,
     PIXELS,
-    REJECTED,
-    SAMPLES,
-    IncompleteStoreError,
     StoreError,
     check_store,
-    read_manifest,
     sync_folder,
 )
 
@@ -108,9 +106,13 @@ def pack(
         resume=resume,
         overwrite=overwrite,
     )
-    source, target = Path(os.fspath(images)), Path(os.fspath(out))
+    # OUT without dots: the folder beside it, in which --overwrite builds, is named after it
+    source, target = Path(os.fspath(images)), Path(os.path.normpath(os.fspath(out)))
+    if target.name in ("", "..") or target.is_symlink():
+        target = Path(os.path.realpath(target))
+    guard_standard_streams()
     tell = progress or (lambda _: None)
-    _check_places(source, target)
+    check_places(source, target)
     imposed = None if classes is None else load_classes(classes)
     parts = scan(source, classes=imposed, listed=lambda seen: tell(Progress("list", seen, 0)))
     if shuffle is not None:
@@ -118,9 +120,11 @@ def pack(
     places = {split: target / split if split else target for split in parts}
     if resume and not any(place.exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
+    if "" not in parts and (target / MANIFEST).exists():
+        raise PackError(f"{target} holds a store; the splits of {source} cannot be packed into it. Choose another OUT.")
     for place in places.values():
-        _check_out(place, options)
-    finished = {split for split, place in places.items() if resume and _is_finished(place)}
+        check_out(place, target, options)
+    finished = {split for split, place in places.items() if resume and is_finished(place)}
     if finished == set(parts):
         shape = (1, 1)  # every store is finished: nothing will be decoded
     else:
@@ -161,15 +165,22 @@ class _Pack:
 
     def run(self, started: float) -> PackReport:
         created = self._make_folder()
-        lock = journals.Lock(self._out)
+        try:
+            lock = journals.Lock(self._out)
+        except OSError as e:
+            raise self._write_error(e) from None
         try:
             if not self._replaces:
                 # another pack may have finished between the first look and the lock
-                _check_out(self._out, self._options)
+                check_out(self._out, self._out, self._options)
             report = self._run_locked(started, lock)
         except _NothingPacked as e:
             self._remove(created)
             raise PackError(str(e)) from None
+        except OSError as e:
+            raise self._write_error(e) from None
+        except EngineError as e:
+            raise PackError(f"packing stopped: {e}") from None
         finally:
             lock.close()
         return report
@@ -179,21 +190,19 @@ class _Pack:
         done, row, journal = self._begin(header)
         resumed_from = done
         try:
-            room = (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
+            room = self._room()
             allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
             self._run_blocks(done, row, journal, lock)
             self._tell(self._progress("seal", len(self._inputs)))
             sealed = seal(self._out, header, self._job)
-        except OSError as e:
-            raise self._write_error(e) from None
-        except EngineError as e:
-            raise PackError(f"packing stopped: {e}") from None
         finally:
             journal.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
+        lock.close()  # Windows removes no open file
+        remove_working_folder(self._out)
         if self._replaces:
-            _swap(self._out, self._final)
+            swap(self._out, self._final)
         return dataclasses.replace(
             store_report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
             source_bytes=self._source_bytes,
@@ -265,16 +274,24 @@ class _Pack:
 
     def _unchanged(self, start: int, result: Result) -> bool:
         """Compare a committed block's sources with what lies there now: size and time."""
-        for path, (size, mtime) in zip(self._inputs.paths[start : start + result.inputs], result.sources, strict=True):
-            if size < 0:
+        for index, (size, mtime) in enumerate(result.sources, start=start):
+            if index in self._inputs.refused:
                 continue
+            path = self._inputs.paths[index]
             try:
                 found = os.stat(os.path.join(self._job.root, path))
             except OSError:
+                # what could not be read then, and cannot now, is unchanged
+                if size < 0:
+                    continue
                 return False
             if (found.st_size, found.st_mtime_ns) != (size, mtime):
                 return False
         return True
+
+    def _room(self) -> int:
+        """Return the most bytes that the rows can take."""
+        return (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
 
     # -- run
 
@@ -294,8 +311,8 @@ class _Pack:
                 self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes
-                committer.put(result)
                 self._stop_on_reject(result)
+                committer.put(result)
                 self._tick()
             if committer is not None:
                 committer.finish()
@@ -328,9 +345,9 @@ class _Pack:
             )
 
     def _write_error(self, error: OSError) -> RuntimeError:
-        path = error.filename or self._out / PIXELS
+        path = Path(error.filename or self._out / PIXELS)
         if error.errno in FULL:
-            return disk_full(path, len(self._inputs) * self._job.row_bytes, shutil.disk_usage(self._out).free)
+            return disk_full(path, missing_bytes(self._out / PIXELS, self._room()), shutil.disk_usage(self._out).free)
         name = errno.errorcode.get(error.errno or 0, "?")
         return PackError(f"{path} cannot be written: {error.strerror} ({name}). Go on with --resume once it can.")
 
@@ -340,32 +357,29 @@ class _Pack:
         results = journals.read_blocks(self._out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first['path']}: {first['reason']}." if first else ""
-        return f"nothing could be packed: all {len(self._inputs)} inputs were rejected.{example}"
+        return f"nothing of {self._inputs.root} could be packed: all {len(self._inputs)} inputs were rejected.{example}"
 
     def _remove(self, created: bool) -> None:
         """Leave nothing behind that looks like a store."""
         self._clear()
         shutil.rmtree(self._out / journals.FOLDER)
         if created or self._replaces:
-            self._out.rmdir()
+            with contextlib.suppress(OSError):  # someone put a file of theirs there meanwhile
+                self._out.rmdir()
 
     def _clear(self) -> None:
-        """Remove what an earlier pack left, but for the working folder, which must go last; `_check_out` saw no other file."""
-        for entry in self._out.iterdir():
-            if entry.name == journals.FOLDER:
-                continue
-            if entry.is_dir():
+        """Remove what an earlier pack left, and nothing else, but for the working folder, which must go last."""
+        for name in OWN_NAMES - {journals.FOLDER}:
+            entry = self._out / name
+            if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
-                entry.unlink()
+                entry.unlink(missing_ok=True)
 
 
 class _NothingPacked(Exception):
     pass
 
-
-# What a pack may have left in OUT before its journal could be read back.
-_OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, f".{MANIFEST}.tmp"}
 
 _RESUME_CHECKS = {
     "options": "other options",
@@ -384,49 +398,16 @@ def block_inputs(inputs: int, row_bytes: int) -> int:
     return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
 
 
-def _parsed(size: int | str | tuple[int, int] | None) -> tuple[int, int] | None:
-    if size is None or isinstance(size, tuple):
-        return size
-    return parse_size(str(size))
-
-
-def _check_places(images: Path, out: Path) -> None:
-    source, target = os.path.realpath(images), os.path.realpath(out)
-    if os.path.lexists(out) and not out.is_dir():
-        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
-    if target == source:
-        raise OptionsError(f"OUT {out} is IMAGES itself. Choose a folder outside it.")
-    if Path(source) in Path(target).parents:
-        raise OptionsError(f"OUT {out} lies inside IMAGES {images}. Choose a folder outside it.")
-    if Path(target) in Path(source).parents and (out / MANIFEST).exists():
-        raise OptionsError(f"IMAGES {images} lies inside the store {out}. Choose another OUT.")
-
-
-def _check_out(out: Path, options: PackOptions) -> None:
-    """Refuse an OUT that is in the way; says how to go on."""
-    if not out.exists():
-        return
+def _parsed(size: Any) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    if isinstance(size, str | int):
+        return parse_size(str(size))
     try:
-        found = sorted(os.listdir(out))
-    except OSError as e:
-        raise PackError(f"{out} cannot be listed: {e.strerror}.") from None
-    if MANIFEST in found:
-        _check_finished(out, options)
-    elif journals.has_begun(out):
-        if not options.resume and not options.overwrite:
-            try:
-                read_manifest(out)
-            except IncompleteStoreError as e:
-                raise PackError(f"{str(e).rstrip('.')}, or start anew with --overwrite.") from None
-    elif found and not (journals.FOLDER in found and set(found) <= _OWN_NAMES):
-        raise PackError(
-            f"{out} is not empty (it holds {found[0]}) and is no store. Choose another OUT, or an empty folder."
-        )
-
-
-def _check_finished(out: Path, options: PackOptions) -> None:
-    if not options.overwrite and not options.resume:
-        raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
+        height, width = (operator.index(side) for side in size)
+    except (TypeError, ValueError):
+        raise OptionsError(f"size is {size!r}, expected pixels, (height, width), or text such as '192x256'.") from None
+    return height, width
 
 
 def _common_size(
@@ -444,15 +425,23 @@ def _common_size(
     with concurrent.futures.ProcessPoolExecutor(
         workers, mp_context=start_context(), initializer=silence_warnings
     ) as pool:
-        waiting = [
-            pool.submit(upright_sizes, str(inputs.root), inputs.paths[i : i + _SIZES_CHUNK], options.max_pixels)
-            for inputs in parts.values()
-            for i in range(0, len(inputs), _SIZES_CHUNK)
-        ]
-        for future in concurrent.futures.as_completed(waiting):
-            counts.update(future.result())
-            done = min(total, done + _SIZES_CHUNK)
-            tell(Progress("sizes", done, total))
+        with without_main():
+            waiting = [
+                pool.submit(upright_sizes, str(inputs.root), inputs.paths[i : i + _SIZES_CHUNK], options.max_pixels)
+                for inputs in parts.values()
+                for i in range(0, len(inputs), _SIZES_CHUNK)
+            ]
+        try:
+            for future in concurrent.futures.as_completed(waiting):
+                counts.update(future.result())
+                done = min(total, done + _SIZES_CHUNK)
+                tell(Progress("sizes", done, total))
+        except concurrent.futures.BrokenExecutor:
+            raise PackError(
+                "a worker was killed while it read headers. Give --size, then no header is read before."
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     if not counts:
         first = next((path for inputs in parts.values() for path in inputs.paths), "")
         raise PackError(f"nothing can be packed: no header of {total} inputs could be read, {first} among them.")
@@ -465,41 +454,6 @@ def _common_size(
         )
     height, width = next(iter(counts))
     return PackOptions(size=(height, width)).size or (height, width)
-
-
-def _swap(new: Path, old: Path) -> None:
-    """Put a finished store in the place of another; open readers keep the old files.
-
-    In one step where the system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames
-    leaves the new store whole under its working name.
-    """
-    if not _exchange(new, old):
-        aside = old.with_name(f".{old.name}.old")
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(old, aside)
-        os.rename(new, old)
-        os.rename(aside, new)
-    sync_folder(old.absolute().parent)
-    shutil.rmtree(new)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names atomically by renameat2(2); False where that is not to be had."""
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError, TypeError):
-        return False
-    at_current_folder, exchange = -100, 2
-    return call(at_current_folder, os.fsencode(one), at_current_folder, os.fsencode(other), exchange) == 0
-
-
-def replacement(out: Path) -> Path:
-    """Name the folder beside OUT in which --overwrite builds the store that will take its place."""
-    return out.with_name(f".{out.name}.packing")
-
-
-def _is_finished(out: Path) -> bool:
-    return (out / MANIFEST).is_file() and not (replacement(out) / journals.JOURNAL).is_file()
 
 
 def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackReport:
@@ -515,9 +469,15 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         raise PackError(
             f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
         )
+    if (manifest.inputs, manifest.classes) != (len(inputs), inputs.classes):
+        raise PackError(
+            f"{out} is finished, but from other inputs or classes. Pack to another OUT, or use --overwrite."
+        )
     # left where the pack was interrupted after its commit
-    shutil.rmtree(out / journals.FOLDER, ignore_errors=True)
-    return store_report(manifest, inputs, out, 0.0, manifest.inputs)
+    remove_working_folder(out)
+    report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
+    too_many = manifest.rejected > options.allowed_rejects(manifest.inputs)
+    return dataclasses.replace(report, too_many_rejects=too_many)
 
 
 def _difference(found: Any, expected: Any) -> str:

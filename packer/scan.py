@@ -84,6 +84,9 @@ def scan(images: Path, *, classes: tuple[str, ...] | None = None, listed: Listed
         raise ScanError(
             f"{images} holds no image ({count.seen} files seen). Expected {images}/<class>/<name>.jpg or {images}/<name>.jpg."
         )
+    for split, tree in found.items():
+        if not tree.has_image():
+            raise ScanError(f"{parts[split]} holds no image. Fill it or remove it: every split becomes a store.")
     names = sorted({name for tree in found.values() if tree.has_classes() for name in tree.classes})
     imposed = tuple(names) if classes is None else classes
     unknown = [name for name in names if name not in imposed]
@@ -105,8 +108,8 @@ def load_classes(source: str) -> tuple[str, ...]:
         elif path.suffix == ".json":
             names = json.loads(path.read_bytes())
         else:
-            names = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError, KeyError) as e:
+            names = [line.rstrip("\r") for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise ScanError(
             f"--classes {source} cannot be read ({e}). Expected a store, or a file with one name a line."
         ) from e
@@ -167,7 +170,7 @@ def _child_folders(images: Path) -> set[str]:
     """Name the visible sub-folders of IMAGES, or say why it cannot be packed."""
     try:
         with os.scandir(images) as entries:
-            return {entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")}
+            return {entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith(".")}
     except FileNotFoundError:
         raise ScanError(f"{images} does not exist. Expected a folder of images.") from None
     except NotADirectoryError:
@@ -183,7 +186,7 @@ def _list_folder(root: Path, count: _Counter) -> _Tree:
     count.add(len(top))
     for entry in top:
         is_image = entry.name.lower().endswith(IMAGE_SUFFIXES)
-        if entry.is_dir():
+        if _is_folder(entry):
             paths = list(_walk(root, entry.name, tree, count))
             # torchvision takes every sub-folder for a class; a hidden one without images (.git, .cache) is none
             if paths or not entry.name.startswith("."):
@@ -223,12 +226,19 @@ def _walk(root: Path, name: str, tree: _Tree, count: _Counter) -> Iterator[str]:
         yield f"{folder}/{file}" if folder else file
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself: reading it will say so
+        return False
+
+
 def _list_one(root: Path, folder: str, tree: _Tree) -> tuple[list[str], list[str]]:
     """List one folder: names that look like images (a directory among them is refused), and sub-folders."""
     files, children = [], []
     with os.scandir(root / folder) as entries:
         for entry in entries:
-            is_image, is_folder = entry.name.lower().endswith(IMAGE_SUFFIXES), entry.is_dir()
+            is_image, is_folder = entry.name.lower().endswith(IMAGE_SUFFIXES), _is_folder(entry)
             if is_folder:
                 children.append(entry.name)
             if is_image:

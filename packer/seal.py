@@ -40,16 +40,19 @@ CONTENT = "_tensordict/content.memmap"
 def seal(out: Path, header: dict[str, Any], job: Job) -> Manifest | None:
     """Turn OUT's committed blocks into a finished store; None where they hold no row.
 
-    The manifest is written after everything it names is synced; the journal goes after the manifest is safe.
+    The manifest is written after everything it names is synced; the journal is not touched.
     """
     folders = [out / "_tensordict", out]
     written = _Written(out, job)
     for result, _ in journals.read_blocks(out):
         written.add(result)
-    if not written.rows:
-        written.close()
-        return None
     files = written.close()
+    if written.inputs != header["inputs"]:
+        raise journals.JournalError(
+            f"{out / journals.JOURNAL} holds {written.inputs} of {header['inputs']} inputs: it was damaged. Go on with --resume."
+        )
+    if not written.rows:
+        return None
     _settle_pixels(out / PIXELS, written.rows * job.row_bytes)
     manifest = _manifest(written, files, header, job)
     for name, content in metadata_files(manifest).items():
@@ -57,9 +60,13 @@ def seal(out: Path, header: dict[str, Any], job: Job) -> Manifest | None:
     for folder in folders:
         sync_folder(folder)
     write_atomically(out / MANIFEST, encode_manifest(manifest, written.blocks))
-    shutil.rmtree(out / journals.FOLDER)
-    sync_folder(out)
     return manifest
+
+
+def remove_working_folder(out: Path) -> None:
+    """Take the scaffold away, once the manifest is safe and nothing in it is open."""
+    shutil.rmtree(out / journals.FOLDER, ignore_errors=True)
+    sync_folder(out)
 
 
 class _Written:

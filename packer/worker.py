@@ -22,6 +22,11 @@ from packer.fit import Geometry
 from packer.options import CHANNELS
 
 _READ_BYTES = 1 << 20
+# Headers are nearly always within this; where they are not, the whole file is read.
+_HEADER_BYTES = 64 << 10
+
+# Windows opens files as text unless told otherwise.
+BINARY = getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,8 @@ class BlockWorker:
                 self._add(result, rows, path, target)
             except DecodeError as e:
                 result.rejects.append({"path": path, "reason": str(e)})
+            except MemoryError:
+                raise  # this process's trouble, not the image's: it is tried again in another
             except Exception as e:  # one image must never cost another; the reason names the kind for a report
                 result.rejects.append({"path": path, "reason": f"it made the decoder fail ({type(e).__name__}: {e})"})
         self._mark(-1)
@@ -114,18 +121,22 @@ class BlockWorker:
     def write(self, block: int, first_row: int) -> None:
         """Write a decoded block's rows to their place in the file; they are in the page cache then, not yet on disk."""
         if self._file is None:
-            self._file = os.open(self._job.pixels_path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+            self._file = os.open(self._job.pixels_path, os.O_WRONLY | BINARY)
         write_at(self._file, self._held.pop(block), first_row * self._job.row_bytes)
         self._spare.append(self._owners.pop(block))
 
     def _add(self, result: Result, rows: npt.NDArray[np.uint8], path: str, target: int) -> None:
-        data, result.sources[-1] = read_source(os.path.join(self._job.root, path))
+        full_path = os.path.join(self._job.root, path)
+        result.sources[-1] = source_state(full_path)
+        data, result.sources[-1] = read_source(full_path)
         result.source_bytes += len(data)
         row = self._decoder.row(data)
+        line = _sample_line(path, target, data, row)
         rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
+        # from here on nothing can fail: an input is a row or a reject, never both
         self._sums.add(rows[result.rows])
         result.rows += 1
-        result.samples.append(_sample_line(path, target, data, row))
+        result.samples.append(line)
         result.targets.append(target)
         if self._job.geometry.has_content:
             result.content.append(row.content)
@@ -178,15 +189,24 @@ class ChannelSums:
         return taken[0], taken[1]
 
 
-def read_source(path: str) -> tuple[bytes, tuple[int, int]]:
-    """Read a regular file whole: one open, one version of it; returns its bytes and (size, mtime_ns).
+def source_state(path: str) -> tuple[int, int]:
+    """Return (size, mtime_ns) of a file, by which a resume notices that it changed; (-1, -1) where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+def read_source(path: str, *, most_bytes: int = 4 << 30) -> tuple[bytes, tuple[int, int]]:
+    """Read a regular file, or its first most_bytes: one open, one version; returns its bytes and (size, mtime_ns).
 
     Raises:
         DecodeError: it cannot be read, is no regular file, or is empty.
     """
     try:
         # NONBLOCK: opening a FIFO without a writer would wait for ever
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY)
     except OSError as e:
         raise DecodeError(_unreadable(path, e)) from e
     try:
@@ -197,10 +217,9 @@ def read_source(path: str) -> tuple[bytes, tuple[int, int]]:
             raise DecodeError("the file is empty")
         if status.st_size > 4 << 30:
             raise DecodeError(f"the file has {status.st_size / 1e9:.0f} GB; no image is that large")
-        data = os.read(descriptor, status.st_size)
-        while len(data) < status.st_size and (
-            more := os.read(descriptor, min(_READ_BYTES, status.st_size - len(data)))
-        ):
+        wanted = min(status.st_size, most_bytes)
+        data = os.read(descriptor, wanted)
+        while len(data) < wanted and (more := os.read(descriptor, min(_READ_BYTES, wanted - len(data)))):
             data += more
     except OSError as e:
         raise DecodeError(_unreadable(path, e)) from e
@@ -214,12 +233,14 @@ def upright_sizes(root: str, paths: list[str], max_pixels: int) -> dict[tuple[in
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}
     for path in paths:
-        try:
-            data, _ = read_source(os.path.join(root, path))
-            size = decoder.upright_size(data)
-        except Exception:  # whatever is wrong with it, decoding says it, with a reason
-            continue
-        counts[size] = counts.get(size, 0) + 1
+        for most_bytes in (_HEADER_BYTES, 4 << 30):
+            try:
+                data, _ = read_source(os.path.join(root, path), most_bytes=most_bytes)
+                size = decoder.upright_size(data)
+            except Exception:  # whatever is wrong with it, decoding says it, with a reason
+                continue
+            counts[size] = counts.get(size, 0) + 1
+            break
     return counts
 
 

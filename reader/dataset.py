@@ -54,6 +54,10 @@ class MemmapDataset(Dataset[Any]):
         target_transform: Callable[[Any], Any] | None = None,
         as_tuple: bool = False,
     ) -> None:
+        if target_transform is not None and not as_tuple:
+            raise ValueError(
+                "target_transform needs as_tuple=True: without it a row is one ImageBatch, for transform alone."
+            )
         self.path = Path(os.path.abspath(path))
         self.transform = transform
         self.target_transform = target_transform
@@ -162,7 +166,7 @@ class MemmapDataset(Dataset[Any]):
         part = object.__new__(MemmapDataset)
         part.__dict__.update(self.__dict__)
         positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self._positions(rows)
-        part._rows = self.store_rows(positions)
+        part._rows = np.ascontiguousarray(self.store_rows(positions))
         return part
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:

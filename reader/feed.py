@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -18,15 +19,22 @@ class Feed:
         self._depth = depth
         self._stopped = self._done = False
         self._error: BaseException | None = None
+        self._process = os.getpid()
         _live.add(self)
         self._thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
         self._thread.start()
 
     def take(self) -> Any:
         """Return the next group, or None at the end; raises here what the thread raised."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this iterator belongs to the process that was forked. Iterate over the loader anew here."
+            )
         with self._changed:
             while not (self._groups or self._done or self._stopped):
                 self._changed.wait()
+            if self._stopped and not self._error:
+                raise RuntimeError("the loader was closed while it was iterated. Iterate over it anew.")
             if self._groups:
                 group = self._groups.popleft()
                 self._changed.notify_all()

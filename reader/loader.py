@@ -8,6 +8,7 @@ the transform. Nothing else is shared but the queue in `Feed`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import weakref
@@ -97,8 +98,10 @@ class MemmapLoader:
     ) -> None:
         if not isinstance(dataset, MemmapDataset):
             raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
-        if prefetch < 0:
-            raise ValueError(f"prefetch is {prefetch}, expected 0 or more batches.")
+        if not isinstance(prefetch, int) or prefetch < 0:
+            raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
+        if not isinstance(seed, int):
+            raise ValueError(f"seed is {seed!r}, expected a whole number.")
         if (weights is not None) + (sampler is not None) + (shuffle is not False) > 1:
             raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
         self.dataset = dataset
@@ -119,6 +122,7 @@ class MemmapLoader:
         _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, self.residency, reason)
         self._store = _resident(dataset, self.residency)
         self._next = (0, 0)
+        self._sampling: Iterator[Any] = iter(())
         self._progress = _Progress(0, 0, finished=True)
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._pool: BufferPool | None = None
@@ -146,6 +150,10 @@ class MemmapLoader:
         epoch, position = self._next
         self._next = (epoch + 1, 0)
         self._progress = _Progress(epoch, position)
+        if self.sampler is not None:
+            # torch's samplers draw their seed at the first item: here, in the caller's thread, not in the feeder's
+            items = iter(self.sampler)
+            self._sampling = itertools.chain(list(itertools.islice(items, 1)), items)
         return _Iteration(self, self._progress)
 
     def __enter__(self) -> MemmapLoader:
@@ -189,6 +197,10 @@ class MemmapLoader:
                 raise ValueError(
                     f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
                 )
+        if state["epoch"] < 0 or (not 0 <= state["position"] <= self.cut.count and self.sampler is None):
+            raise ValueError(
+                f"the state is at epoch {state['epoch']}, position {state['position']} of {self.cut.count} rows."
+            )
         self._next = (int(state["epoch"]), int(state["position"]))
         self._progress.finished = True
 
@@ -197,7 +209,7 @@ class MemmapLoader:
     def plan(self, epoch: int, position: int) -> Iterator[tuple[list[Rows], list[int]]]:
         """Yield groups of batches: the store rows of each, and the global position after each."""
         if self.sampler is not None:
-            yield from self._sampled(position)
+            yield from self._sampled(self._sampling, position)
             return
         rows_at = _chunked(self._rows_at(epoch), self.cut.count)
         group = max(1, _GROUP_BYTES // max(1, self.dataset.manifest.row_bytes * self.batch_size))
@@ -224,9 +236,10 @@ class MemmapLoader:
         return [batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups]))
 
     def _buffers(self, need: int) -> BufferPool:
-        if self._pool is None or self._pool.size_bytes < need:
-            self._pool = BufferPool(need, keep=self.prefetch + 2, pinned=self.device.type == "cuda")
-        return self._pool
+        pool = self._pool
+        if pool is None or pool.size_bytes < need:
+            pool = self._pool = BufferPool(need, keep=self.prefetch + 2, pinned=self.device.type == "cuda")
+        return pool
 
     def _rows_at(self, epoch: int) -> Callable[[int, int], Rows]:
         count = self.cut.count
@@ -240,10 +253,10 @@ class MemmapLoader:
             return BlockOrder(count, block, _WINDOW_BLOCKS, seed=self.seed, epoch=epoch).rows
         return lambda start, stop: np.arange(start, stop, dtype=np.int64)
 
-    def _sampled(self, position: int) -> Iterator[tuple[list[Rows], list[int]]]:
+    def _sampled(self, items: Iterator[Any], position: int) -> Iterator[tuple[list[Rows], list[int]]]:
         """Follow a torch Sampler; a resumed epoch skips what was taken, since only the sampler knows its order."""
         taken, rows = 0, []
-        for item in self.sampler:
+        for item in items:
             rows += list(item) if isinstance(item, list | tuple) else [int(item)]
             if isinstance(item, list | tuple) or len(rows) == self.batch_size:
                 taken += len(rows)
@@ -268,7 +281,7 @@ class _Iteration:
 
     def __init__(self, loader: MemmapLoader, progress: _Progress) -> None:
         self._loader, self._progress = loader, progress
-        self._steps = loader.steps_left(progress.position)
+        self._begin = progress.position
         self._ready: deque[tuple[Any, int]] = deque()
         self._source = _produce(loader, progress.epoch, progress.position)
         self._feed: Feed | None = None
@@ -292,24 +305,38 @@ class _Iteration:
         return _finish(self._loader, item(), self._progress.epoch) if isinstance(item, DeviceBatch) else item
 
     def __len__(self) -> int:
-        return self._steps
+        return self._loader.steps_left(self._begin)
 
 
 def _produce(loader: MemmapLoader, epoch: int, position: int) -> Iterator[list[tuple[Any, int]]]:
-    """Yield groups of (what the loop gets, global position after it)."""
+    """Yield groups of (what the loop gets, global position after it).
+
+    A generator that waits at a yield keeps its locals alive: none of them may hold a batch there, or one more buffer than
+    needed is in use.
+    """
     copier = CudaCopier(loader.device, depth=loader.prefetch) if loader.device.type == "cuda" else None
-    for groups, positions in loader.plan(epoch, position):
-        batches = loader.host_batches(groups)
-        made: list[Any] = []
-        try:
-            for batch in batches:
-                made.append(copier.send(batch) if copier is not None else _finish(loader, batch, epoch))
-        except Exception:
-            # a transform that raises does not take the batches before it along
-            yield list(zip(made, positions, strict=False))
-            raise
-        del batch, batches
-        yield list(zip(made, positions, strict=True))
+    made: list[Any] = []
+    try:
+        for groups, positions in loader.plan(epoch, position):
+            try:
+                for batch in loader.host_batches(groups):
+                    made.append(copier.send(batch) if copier is not None else _finish(loader, batch, epoch))
+            except Exception:
+                # a transform that raises does not take the batches before it along
+                if made:
+                    yield _emptied(made, positions)
+                raise
+            del batch
+            yield _emptied(made, positions)
+    finally:
+        if copier is not None:
+            copier.drain()
+
+
+def _emptied(made: list[Any], positions: list[int]) -> list[tuple[Any, int]]:
+    pairs = list(zip(made, positions, strict=False))
+    made.clear()
+    return pairs
 
 
 def _finish(loader: MemmapLoader, batch: ImageBatch, epoch: int) -> Any:

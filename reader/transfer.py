@@ -38,6 +38,11 @@ class CudaCopier:
         self._in_flight.append((event, batch))
         return DeviceBatch(sent, event)
 
+    def drain(self) -> None:
+        """Wait for all copies: only then may their pinned buffers go back to a pool that outlives this object."""
+        while self._in_flight:
+            self._in_flight.popleft()[0].synchronize()
+
 
 class DeviceBatch:
     """A batch whose copy may still run; called in the caller's thread, it orders the caller's stream after the copy."""

@@ -102,7 +102,7 @@ def test_verify_of_a_damaged_store_names_rows_and_exits_1(store: Path, capsys: p
         (["{images}", "{images}/out", "--size", "8"], 2, "lies inside IMAGES"),
         (["{images}", "{tmp}/out"], 2, "the images have 8 sizes"),
         (["{images}", "{tmp}/file", "--size", "8"], 2, "file is a file"),
-        (["{tmp}/broken", "{tmp}/out", "--size", "8"], 1, "nothing could be packed: all 1 inputs were rejected"),
+        (["{tmp}/broken", "{tmp}/out", "--size", "8"], 1, "could be packed: all 1 inputs were rejected"),
         (["{images}", "{tmp}/full", "--size", "8"], 1, "is not empty"),
         (["{images}", "/proc/out", "--size", "8"], 1, "/proc/out cannot be made"),
         (["info", "{tmp}/empty"], 1, "is not a pixpack store"),

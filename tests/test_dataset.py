@@ -79,6 +79,9 @@ def test_a_subset_keeps_store_rows(train: MemmapDataset) -> None:
     assert part.source(1)["path"] == train.samples[40][0]
     assert train.subset(slice(10, 20))[:].pixels.data_ptr() == train.store.pixels[10:].data_ptr()
     assert len(train.subset(np.array(train.targets) == 1)) == 30
+    assert train.subset(slice(None, None, -1)).targets == train.targets[::-1]
+    with pytest.raises(ValueError, match="target_transform needs as_tuple=True"):
+        MemmapDataset(train.path, target_transform=int)
 
 
 @pytest.mark.parametrize("stratify", [False, True])
@@ -191,7 +194,12 @@ def test_no_per_item_work(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch)
     assert sum(len(batch) for batch in DataLoader(train, batch_size=16)) == 90
 
 
-def test_torchs_wrappers_work_around_it(shared_store: Path) -> None:
+@pytest.mark.parametrize("context", ["fork", "spawn", None])
+def test_torchs_wrappers_work_around_it(shared_store: Path, context: str | None) -> None:
+    def DataLoader(*arguments: Any, **options: Any) -> Any:
+        workers = {"num_workers": 1, "multiprocessing_context": context} if context else {}
+        return torch.utils.data.DataLoader(*arguments, **options, **workers)
+
     train, pairs = MemmapDataset(shared_store), MemmapDataset(shared_store, as_tuple=True)
     subset = next(iter(DataLoader(Subset(train, [5, 80]), batch_size=2)))
     assert subset.rows.tolist() == [5, 80]

@@ -324,3 +324,111 @@ def test_residency_ram_reads_the_same(train: MemmapDataset) -> None:
     loader = MemmapLoader(train, 16, shuffle="full", residency="ram")
     for batch in loader:
         assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+
+
+# -- batches of more than a megabyte: a group each, so queue, recycling and errors work batch by batch
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> MemmapDataset:
+    """40 rows of 224 x 224: a batch of 8 is 1.2 MB."""
+    from conftest import make_tree
+
+    from packer import pack
+
+    root = tmp_path_factory.mktemp("large")
+    make_tree(root / "images", classes=2, each=20, size=(240, 230))
+    pack(root / "images", root / "out", size=224)
+    return MemmapDataset(root / "out")
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 4])
+def test_large_batches_are_right_recycled_and_bounded(large: MemmapDataset, prefetch: int) -> None:
+    loader = MemmapLoader(large, 8, shuffle="full", prefetch=prefetch)
+    seen = []
+    for _ in range(20):
+        for batch in loader:
+            seen += batch.rows.tolist()
+            assert torch.equal(batch.pixels[3], large.store.pixels[batch.rows[3]])
+            del batch
+    assert sorted(seen) == sorted(list(range(40)) * 20)
+    assert loader._pool is not None
+    assert loader._pool.allocated <= prefetch + 2
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("at", [0, 17])
+def test_the_transforms_own_error_surfaces(large: MemmapDataset, prefetch: int, at: int) -> None:
+    def broken(batch: Any) -> Any:
+        return 1 / 0 if at in batch.rows else batch
+
+    iterator = iter(MemmapLoader(large, 8, transform=broken, prefetch=prefetch))
+    for _ in range(at // 8):
+        next(iterator)
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+
+
+def test_as_tuple_holds_also_for_what_a_transform_returns(large: MemmapDataset) -> None:
+    images, targets = next(iter(MemmapLoader(large, 2, as_tuple=True, transform=lambda batch: batch)))
+    assert images.shape == (2, 3, 224, 224)
+    assert targets.shape == (2,)
+
+
+def test_a_closed_loader_says_so_instead_of_ending_early(large: MemmapDataset) -> None:
+    loader = MemmapLoader(large, 8)
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    with pytest.raises(RuntimeError, match="the loader was closed while it was iterated"):
+        next(iterator)
+
+
+def test_a_sampler_draws_in_the_callers_thread_and_needs_no_length(large: MemmapDataset) -> None:
+    from torch.utils.data import RandomSampler, Sampler
+
+    orders = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        iterator = iter(MemmapLoader(large, 8, sampler=RandomSampler(range(40))))
+        torch.rand(7)  # the caller goes on drawing from the same generator
+        orders.append([batch.rows.tolist() for batch in iterator])
+    assert orders[0] == orders[1]
+
+    class Endless(Sampler[int]):
+        def __iter__(self) -> Any:
+            return iter(range(10))
+
+    assert [b.rows.tolist() for b in MemmapLoader(large, 4, sampler=Endless())] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no fork")
+def test_an_iterator_taken_over_a_fork_is_refused_not_hung(large: MemmapDataset) -> None:
+    import multiprocessing
+
+    loader = MemmapLoader(large, 8, prefetch=1)
+    iterator = iter(loader)
+    next(iterator)
+
+    def child(pipe: Any) -> None:
+        try:
+            next(iterator)
+        except RuntimeError as e:
+            pipe.send(str(e))
+        pipe.send(sum(len(batch) for batch in loader))
+
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,))
+    process.start()
+    assert ours.poll(30)
+    assert "belongs to the process that was forked" in ours.recv()
+    assert ours.poll(30)
+    assert ours.recv() == 40
+    process.join()
+
+
+@pytest.mark.parametrize("change", [{"position": 91}, {"position": -1}, {"epoch": -1}])
+def test_a_state_outside_the_epoch_is_refused(train: MemmapDataset, change: dict[str, int]) -> None:
+    loader = MemmapLoader(train, 4)
+    with pytest.raises(ValueError, match="the state is at epoch"):
+        loader.load_state_dict(loader.state_dict() | change)

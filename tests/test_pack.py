@@ -21,6 +21,7 @@ from PIL import Image
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
 from packer import engine as engines
 from packer import pipeline as pipelines
+from packer import place as places
 from packer.report import Progress
 from packer.verify import verify
 from reader import IncompleteStoreError, MemmapDataset
@@ -88,7 +89,7 @@ def test_the_same_bytes_from_any_number_of_workers_and_start_method(
 
 def test_optional_system_calls_may_be_missing(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack(images, tmp_path / "out", size=32)
-    for name in ("posix_fallocate", "posix_fadvise", "sched_getaffinity", "fdatasync", "pwrite"):
+    for name in ("posix_fallocate", "sched_getaffinity", "fdatasync", "pwrite", "O_NONBLOCK"):
         monkeypatch.delattr(os, name, raising=False)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")  # the workers inherit what was taken away
     pack(images, tmp_path / "bare", size=32)
@@ -166,12 +167,12 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images/a.jpg").write_text("x")
     with pytest.raises(
-        PackError, match="nothing could be packed: all 1 inputs were rejected. For example a.jpg: it is text"
+        PackError, match=r"images could be packed: all 1 inputs were rejected. For example a.jpg: it is text"
     ):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
-    with pytest.raises(PackError, match="nothing could be packed"):
+    with pytest.raises(PackError, match="could be packed"):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -557,3 +558,248 @@ def test_the_manifest_records_what_shaped_the_rows(images: Path, tmp_path: Path)
     assert manifest.options["fit"] == "inside"
     assert manifest.options["resample"] == "lanczos"
     assert manifest.decoders["pillow"]["version"]
+
+
+# -- found by attack and review
+
+
+def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """4 queued tasks of 400 kB one way, results of 1 MB the other: a parent that sends and a worker that answers."""
+    from packer.engine import LocalEngine
+    from packer.fit import Geometry
+    from packer.worker import Job, Task
+
+    (tmp_path / "pixels").touch()
+    job = Job(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), "rgb", False, False, 1000)
+    paths = [f"{'x' * 200}/{n}.jpg" for n in range(2000)]
+    engine = LocalEngine(job, workers=2, timeout=30)
+    try:
+        tasks = (Task(block, block * 2000, paths, [0] * 2000) for block in range(12))
+        begun = time.monotonic()
+
+        def not_for_ever() -> None:
+            assert time.monotonic() - begun < 60, "the engine stands still"
+
+        results = list(engine.run(tasks, 0, ready=not_for_ever))
+    finally:
+        engine.close()
+    assert [result.block for result in results] == list(range(12))
+    assert all(len(result.rejects) == 2000 for result in results)
+
+
+def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) -> None:
+    web = tmp_path / "web"
+    web.mkdir()
+    (web / "manifest.json").write_text('{"name": "my web app"}')
+    for overwrite in (False, True):
+        with pytest.raises(PackError, match="is not empty .* and is no store"):
+            pack(images, web, size=32, overwrite=overwrite)
+    assert store_bytes(web) == {"manifest.json": b'{"name": "my web app"}'}
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(PackError, match=r"also holds notes.txt, which --overwrite would delete"):
+        pack(images, out, size=32, overwrite=True)
+    unfinished = tmp_path / "unfinished"
+    _interrupted(images, unfinished)
+    (unfinished / "thesis.tex").write_text("mine")
+    with pytest.raises(PackError, match="is not empty .*thesis.tex"):
+        pack(images, unfinished, size=32, overwrite=True)
+    assert (unfinished / "thesis.tex").read_text() == "mine"
+
+
+def _interrupted(images: Path, out: Path, **options: Any) -> None:
+    """Leave a pack of which at least 8 inputs are done."""
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, **{"size": 32, "progress": stop, **options})
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_journal_that_lost_a_line_is_never_sealed(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packer.journal import Journal
+
+    original = Journal.append
+
+    def fails_once(self: Journal, *arguments: Any) -> None:
+        monkeypatch.setattr(Journal, "append", original)
+        raise MemoryError("no memory for a line")
+
+    monkeypatch.setattr(Journal, "append", fails_once)
+    with pytest.raises(MemoryError):
+        pack(images, tmp_path / "out", size=32)
+    with pytest.raises(IncompleteStoreError):
+        MemmapDataset(tmp_path / "out")
+    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_on_error_fail_forgets_the_reject_whether_mended_or_not(images: Path, tmp_path: Path) -> None:
+    bad = images / "class1/000.jpg"
+    whole = bad.read_bytes()
+    bad.write_bytes(b"")
+    for resume in (False, True):
+        with pytest.raises(PackError, match=r"class1/000.jpg: the file is empty \(--on-error fail\)"):
+            pack(images, tmp_path / "out", size=32, on_error="fail", resume=resume)
+    bad.write_bytes(whole)
+    report = pack(images, tmp_path / "out", size=32, on_error="fail", resume=True)
+    assert (report.rows, report.rejected) == (24, 0)
+
+
+@pytest.mark.parametrize("fit", ["pad", "inside"])
+def test_padding_of_rgba_is_transparent_and_counted_out(images: Path, tmp_path: Path, fit: str) -> None:
+    pack(images, tmp_path / "out", size=40, fit=fit, channels="rgba")
+    train = MemmapDataset(tmp_path / "out")
+    assert train.manifest.mean[3] == 1
+    y0, x0, y1, x1 = train[0].content.tolist()
+    alpha = train[0].pixels[..., 3]
+    assert alpha[y0:y1, x0:x1].min() == 255
+    assert int(alpha.sum()) == 255 * (y1 - y0) * (x1 - x0)
+
+
+def test_gray_is_the_same_from_both_decoders(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from packer import jpeg
+
+    pack(images, tmp_path / "fast", size=32, channels="gray")
+    monkeypatch.setattr(jpeg, "_load", lambda: None)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    pack(images, tmp_path / "slow", size=32, channels="gray")
+    pixels = "_tensordict/pixels.memmap"
+    assert (tmp_path / "fast" / pixels).read_bytes() == (tmp_path / "slow" / pixels).read_bytes()
+
+
+def test_a_link_to_itself_costs_that_link_alone(images: Path, tmp_path: Path) -> None:
+    (images / "class0/self.jpg").symlink_to("self.jpg")
+    report = pack(images, tmp_path / "out", size=32, max_rejects=1)
+    assert report.rows == 24
+    assert report.reasons == {"it is a symbolic link that leads back to itself": 1}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images/train", classes=2, each=8)
+    make_tree(tmp_path / "images/val", classes=2, each=2)
+    _interrupted(tmp_path / "images", tmp_path / "out")
+    with pytest.raises(PackError, match=rf"pack IMAGES {tmp_path}/out --resume, or start anew with --overwrite"):
+        pack(tmp_path / "images", tmp_path / "out", size=32)
+    report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    assert report.rows == 20
+    assert pack(tmp_path / "images", tmp_path / "out", size=32, resume=True).resumed_from == 20
+
+
+def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    make_tree(tmp_path / "splits/train", classes=2, each=2)
+    with pytest.raises(PackError, match="holds a store; the splits of .* cannot be packed into it"):
+        pack(tmp_path / "splits", tmp_path / "out", size=32)
+    (tmp_path / "splits/val").mkdir()
+    with pytest.raises(ScanError, match="val holds no image. Fill it or remove it"):
+        pack(tmp_path / "splits", tmp_path / "new", size=32)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_finished_store_of_other_inputs_or_classes_is_not_done(images: Path, tmp_path: Path) -> None:
+    (images / "class0/bad.jpg").write_text("x")
+    assert pack(images, tmp_path / "out", size=32, max_rejects=0).too_many_rejects
+    assert pack(images, tmp_path / "out", size=32, max_rejects=0, resume=True).too_many_rejects
+    (images / "class0/bad.jpg").unlink()
+    with pytest.raises(PackError, match="is finished, but from other inputs or classes"):
+        pack(images, tmp_path / "out", size=32, resume=True)
+
+
+def test_a_script_without_a_main_guard_packs_once_also_under_spawn(images: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, packer\n"
+        "print(packer.pack(sys.argv[1], sys.argv[2], size=32, workers=2).rows)\n"
+        "try:\n    packer.pack(sys.argv[1], sys.argv[2] + '2')\nexcept ValueError as e:\n    print('have 8 sizes' in str(e))\n"
+    )
+    environment = os.environ | {"PIXPACK_START_METHOD": "spawn"}
+    command = [sys.executable, script, images, tmp_path / "out"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "24\nTrue\n", "")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "2>&- >&- <&-"])
+def test_closed_standard_streams_cost_nothing(images: Path, tmp_path: Path, closed: str) -> None:
+    command = f"{sys.executable} -m packer {images} {tmp_path}/out --size 32 {closed}"
+    assert subprocess.run(command, shell=True, capture_output=True, timeout=60).returncode == 0
+    assert verify(tmp_path / "out", redecode=24, images=images).problems == []
+
+
+def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=16)
+
+    def killed(new: Path, old: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipelines, "swap", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True)
+    monkeypatch.undo()
+    assert MemmapDataset(out)[0].pixels.shape == (16, 16, 3)
+    assert pack(images, out, size=32, resume=True).resumed_from == 24
+    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_without_renameat2_overwrite_still_replaces(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_exchange", lambda one, other: False)
+    pack(images, tmp_path / "out", size=16)
+    pack(images, tmp_path / "out", size=32, overwrite=True)
+    assert MemmapDataset(tmp_path / "out")[0].pixels.shape == (32, 32, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert pack(images, ".", size=32).rows == 24
+    assert pack(images, ".", size=16, overwrite=True).rows == 24
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    pack(images, tmp_path / "link", size=32, overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert MemmapDataset(tmp_path / "empty")[0].pixels.shape == (32, 32, 3)
+
+
+def test_files_are_opened_as_bytes_and_closed_before_the_scaffold_goes(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Windows needs: O_BINARY on every descriptor, and no open file below .packing when it is removed."""
+    from packer import seal as seals
+
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    still_open: list[str] = []
+    original = seals.shutil.rmtree
+
+    def rmtree(path: Any, *arguments: Any, **options: Any) -> None:
+        if Path(path).name == ".packing":
+            links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if os.path.lexists(link)]
+            still_open.extend(link for link in links if ".packing" in link)
+        original(path, *arguments, **options)
+
+    monkeypatch.setattr(seals.shutil, "rmtree", rmtree)
+    pack(images, tmp_path / "out", size=32)
+    assert still_open == []
+
+
+@pytest.mark.parametrize("size", [(32,), (1, 2, 3), 1.5, ["a", "b"], object()])
+def test_a_size_of_another_kind_is_refused_before_anything_is_made(images: Path, tmp_path: Path, size: Any) -> None:
+    with pytest.raises(OptionsError, match="size is"):
+        pack(images, tmp_path / "out", size=size)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_size_may_be_any_two_whole_numbers(images: Path, tmp_path: Path) -> None:
+    assert pack(images, tmp_path / "out", size=[np.int64(24), 32]).size == (24, 32)  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""OUT on its file system: what may be there already, where a replacement is built, and how it takes the old store's place."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from packer import journal as journals
+from packer.options import OptionsError, PackOptions
+from packer.report import PackError
+from packer.seal import remove_working_folder
+from reader.manifest import MANIFEST, REJECTED, SAMPLES, sync_folder, unfinished_progress
+
+# What a pack may have left in OUT before its journal could be read back.
+OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
+
+
+def check_places(images: Path, out: Path) -> None:
+    """Refuse an OUT that is a file, is IMAGES, or lies inside it; raises OptionsError."""
+    source, target = os.path.realpath(images), os.path.realpath(out)
+    if os.path.lexists(out) and not out.is_dir():
+        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+    if target == source:
+        raise OptionsError(f"OUT {out} is IMAGES itself. Choose a folder outside it.")
+    if Path(source) in Path(target).parents:
+        raise OptionsError(f"OUT {out} lies inside IMAGES {images}. Choose a folder outside it.")
+    if Path(target) in Path(source).parents and (out / MANIFEST).exists():
+        raise OptionsError(f"IMAGES {images} lies inside the store {out}. Choose another OUT.")
+
+
+def check_out(out: Path, target: Path, options: PackOptions) -> None:
+    """Refuse an OUT that is in the way; says how to go on. target is what the user named: OUT or the folder of its splits."""
+    if not out.exists():
+        return
+    try:
+        found = sorted(os.listdir(out))
+    except OSError as e:
+        raise PackError(f"{out} cannot be listed: {e.strerror}.") from None
+    foreign = [name for name in found if name not in OWN_NAMES]
+    is_store = MANIFEST in found and _is_ours(out / MANIFEST)
+    if found and not is_store and (foreign or MANIFEST in found or journals.FOLDER not in found):
+        what = (foreign or found)[0]
+        raise PackError(
+            f"{out} is not empty (it holds {what}) and is no store. Choose another OUT, or an empty folder."
+        )
+    if is_store and options.overwrite:
+        _check_replaceable(out, foreign)
+    elif is_store and not options.resume:
+        raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
+    elif not is_store and journals.has_begun(out) and not options.resume and not options.overwrite:
+        raise PackError(
+            f"{out} is incomplete: its pack was interrupted at {unfinished_progress(out / journals.JOURNAL)}."
+            f" Go on with: pack IMAGES {target} --resume, or start anew with --overwrite."
+        )
+
+
+def _check_replaceable(out: Path, foreign: list[str]) -> None:
+    if foreign:
+        raise PackError(f"{out} also holds {foreign[0]}, which --overwrite would delete. Move it away first.")
+    if os.path.ismount(out):
+        raise PackError(f"{out} is a mount point, which cannot be replaced. Pack into a folder below it.")
+
+
+def replacement(out: Path) -> Path:
+    """Name the folder beside OUT in which --overwrite builds the store that will take its place."""
+    return out.with_name(f".{out.name}.packing")
+
+
+def is_finished(out: Path) -> bool:
+    """Whether OUT holds a store and no pack that replaces it is under way; one that was sealed takes its place now."""
+    beside = replacement(out)
+    if (out / MANIFEST).is_file() and (beside / MANIFEST).is_file() and not (beside / journals.JOURNAL).is_file():
+        remove_working_folder(beside)
+        swap(beside, out)
+    return (out / MANIFEST).is_file() and not (beside / journals.JOURNAL).is_file()
+
+
+def swap(new: Path, old: Path) -> None:
+    """Put a finished store in the place of another; open readers keep the old files.
+
+    In one step where the system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames
+    leaves the new store whole under its working name.
+    """
+    trash = Path(tempfile.mkdtemp(prefix=f".{old.name}.old-", dir=old.parent))
+    if _exchange(new, old):
+        os.rename(new, trash / "store")
+    else:
+        os.rename(old, trash / "store")
+        os.rename(new, old)
+    sync_folder(old.absolute().parent)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _is_ours(manifest: Path) -> bool:
+    """Whether a manifest.json is a store's, damaged perhaps; other programs have files of that name too."""
+    try:
+        with open(manifest, "rb") as file:
+            return b'"format": "pixpack"' in file.read(200)
+    except OSError:
+        return False
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names atomically by renameat2(2); False where that is not to be had."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    at_current_folder, exchange = -100, 2
+    return call(at_current_folder, os.fsencode(one), at_current_folder, os.fsencode(other), exchange) == 0

@@ -1,0 +1,38 @@
+"""Real processes killed: at random moments, and at every call that changes a file. The large series is scripts/crash_test.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "crash_test.py"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="kills by process group and LD_PRELOAD"),
+]
+
+
+def test_packs_killed_at_random_moments_resume_to_the_same_bytes() -> None:
+    result = crash_test("--images", "400", "--kills", "6", "--enumerated-images", "0")
+    assert result["random"]["kills"] == 6
+    assert result["random"]["redone"] == 0
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the shim needs a C compiler")
+def test_a_death_at_every_call_that_changes_a_file_is_survived() -> None:
+    result = crash_test("--kills", "0", "--enumerated-images", "16")
+    # two blocks: folders, lock, journal, allocation, rows, syncs, sealed files, renames, removal
+    assert result["enumerated"]["deaths"] > 30
+
+
+def crash_test(*arguments: str) -> dict[str, dict[str, int]]:
+    done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+    return result
