@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import socket
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ from packer.worker import BINARY, Result
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
 LOCK = f"{FOLDER}/lock"
+
+_HOLDER_TRIES = 20
+_HOLDER_SECONDS = 0.01
 
 
 class JournalError(PackError):
@@ -145,11 +149,13 @@ def _take(descriptor: int) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    try:
-        found = json.loads(os.pread(descriptor, 4096, 0))
-        return f"process {found['pid']} on {found['host']}"
-    except (OSError, ValueError, KeyError, AttributeError):
-        return "another process"
+    """Read who holds a lock; one who has just taken it needs a moment to write its name."""
+    for _ in range(_HOLDER_TRIES):
+        with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
+            found = json.loads(os.pread(descriptor, 4096, 0))
+            return f"process {found['pid']} on {found['host']}"
+        time.sleep(_HOLDER_SECONDS)
+    return "another process"
 
 
 def _encode(line: dict[str, Any]) -> bytes:

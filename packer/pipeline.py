@@ -167,12 +167,16 @@ class _Pack:
         created = self._make_folder()
         try:
             lock = journals.Lock(self._out)
+        except FileNotFoundError:
+            raise PackError(
+                f"{self._final} was finished by another pack just now. Look at it: pack info {self._final}"
+            ) from None
         except OSError as e:
             raise self._write_error(e) from None
         try:
             if not self._replaces:
                 # another pack may have finished between the first look and the lock
-                check_out(self._out, self._out, self._options)
+                check_out(self._out, self._out, self._options, is_held=True)
             report = self._run_locked(started, lock)
         except _NothingPacked as e:
             self._remove(created)

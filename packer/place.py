@@ -31,8 +31,16 @@ def check_places(images: Path, out: Path) -> None:
         raise OptionsError(f"IMAGES {images} lies inside the store {out}. Choose another OUT.")
 
 
-def check_out(out: Path, target: Path, options: PackOptions) -> None:
-    """Refuse an OUT that is in the way; says how to go on. target is what the user named: OUT or the folder of its splits."""
+def check_out(out: Path, target: Path, options: PackOptions, *, is_held: bool = False) -> None:
+    """Refuse an OUT that is in the way; says how to go on.
+
+    Args:
+        target: what the user named: OUT, or the folder of its splits.
+        is_held: whether this process holds OUT's lock already.
+
+    Raises:
+        PackError: LockedError where another process is packing to OUT just now.
+    """
     if not out.exists():
         return
     try:
@@ -51,6 +59,8 @@ def check_out(out: Path, target: Path, options: PackOptions) -> None:
     elif is_store and not options.resume:
         raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
     elif not is_store and journals.has_begun(out) and not options.resume and not options.overwrite:
+        if not is_held:
+            journals.Lock(out).close()
         raise PackError(
             f"{out} is incomplete: its pack was interrupted at {unfinished_progress(out / journals.JOURNAL)}."
             f" Go on with: pack IMAGES {target} --resume, or start anew with --overwrite."

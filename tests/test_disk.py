@@ -1,0 +1,112 @@
+"""Full disks and contended ones, on a real small file system: a clean error with the missing bytes, and a way to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import make_tree, store_bytes
+
+PACK = [sys.executable, "-m", "packer"]
+# 24 rows of 64 x 64 x 3
+NEED = 24 * 64 * 64 * 3
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty tmpfs, to be mounted with a size by `resize`; skipped where this user may not mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"this user may not mount a tmpfs: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def resize(disk: Path, size_bytes: int) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size_bytes // 1024 + 1}k", disk], check=True)
+
+
+@pytest.mark.parametrize("share", [5, 25, 50, 75, 95, 99])
+def test_a_disk_too_small_is_told_before_decoding_and_the_pack_goes_on(disk: Path, tmp_path: Path, share: int) -> None:
+    images = make_tree(tmp_path / "images")
+    command = [*PACK, str(images), str(disk / "out"), "--size", "64", "--json"]
+    resize(disk, NEED * share // 100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 28, done.stderr
+    match = re.search(r"pixels.memmap needs (\d+) more bytes, its disk has (\d+) free: (\d+) are missing", done.stderr)
+    assert match, done.stderr
+    needed, free, missing = map(int, match.groups())
+    assert missing == needed - free
+    assert done.stderr.count("\n") == 1
+    resize(disk, 4 * NEED)
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    subprocess.run([*PACK, str(images), str(tmp_path / "whole"), "--size", "64", "--quiet"], check=True)
+    assert store_bytes(disk / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Path, tmp_path: Path) -> None:
+    """The rows' space is taken up front; what is written at the end still needs some, and finds none."""
+    images = make_tree(tmp_path / "images")
+    resize(disk, NEED + 200 * 1024)
+    filler = (
+        "import os, sys; sys.path.insert(0, '.')\n"
+        "from packer.report import Progress\nfrom packer.cli import run\nimport packer.cli, packer.pipeline\n"
+        "original = packer.pipeline.allocate\n"
+        "def allocate(*a):\n    original(*a)\n"
+        f"    with open({str(disk / 'filler')!r}, 'wb', buffering=0) as f:\n"
+        "        try:\n            while True: f.write(bytes(4096))\n        except OSError: pass\n"
+        "packer.pipeline.allocate = allocate\nsys.exit(run(sys.argv[1:]))\n"
+    )
+    arguments = [str(images), str(disk / "out"), "--size", "64", "--json"]
+    done = subprocess.run([sys.executable, "-c", filler, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 28, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (disk / "out/manifest.json").exists()
+    (disk / "filler").unlink()
+    done = subprocess.run([*PACK, *arguments, "--resume"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    subprocess.run([*PACK, str(images), str(tmp_path / "whole"), "--size", "64", "--quiet"], check=True)
+    assert store_bytes(disk / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_of_two_packs_to_one_out_one_wins_and_the_other_says_who_holds_it(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=20, size=(300, 200))
+    whole = tmp_path / "whole"
+    subprocess.run([*PACK, str(images), str(whole), "--size", "64", "--quiet"], check=True)
+    for race in range(8):
+        out = tmp_path / f"out{race}"
+        command = [*PACK, str(images), str(out), "--size", "64", "--quiet", "--workers", "1"]
+        packs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        begun = time.monotonic()
+        codes, errors = [], []
+        for process in packs:
+            _, error = process.communicate(timeout=60)
+            codes.append(process.returncode)
+            errors.append(error)
+        assert sorted(codes) == [0, 1], (errors, time.monotonic() - begun)
+        loser = errors[codes.index(1)]
+        # the loser came while the winner worked, or when it was done
+        assert re.search(
+            rf"is being packed by process \d+ on {os.uname().nodename}|already holds a store|finished by another pack",
+            loser,
+        ), loser
+        assert store_bytes(out) == store_bytes(whole)
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=2)
+    (tmp_path / "out/.packing").mkdir(parents=True)
+    (tmp_path / "out/.packing/lock").write_text(json.dumps({"pid": 1, "host": os.uname().nodename}))
+    subprocess.run([*PACK, str(images), str(tmp_path / "out"), "--size", "64", "--quiet"], check=True)
