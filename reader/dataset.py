@@ -70,6 +70,7 @@ class MemmapDataset(Dataset[Any]):
     def _open(self) -> None:
         self.manifest, self.store = open_store(self.path)
         self._blocks: tuple[list[int], list[Any]] | None = None
+        self._lists: dict[str, list[Any]] = {}
 
     def __len__(self) -> int:
         return self.manifest.rows if self._rows is None else len(self._rows)
@@ -80,7 +81,7 @@ class MemmapDataset(Dataset[Any]):
         return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {k: v for k, v in self.__dict__.items() if k not in ("manifest", "store", "_blocks")}
+        state = {k: v for k, v in self.__dict__.items() if k not in ("manifest", "store", "_blocks", "_lists")}
         return state | {"digest": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -133,15 +134,19 @@ class MemmapDataset(Dataset[Any]):
     @property
     def targets(self) -> list[Any]:
         """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
-        targets = self.store.targets
-        return (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()
+        if "targets" not in self._lists:
+            targets = self.store.targets
+            self._lists["targets"] = (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()
+        return self._lists["targets"]
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
         """(path, target) of each row; paths are relative to the packed folder."""
-        paths = [line["path"] for line in read_json_lines(self.path / SAMPLES)]
-        rows = range(len(paths)) if self._rows is None else self._rows.tolist()
-        return list(zip((paths[row] for row in rows), self.targets, strict=True))
+        if "samples" not in self._lists:
+            paths = [line["path"] for line in read_json_lines(self.path / SAMPLES)]
+            rows = range(len(paths)) if self._rows is None else self._rows.tolist()
+            self._lists["samples"] = list(zip((paths[row] for row in rows), self.targets, strict=True))
+        return self._lists["samples"]
 
     imgs = samples
 
@@ -165,6 +170,7 @@ class MemmapDataset(Dataset[Any]):
         """Return a dataset of these rows, in this order; a boolean mask keeps the rows that are True."""
         part = object.__new__(MemmapDataset)
         part.__dict__.update(self.__dict__)
+        part._lists = {}
         positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self._positions(rows)
         part._rows = np.ascontiguousarray(self.store_rows(positions))
         return part

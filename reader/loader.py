@@ -64,7 +64,7 @@ class MemmapLoader:
         prefetch: batches gathered ahead; 0 gathers in the caller's thread.
         rank, world_size: default to torch.distributed's where that is initialised, else 0 and 1.
         residency: where rows are read from: "cache" (the mapped file), "ram" (a copy in memory), "auto".
-        as_tuple: give (images uint8[B, C, H, W], targets) instead of an ImageBatch.
+        as_tuple: give (images uint8[B, C, H, W], targets) instead of an ImageBatch, as a dataset with as_tuple does.
 
     A batch is a copy that belongs to the caller: kept, it is never overwritten; dropped, its memory is reused. Each `iter`
     starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several threads at once.
@@ -98,6 +98,10 @@ class MemmapLoader:
     ) -> None:
         if not isinstance(dataset, MemmapDataset):
             raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
+        if dataset.transform is not None or dataset.target_transform is not None:
+            raise ValueError(
+                "the dataset has a transform of samples, which this loader does not call: give it transform= instead."
+            )
         if not isinstance(prefetch, int) or prefetch < 0:
             raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
         if not isinstance(seed, int):
@@ -109,7 +113,7 @@ class MemmapLoader:
         self.seed = int(seed)
         self.transform = transform
         self.prefetch = prefetch
-        self.as_tuple = as_tuple
+        self.as_tuple = as_tuple or dataset.as_tuple
         self.device = _checked_device(device)
         self.sampler = sampler
         self.order = _checked_shuffle(shuffle, dataset)

@@ -63,6 +63,7 @@ def test_it_has_what_image_folder_has(train: MemmapDataset) -> None:
     assert train.targets == [0] * 30 + [1] * 30 + [2] * 30
     assert train.samples[31] == ("class1/001.jpg", 1)
     assert train.imgs == train.samples
+    assert train.samples is train.samples  # read once, so that a loop over samples[i] is no loop over the file
     assert train.source(31)["path"] == "class1/001.jpg"
     assert train.source(-1) == json.loads((train.path / "samples.jsonl").read_text().splitlines()[-1])
     assert train.manifest.rows == len(train) == 90
@@ -74,6 +75,7 @@ def test_a_subset_keeps_store_rows(train: MemmapDataset) -> None:
     part = train.subset([40, 2, 7]).subset([2, 0])
     assert len(part) == 2
     assert part[[0, 1]].rows.tolist() == [7, 40]
+    assert train.targets[:1] == [0]
     assert part.targets == [0, 1]
     assert part.samples[1] == train.samples[40]
     assert part.source(1)["path"] == train.samples[40][0]

@@ -432,3 +432,11 @@ def test_a_state_outside_the_epoch_is_refused(train: MemmapDataset, change: dict
     loader = MemmapLoader(train, 4)
     with pytest.raises(ValueError, match="the state is at epoch"):
         loader.load_state_dict(loader.state_dict() | change)
+
+
+def test_what_the_dataset_says_is_heeded_or_refused(shared_store: Path) -> None:
+    pairs = MemmapDataset(shared_store, as_tuple=True)
+    images, targets = next(iter(MemmapLoader(pairs, 4)))
+    assert (images.shape, targets.shape) == ((4, 3, 32, 32), (4,))
+    with pytest.raises(ValueError, match="the dataset has a transform of samples"):
+        MemmapLoader(MemmapDataset(shared_store, transform=lambda batch: batch), 4)
