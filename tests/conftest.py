@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if os.environ.get("REQUIRE_CUDA") == "1":
                 pytest.fail("REQUIRE_CUDA=1, but torch sees no CUDA device")
             pytest.skip("no CUDA device")
+
+
+def torchvision_or_skip() -> Any:
+    """Return torchvision, from the folder where scripts/test puts it; skips where it cannot be imported.
+
+    Beside a CPU torch its C part is missing: shared/tools/torchvision_shim.py, where it exists, lets the rest import.
+    """
+    folders = [os.environ.get("PIXPACK_TORCHVISION", ""), str(SHARED / "tools")]
+    sys.path[:0] = folders
+    try:
+        if (SHARED / "tools/torchvision_shim.py").exists():
+            import torchvision_shim  # noqa: F401
+        import torchvision.datasets
+        import torchvision.transforms.v2
+    except (ImportError, RuntimeError) as e:
+        pytest.skip(f"torchvision cannot be imported here: {e}")
+    finally:
+        del sys.path[: len(folders)]
+    return torchvision
 
 
 def devices() -> list[Any]:

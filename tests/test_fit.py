@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
-from conftest import SHARED, photo
+from conftest import photo, torchvision_or_skip
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -43,15 +41,7 @@ def test_crop_is_resize_then_centre_crop_bit_for_bit(size: tuple[int, int], frac
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_crop_is_torchvisions(size: tuple[int, int]) -> None:
-    sys.path.insert(0, str(SHARED / "tools"))
-    try:
-        if (SHARED / "tools/torchvision_shim.py").exists():
-            import torchvision_shim  # noqa: F401
-        from torchvision.transforms import v2
-    except (ImportError, RuntimeError) as e:
-        pytest.skip(f"torchvision cannot be imported here: {e}")
-    finally:
-        sys.path.remove(str(SHARED / "tools"))
+    v2 = torchvision_or_skip().transforms.v2
     image = photo(*size, seed=2)
     expected = v2.Compose([v2.Resize(109), v2.CenterCrop(96)])(image)
     geometry = Geometry(96, 96, "crop", 96 / 109)

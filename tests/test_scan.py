@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SHARED, make_tree
+from conftest import make_tree, torchvision_or_skip
 
 from packer.scan import ScanError, load_classes, scan
 
@@ -18,20 +17,6 @@ def touch(root: Path, *names: str) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"x")
     return root
-
-
-def image_folder() -> Any:
-    """Return torchvision's ImageFolder, or skip: its CPU build cannot be installed everywhere."""
-    sys.path.insert(0, str(SHARED / "tools"))
-    try:
-        if (SHARED / "tools/torchvision_shim.py").exists():
-            import torchvision_shim  # noqa: F401
-        from torchvision.datasets import ImageFolder
-    except (ImportError, RuntimeError) as e:
-        pytest.skip(f"torchvision cannot be imported here: {e}")
-    finally:
-        sys.path.remove(str(SHARED / "tools"))
-    return ImageFolder
 
 
 ODD_NAMES = (
@@ -52,7 +37,7 @@ ODD_NAMES = (
 
 
 def test_classes_order_and_targets_are_image_folders(tmp_path: Path) -> None:
-    reference = image_folder()(str(touch(tmp_path, *ODD_NAMES)))
+    reference = torchvision_or_skip().datasets.ImageFolder(str(touch(tmp_path, *ODD_NAMES)))
     inputs = scan(tmp_path)[""]
     assert list(inputs.classes) == reference.classes
     assert [str(tmp_path / path) for path in inputs.paths] == [path for path, _ in reference.samples]
