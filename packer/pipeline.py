@@ -175,8 +175,7 @@ class _Pack:
             raise self._write_error(e) from None
         try:
             if not self._replaces:
-                # another pack may have finished between the first look and the lock
-                check_out(self._out, self._out, self._options, is_held=True)
+                self._look_again()
             report = self._run_locked(started, lock)
         except _NothingPacked as e:
             self._remove(created)
@@ -188,6 +187,15 @@ class _Pack:
         finally:
             lock.close()
         return report
+
+    def _look_again(self) -> None:
+        """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it."""
+        try:
+            check_out(self._out, self._out, self._options, is_held=True)
+        except PackError:
+            if (self._out / MANIFEST).exists():
+                remove_working_folder(self._out)
+            raise
 
     def _run_locked(self, started: float, lock: journals.Lock) -> PackReport:
         header = self._header()

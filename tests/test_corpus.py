@@ -60,12 +60,13 @@ def test_every_file_comes_out_as_expected(row: dict[str, str], corpus: Path) -> 
         with pytest.raises(DecodeError, match="it is a symbolic link to a file that does not exist"):
             read_source(path)
         return
-    begun = time.monotonic()
+    # this process's own time: a machine that does other work as well must not fail it
+    begun = time.process_time()
     try:
         found: Any = _decoded(path)
     except DecodeError as e:
         found = str(e)
-    seconds = time.monotonic() - begun
+    seconds = time.process_time() - begun
     assert seconds < (2 if row["expected"].startswith("decoded") else 0.5)
     if row["expected"].startswith("decoded"):
         if row["path"] in LIBTIFF and isinstance(found, str):

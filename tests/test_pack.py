@@ -341,7 +341,8 @@ def test_a_signal_ends_the_command_at_once_and_leaves_no_process(tmp_path: Path,
     begun = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
-    assert time.monotonic() - begun < 2
+    # it takes 0.06 s; the rest is for machines that do other work as well
+    assert time.monotonic() - begun < 10
     assert process.returncode == code
     assert "Traceback" not in errors
     if number != signal.SIGKILL:
