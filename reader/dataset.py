@@ -244,7 +244,9 @@ class MemmapDataset(Dataset[Any]):
         return batch
 
     def _gather(self, positions: Rows) -> ImageBatch:
-        return gather_batch(self.store, self.store_rows(positions))
+        rows = self.store_rows(positions)
+        pixels = _fresh((len(rows), *self.store.pixels.shape[1:]))
+        return batch_of(self.store, rows, gather(self.store.pixels, rows, pixels))
 
     def _present(self, batch: ImageBatch, *, single: bool = False) -> Any:
         if not self.as_tuple:
@@ -259,13 +261,11 @@ class MemmapDataset(Dataset[Any]):
         )
 
 
-def gather_batch(store: ImageBatch, rows: Rows, pixels: torch.Tensor | None = None) -> ImageBatch:
-    """Copy rows of a store into one ImageBatch; pixels go into the given uint8[B, H, W, C], else into fresh memory."""
+def batch_of(store: ImageBatch, rows: Rows, pixels: torch.Tensor) -> ImageBatch:
+    """Make the batch of these rows of a store around their pixels, uint8[B, H, W, C]; what else it has is gathered."""
     index = torch.from_numpy(rows)
-    if pixels is None:
-        pixels = _fresh((len(rows), *store.pixels.shape[1:]))
     return ImageBatch(
-        pixels=gather(store.pixels, rows, pixels),
+        pixels=pixels,
         targets=store.targets.index_select(0, index),
         content=None if store.content is None else store.content.index_select(0, index),
         extras=None if store.extras is None else store.extras[index],

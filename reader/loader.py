@@ -7,10 +7,8 @@ the transform. Nothing else is shared but the queue in `Feed`.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,10 +19,13 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
+from reader import residency as residencies
+from reader.ahead import ReadAhead, read_all
 from reader.buffers import BufferPool, gather
-from reader.dataset import MemmapDataset, gather_batch
+from reader.dataset import MemmapDataset, batch_of
 from reader.feed import Feed
-from reader.order import BlockOrder, Cut, Rows, drawn, permuted, wrap
+from reader.manifest import PIXELS
+from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 from reader.store import ImageBatch
 from reader.transfer import CudaCopier, DeviceBatch
 from reader.transforms import in_epoch
@@ -42,6 +43,10 @@ _BLOCK_BYTES = 8 << 20
 _WINDOW_BLOCKS = 32
 # Positions of the order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
 _ORDER_CHUNK = 1 << 16
+# Read ahead from a disk at a time, twice in memory: a whole window of shuffle="block"; less where memory is short.
+_AHEAD_BYTES = _WINDOW_BLOCKS * _BLOCK_BYTES
+_AHEAD_SHARE = 1 / 16
+_NO_WINDOW = 1 << 62
 
 
 class MemmapLoader:
@@ -63,7 +68,10 @@ class MemmapLoader:
             the background thread, on CUDA in the caller's, on its stream.
         prefetch: batches gathered ahead; 0 gathers in the caller's thread.
         rank, world_size: default to torch.distributed's where that is initialised, else 0 and 1.
-        residency: where rows are read from: "cache" (the mapped file), "ram" (a copy in memory), "auto".
+        residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
+            cache reads it as "disk" does. "ram": a copy in this process, in huge pages. "disk": large reads ahead in the
+            epoch's order, for stores larger than memory; shuffle "block" makes them sequential. "auto" chooses by free
+            memory (cgroup included), what is cached and the file system; the log says which and why.
         as_tuple: give (images uint8[B, C, H, W], targets) instead of an ImageBatch, as a dataset with as_tuple does.
 
     A batch is a copy that belongs to the caller: kept, it is never overwritten; dropped, its memory is reused. Each `iter`
@@ -122,9 +130,10 @@ class MemmapLoader:
         self._cumulative = None if weights is None else _checked_weights(weights, len(dataset))
         rank, world_size = _checked_ranks(rank, world_size)
         self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
-        self.residency, reason = _choose_residency(residency, dataset)
-        _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, self.residency, reason)
-        self._store = _resident(dataset, self.residency)
+        chosen = residencies.choose(residency, dataset.path / PIXELS, dataset.store.pixels.nbytes)
+        _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
+        self.residency = chosen.name
+        self._store = _copied(dataset) if chosen.name == "ram" else dataset.store
         self._next = (0, 0)
         self._sampling: Iterator[Any] = iter(())
         self._progress = _Progress(0, 0, finished=True)
@@ -210,8 +219,8 @@ class MemmapLoader:
 
     # -- for _Iteration
 
-    def plan(self, epoch: int, position: int) -> Iterator[tuple[list[Rows], list[int]]]:
-        """Yield groups of batches: the store rows of each, and the global position after each."""
+    def plan(self, epoch: int, position: int) -> Iterator[Steps]:
+        """Yield the steps from a global position on, in groups."""
         if self.sampler is not None:
             yield from self._sampled(self._sampling, position)
             return
@@ -219,16 +228,33 @@ class MemmapLoader:
         group = max(1, _GROUP_BYTES // max(1, self.dataset.manifest.row_bytes * self.batch_size))
         left = self.cut.steps(position) if len(self.dataset) else 0
         while left:
-            batches, positions = [], []
+            steps = Steps([], [], [])
             for _ in range(min(group, left)):
                 start, stop = self.cut.span(position)
-                batches.append(self.dataset.store_rows(wrap(rows_at, self.cut.count, start, stop)))
+                steps.batches.append(self.dataset.store_rows(wrap(rows_at, self.cut.count, start, stop)))
                 position = self.cut.next_position(position)
-                positions.append(position)
-            left -= len(batches)
-            yield batches, positions
+                steps.starts.append(start)
+                steps.positions.append(position)
+            left -= len(steps.batches)
+            yield steps
 
-    def host_batches(self, groups: list[Rows]) -> list[ImageBatch]:
+    def read_ahead(self, epoch: int, steps: Iterator[Steps]) -> ReadAhead | None:
+        """Read the steps' rows ahead from the disk, or return None: they are gathered from memory."""
+        path, pixels = self.dataset.path / PIXELS, self.dataset.store.pixels
+        if self.residency == "ram" or (self.residency == "cache" and not residencies.is_cold(path, pixels.nbytes)):
+            return None
+        room, row_bytes = residencies.available_bytes(), self.dataset.manifest.row_bytes
+        _log.info("%s: epoch %d reads ahead from the disk", self.dataset.path, epoch)
+        return ReadAhead(
+            path,
+            row_bytes,
+            steps,
+            chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // row_bytes,
+            window_end=self._block_order(epoch).window_end if self.order == "block" else lambda _: _NO_WINDOW,
+            forget=pixels.nbytes > room,
+        )
+
+    def host_batches(self, groups: list[Rows], ahead: ReadAhead | None) -> list[ImageBatch]:
         """Gather a group of batches into one leased buffer and cut it."""
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         shape = self._store.pixels.shape[1:]
@@ -236,7 +262,11 @@ class MemmapLoader:
         pool = self._buffers(need)
         pixels = pool.lease()[:need].view(len(rows), *shape)
         with record_function("pixpack.gather"):
-            batch = gather_batch(self._store, rows, pixels)
+            if ahead is None:
+                gather(self._store.pixels, rows, pixels)
+            else:
+                ahead.take(pixels)
+            batch = batch_of(self._store, rows, pixels)
         return [batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups]))
 
     def _buffers(self, need: int) -> BufferPool:
@@ -253,11 +283,14 @@ class MemmapLoader:
         if self.order == "full":
             return lambda start, stop: permuted(count, start, stop, seed=self.seed, epoch=epoch)
         if self.order == "block":
-            block = max(1, _BLOCK_BYTES // self.dataset.manifest.row_bytes)
-            return BlockOrder(count, block, _WINDOW_BLOCKS, seed=self.seed, epoch=epoch).rows
+            return self._block_order(epoch).rows
         return lambda start, stop: np.arange(start, stop, dtype=np.int64)
 
-    def _sampled(self, items: Iterator[Any], position: int) -> Iterator[tuple[list[Rows], list[int]]]:
+    def _block_order(self, epoch: int) -> BlockOrder:
+        block = max(1, _BLOCK_BYTES // self.dataset.manifest.row_bytes)
+        return BlockOrder(self.cut.count, block, _WINDOW_BLOCKS, seed=self.seed, epoch=epoch)
+
+    def _sampled(self, items: Iterator[Any], position: int) -> Iterator[Steps]:
         """Follow a torch Sampler; a resumed epoch skips what was taken, since only the sampler knows its order."""
         taken, rows = 0, []
         for item in items:
@@ -265,10 +298,10 @@ class MemmapLoader:
             if isinstance(item, list | tuple) or len(rows) == self.batch_size:
                 taken += len(rows)
                 if taken > position:
-                    yield [self.dataset.store_rows(self.dataset._positions(rows))], [taken]
+                    yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken])
                 rows = []
         if rows and not self.cut.drop_last:
-            yield [self.dataset.store_rows(self.dataset._positions(rows))], [taken + len(rows)]
+            yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken + len(rows)])
 
 
 @dataclass
@@ -319,20 +352,24 @@ def _produce(loader: MemmapLoader, epoch: int, position: int) -> Iterator[list[t
     needed is in use.
     """
     copier = CudaCopier(loader.device, depth=loader.prefetch) if loader.device.type == "cuda" else None
+    plan = loader.plan(epoch, position)
+    ahead = loader.read_ahead(epoch, plan)
     made: list[Any] = []
     try:
-        for groups, positions in loader.plan(epoch, position):
+        for steps in plan if ahead is None else ahead:
             try:
-                for batch in loader.host_batches(groups):
+                for batch in loader.host_batches(steps.batches, ahead):
                     made.append(copier.send(batch) if copier is not None else _finish(loader, batch, epoch))
             except Exception:
                 # a transform that raises does not take the batches before it along
                 if made:
-                    yield _emptied(made, positions)
+                    yield _emptied(made, steps.positions)
                 raise
             del batch
-            yield _emptied(made, positions)
+            yield _emptied(made, steps.positions)
     finally:
+        if ahead is not None:
+            ahead.close()
         if copier is not None:
             copier.drain()
 
@@ -413,31 +450,18 @@ def _checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return 0, 1
 
 
-def _choose_residency(residency: str, dataset: MemmapDataset) -> tuple[str, str]:
-    if residency == "auto":
-        return "cache", "the mapped file, shared with every process that reads it"
-    if residency not in ("cache", "ram"):
-        raise ValueError(f"residency is {residency!r}, expected 'auto', 'cache' or 'ram'.")
-    return residency, "as asked"
-
-
-def _resident(dataset: MemmapDataset, residency: str) -> ImageBatch:
-    """Return the store to gather from; "ram" copies it into memory that may use huge pages."""
-    if residency != "ram":
-        return dataset.store
-    store = dataset.store
-    pixels = torch.from_numpy(np.empty(tuple(store.pixels.shape), np.uint8))
-    copied = gather(store.pixels, np.arange(len(pixels)), pixels)
-    return ImageBatch(copied, store.targets, store.content, store.extras, batch_size=store.batch_size)
+def _copied(dataset: MemmapDataset) -> ImageBatch:
+    """Copy the store's pixels into memory that may use huge pages; the rest stays mapped."""
+    store, row_bytes = dataset.store, dataset.manifest.row_bytes
+    if not residencies.can_read_ahead():
+        pixels = store.pixels.clone()
+    else:
+        forget = 2 * store.pixels.nbytes > residencies.available_bytes()
+        pixels = read_all(dataset.path / PIXELS, row_bytes, len(store.pixels), forget=forget).view(store.pixels.shape)
+    return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
 
 
 def _fits_in_memory(dataset: MemmapDataset) -> bool:
     """Say whether the pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since every
     rank of a cluster of equal machines must come to the same answer."""
-    limits = [math.inf]
-    with contextlib.suppress(OSError, StopIteration), open("/proc/meminfo") as lines:
-        limits.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal")))
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{name}") as file:
-            limits.append(int(file.read()))
-    return dataset.manifest.rows * dataset.manifest.row_bytes < 0.7 * min(limits)
+    return dataset.store.pixels.nbytes < 0.7 * residencies.memory_bytes()

@@ -24,6 +24,15 @@ class OrderError(ValueError):
     """An order cannot be built from these numbers."""
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Some steps of a plan: the store rows of each batch, the global position of its first row, and that after the step."""
+
+    batches: list[Rows]
+    starts: list[int]
+    positions: list[int]
+
+
 def permuted(count: int, start: int, stop: int, *, seed: int, epoch: int = 0, part: int = 0) -> Rows:
     """Return positions [start, stop) of a permutation of range(count) fixed by (seed, epoch, part).
 
@@ -80,6 +89,13 @@ class BlockOrder:
             pieces.append(rows[start - first : stop - first])
             start += len(pieces[-1])
         return np.concatenate(pieces)
+
+    def window_end(self, position: int) -> int:
+        """Return where the window that holds a position ends; positions go on behind count as the next epoch's do."""
+        passes, inside = divmod(position, self._count)
+        block = int(np.searchsorted(self._bounds, inside, side="right")) - 1
+        last = min((block // self._window + 1) * self._window, len(self._bounds) - 1)
+        return passes * self._count + int(self._bounds[last])
 
     def _window_rows(self, window: int) -> Rows:
         starts = self._order[window * self._window : (window + 1) * self._window] * self._block

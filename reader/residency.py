@@ -1,0 +1,183 @@
+"""Where the rows of a store are read from, and why: measures memory, page cache and file system; reads no pixel.
+
+"cache" is the mapped file, "ram" a copy of the store in this process, "disk" large reads ahead of their use that leave
+nothing to page faults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+RESIDENCIES = ("auto", "cache", "ram", "disk")
+
+# Of free memory, what a store may take as page cache: the rest is the training program's.
+_CACHE_SHARE = 0.8
+# A copy stays for as long as the loader lives.
+_COPY_SHARE = 0.5
+# A share of pages below this is a cold store.
+_WARM = 0.95
+# Pages looked at: the share is then known to about 6 %.
+_PROBES = 256
+# Smaller stores are warm after a few page faults.
+_SMALL_BYTES = 32 << 20
+
+_MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
+_NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "ceph",
+    "lustre",
+    "glusterfs",
+    "afs",
+    "beegfs",
+    "gpfs",
+)
+
+
+@dataclass(frozen=True)
+class Residency:
+    """A choice and its reason, for the log."""
+
+    name: str
+    reason: str
+
+
+def choose(asked: str, path: Path, size_bytes: int) -> Residency:
+    """Settle where a file of rows is read from.
+
+    Raises:
+        ValueError: there is no such residency, or the file does not fit where it is asked for.
+    """
+    if asked not in RESIDENCIES:
+        raise ValueError(f"residency is {asked!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
+    if asked == "disk" and not can_read_ahead():
+        raise ValueError("residency 'disk' needs os.preadv, which this system has not. Use 'cache' or 'ram'.")
+    if asked == "ram" and size_bytes > (room := available_bytes()):
+        raise ValueError(
+            f"residency 'ram' needs {_gb(size_bytes)}, but {_gb(room)} of memory are free. Use 'disk', or leave it to 'auto'."
+        )
+    return _chosen(path, size_bytes) if asked == "auto" else Residency(asked, "as asked")
+
+
+def _chosen(path: Path, size_bytes: int) -> Residency:
+    kind = file_system(path)
+    if kind in _MEMORY_FILE_SYSTEMS:
+        return Residency("cache", f"{kind} is memory itself")
+    room, cached = available_bytes(), cached_share(path)
+    size = f"{_gb(size_bytes)} of rows, {_gb(room)} of memory free"
+    if is_network(kind) and cached < _WARM and size_bytes <= room * _COPY_SHARE:
+        return Residency("ram", f"{size}, and {kind} is a network file system")
+    if size_bytes <= room * _CACHE_SHARE or not can_read_ahead():
+        return Residency("cache", f"{size}, {cached:.0%} of them in the page cache on {kind}")
+    return Residency("disk", f"{size}: they do not fit; {kind}")
+
+
+def is_cold(path: Path, size_bytes: int) -> bool:
+    """Say whether reading the mapped file would mostly wait for page faults."""
+    return size_bytes > _SMALL_BYTES and can_read_ahead() and cached_share(path) < _WARM
+
+
+def can_read_ahead() -> bool:
+    """Say whether this system reads at an offset into given memory."""
+    return hasattr(os, "preadv")
+
+
+def is_network(kind: str) -> bool:
+    """Say whether a type of file system lies behind a network; FUSE usually does."""
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse")
+
+
+def cached_share(path: Path) -> float:
+    """Estimate the share of a file that is in the page cache, 0..1; 1 where the system does not tell.
+
+    Asks for bytes that can be had without waiting. mincore would tell it too, but not to who may only read the file.
+    """
+    if not hasattr(os, "RWF_NOWAIT"):
+        return 1.0
+    byte, hits = bytearray(1), 0
+    with open(path, "rb", buffering=0) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes == 0:
+            return 1.0
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbours
+        draw = random.Random(0).randrange
+        for _ in range(_PROBES):
+            try:
+                hits += os.preadv(file.fileno(), [byte], draw(size_bytes), os.RWF_NOWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:  # a file system without it
+                return 1.0
+    return hits / _PROBES
+
+
+def file_system(path: Path) -> str:
+    """Name the type of the file system that holds path: "ext4", "nfs4"; "unknown" where the system does not tell."""
+    real, found = os.path.realpath(path), (0, "unknown")
+    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            _, mount, kind, *_ = line.split(" ")
+            mount = mount.replace("\\040", " ").rstrip("/")
+            # a later mount on the same folder hides the earlier one
+            if (real == mount or real.startswith(mount + "/")) and len(mount) >= found[0]:
+                found = len(mount), kind
+    return found[1]
+
+
+def memory_bytes() -> int:
+    """Return the memory that this machine, or the cgroup around this process, has: the same at any time."""
+    return min([_meminfo("MemTotal"), *(limit for limit, _ in _cgroups())])
+
+
+def available_bytes() -> int:
+    """Return the memory that can be had now without swapping: free, or page cache of others; the cgroup's limit included."""
+    return max(0, min([_meminfo("MemAvailable"), *(free for _, free in _cgroups())]))
+
+
+def _meminfo(name: str) -> int:
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def _cgroups() -> Iterator[tuple[int, int]]:
+    """Yield (limit, free bytes) of each memory cgroup around this process, versions 1 and 2; page cache counts as free."""
+    for folder, limit_file, usage_file in _cgroup_folders():
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((folder / limit_file).read_text())  # "max": no limit
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cached = [stat.get(f"total_{name}", stat.get(name, "0")) for name in ("active_file", "inactive_file")]
+            yield limit, limit - int((folder / usage_file).read_text()) + sum(map(int, cached))
+
+
+def _cgroup_folders() -> Iterator[tuple[Path, str, str]]:
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root, names = Path("/sys/fs/cgroup/memory"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        inner = root / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            if folder.is_relative_to(root):
+                yield folder, *names
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB"
