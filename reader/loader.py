@@ -20,12 +20,13 @@ import torch
 from torch.profiler import record_function
 
 from reader import residency as residencies
-from reader.ahead import ReadAhead, read_all
+from reader.ahead import ReadAhead
 from reader.buffers import BufferPool, gather
 from reader.dataset import MemmapDataset, batch_of
 from reader.feed import Feed
 from reader.manifest import PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
+from reader.rawfile import read_all
 from reader.store import ImageBatch
 from reader.transfer import CudaCopier, DeviceBatch
 from reader.transforms import in_epoch
@@ -251,7 +252,7 @@ class MemmapLoader:
             steps,
             chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // row_bytes,
             window_end=self._block_order(epoch).window_end if self.order == "block" else lambda _: _NO_WINDOW,
-            forget=pixels.nbytes > room,
+            past_cache=self.residency == "disk",
         )
 
     def host_batches(self, groups: list[Rows], ahead: ReadAhead | None) -> list[ImageBatch]:
@@ -456,8 +457,9 @@ def _copied(dataset: MemmapDataset) -> ImageBatch:
     if not residencies.can_read_ahead():
         pixels = store.pixels.clone()
     else:
-        forget = 2 * store.pixels.nbytes > residencies.available_bytes()
-        pixels = read_all(dataset.path / PIXELS, row_bytes, len(store.pixels), forget=forget).view(store.pixels.shape)
+        path = dataset.path / PIXELS
+        past_cache = residencies.is_cold(path, store.pixels.nbytes)
+        pixels = read_all(path, row_bytes, len(store.pixels), past_cache=past_cache).view(store.pixels.shape)
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
 
 

@@ -109,7 +109,8 @@ def cached_share(path: Path) -> float:
         if size_bytes == 0:
             return 1.0
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbours
-        draw = random.Random(0).randrange
+        # not seeded: to ask for a page may bring it in, and the next time these would all be there
+        draw = random.SystemRandom().randrange
         for _ in range(_PROBES):
             try:
                 hits += os.preadv(file.fileno(), [byte], draw(size_bytes), os.RWF_NOWAIT)

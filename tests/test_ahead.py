@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader import ahead
-from reader.ahead import ReadAhead, plan_reads, read_all
+from reader import rawfile
+from reader.ahead import ReadAhead
 from reader.manifest import StoreError
 from reader.order import Steps
+from reader.rawfile import RowFile, plan_reads, read_all
 
 ROW_BYTES = 24
 ROWS = 500
@@ -42,10 +44,10 @@ def steps_of(batches: list[np.ndarray]) -> list[Steps]:
     batch=st.integers(1, 50),
     chunk=st.integers(1, 120),
     window=st.integers(1, 90),
-    forget=st.booleans(),
+    past_cache=st.booleans(),
 )
 def test_any_plan_gives_the_rows_it_names(
-    rows_file: Path, rows: list[int], batch: int, chunk: int, window: int, forget: bool
+    rows_file: Path, rows: list[int], batch: int, chunk: int, window: int, past_cache: bool
 ) -> None:
     order = np.array(rows, dtype=np.int64)
     steps = steps_of([order[i : i + batch] for i in range(0, len(order), batch)])
@@ -55,7 +57,7 @@ def test_any_plan_gives_the_rows_it_names(
         iter(steps),
         chunk_rows=chunk,
         window_end=lambda position: (position // window + 1) * window,
-        forget=forget,
+        past_cache=past_cache,
     )
     got = []
     for step in reader:
@@ -66,20 +68,29 @@ def test_any_plan_gives_the_rows_it_names(
     assert np.array_equal(np.concatenate(got), contents()[order])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
-    rows=st.lists(st.integers(0, 300), min_size=1, max_size=80), row_bytes=st.sampled_from([1, 4096, 100_000, 9 << 20])
+    rows=st.lists(st.integers(0, 300), min_size=1, max_size=80),
+    row_bytes=st.sampled_from([1, 3, 784, 1024, 4096, 100_000, 150_528, 9 << 20]),
+    align=st.sampled_from([1, 512, 4096]),
 )
-def test_reads_cover_each_row_once_in_file_order(rows: list[int], row_bytes: int) -> None:
-    reads, slots, count = plan_reads(np.array(rows, dtype=np.int64), row_bytes)
-    held = {}
+def test_reads_bring_each_row_once_and_none_reaches_into_another(rows: list[int], row_bytes: int, align: int) -> None:
+    reads, slots, count = plan_reads(np.array(rows, dtype=np.int64), row_bytes, align)
+    held: dict[int, int] = {}
+    touched: list[tuple[int, int, int]] = []  # in memory: start, stop, distance to the file's offset
     for row, size, slot in reads:
-        assert size * row_bytes <= max(ahead._READ_BYTES, row_bytes)
+        assert size * row_bytes <= max(rawfile.READ_BYTES, row_bytes)
+        assert (slot - row) * row_bytes % align == 0
+        assert not any(slot + i in held for i in range(size))
         held |= {slot + i: row + i for i in range(size)}
+        first, last = slot * row_bytes, (slot + size) * row_bytes
+        touched.append((first - first % align, last + -last % align, (slot - row) * row_bytes))
     assert [held[int(slot)] for slot in slots] == rows
-    assert sorted(held) == list(range(count))
     assert [row for row, _, _ in reads] == sorted(row for row, _, _ in reads)
-    assert count <= 2 * len(set(rows))
+    assert touched[0][0] >= 0
+    assert touched[-1][1] <= count * row_bytes + align
+    for (_, stop, distance), (start, _, next_distance) in itertools.pairwise(touched):
+        assert start >= stop or distance == next_distance, "overlapping blocks must hold the same bytes of the file"
 
 
 def test_rows_that_lie_together_are_one_read() -> None:
@@ -93,9 +104,9 @@ def test_a_file_cut_short_is_named(rows_file: Path, tmp_path: Path) -> None:
     with pytest.raises(
         StoreError, match=r"short ends at byte 245: it was cut short while it was read\. Copy the store"
     ):
-        read_all(short, ROW_BYTES, ROWS, forget=False)
+        read_all(short, ROW_BYTES, ROWS, past_cache=False)
     reader = ReadAhead(
-        short, ROW_BYTES, iter(steps_of([np.arange(20)])), chunk_rows=8, window_end=lambda _: ROWS, forget=False
+        short, ROW_BYTES, iter(steps_of([np.arange(20)])), chunk_rows=8, window_end=lambda _: ROWS, past_cache=False
     )
     next(iter(reader))
     with pytest.raises(StoreError, match="short ends at byte 245"):
@@ -109,8 +120,45 @@ def test_a_read_error_names_the_file(rows_file: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "preadv", fail)
     with pytest.raises(OSError, match=r"Input/output error: '.*rows'"):
-        read_all(rows_file, ROW_BYTES, ROWS, forget=False)
+        read_all(rows_file, ROW_BYTES, ROWS, past_cache=False)
 
 
 def test_the_whole_file_is_read(rows_file: Path) -> None:
-    assert np.array_equal(read_all(rows_file, ROW_BYTES, ROWS, forget=True).numpy(), contents())
+    assert np.array_equal(read_all(rows_file, ROW_BYTES, ROWS, past_cache=True).numpy(), contents())
+
+
+@pytest.mark.parametrize("row_bytes", [3, 784, 1536, 150_528])
+def test_reads_past_the_cache_bring_the_same_rows(tmp_path: Path, row_bytes: int) -> None:
+    count = 9_000_000 // row_bytes if row_bytes > 3 else 5_000
+    rows = np.random.default_rng(1).integers(0, 256, (count, row_bytes), dtype=np.uint8)
+    path = tmp_path / "rows"
+    path.write_bytes(rows.tobytes())
+    file = RowFile(path, row_bytes, past_cache=True)
+    if not file.is_direct:
+        file.close()
+        pytest.skip("no O_DIRECT on the file system of the temporary folder")
+    wanted = np.concatenate([np.arange(0, count, 7), [count - 1, 0, 1]])
+    reads, slots, slot_count = plan_reads(wanted, row_bytes, file.align)
+    memory = rawfile.RowMemory(slot_count, row_bytes)
+    file.read(memory.bytes, reads)
+    file.close()
+    assert np.array_equal(memory.rows.numpy()[slots], rows[wanted])
+    assert np.array_equal(read_all(path, row_bytes, count, past_cache=True).numpy(), rows)
+
+
+def test_rows_that_share_no_factor_with_a_block_are_read_through_the_cache(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(10 * 151_875))
+    file = RowFile(path, 151_875, past_cache=True)
+    assert not file.is_direct
+    file.close()
+
+
+def test_a_file_cut_short_between_two_reads_past_the_cache_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(4096 * 10))
+    file = RowFile(path, 1024, past_cache=True)
+    os.truncate(path, 4096 * 5 + 100)
+    with pytest.raises(StoreError, match="rows ends at byte 20580: it was cut short"):
+        file.read(rawfile.RowMemory(40, 1024).bytes, [(0, 40, 0)])
+    file.close()

@@ -1,0 +1,251 @@
+"""Where rows are read from: the choice and its reason, the same batches from everywhere, stores larger than memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reader import MemmapDataset, MemmapLoader, residency
+from reader.manifest import PIXELS, StoreError
+from reader.rawfile import RowFile, RowMemory
+
+GB = 10**9
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store)
+
+
+@pytest.mark.parametrize("where", ["cache", "ram", "disk"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_residency_changes_no_batch(
+    train: MemmapDataset, where: str, shuffle: bool | str, world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # blocks and windows small enough that 90 rows are several
+    monkeypatch.setattr("reader.loader._BLOCK_BYTES", 7 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loader._WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loader._AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    for rank in range(world_size):
+        arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
+        expected = MemmapLoader(train, 8, **arguments)
+        loader = MemmapLoader(train, 8, **arguments, residency=where)
+        assert loader.residency == where
+        for _ in range(2):
+            pairs = list(zip(loader, expected, strict=True))
+            assert all(torch.equal(a.rows, b.rows) and torch.equal(a.pixels, b.pixels) for a, b in pairs)
+
+
+@pytest.mark.parametrize("where", ["ram", "disk"])
+def test_a_subset_weights_and_a_sampler_are_read_from_everywhere(train: MemmapDataset, where: str) -> None:
+    part = train.subset([5, 80, 5, 33, 2, 2, 71])
+    for batch in MemmapLoader(part, 3, residency=where):
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+    for batch in MemmapLoader(train, 8, weights=np.arange(90), residency=where):
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+    sampler = torch.utils.data.RandomSampler(train)
+    for batch in MemmapLoader(train, 8, sampler=sampler, residency=where):
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+
+
+def test_a_state_moves_between_residencies(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 8, shuffle="block", residency="disk")
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    state = loader.state_dict()
+    rest = [batch.rows.tolist() for batch in iterator]
+    other = MemmapLoader(train, 8, shuffle="block", residency="cache")
+    other.load_state_dict(state)
+    assert [batch.rows.tolist() for batch in other] == rest
+
+
+def test_abandoned_readers_leave_no_thread_and_no_file(train: MemmapDataset) -> None:
+    import gc
+    import threading
+
+    loader = MemmapLoader(train, 4, shuffle="full", residency="disk")
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        next(iter(loader))
+    gc.collect()
+    loader.close()
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_store_cut_short_under_the_loader_is_named(store: Path) -> None:
+    data = MemmapDataset(store)
+    loader = MemmapLoader(data, 8, residency="disk")
+    os.truncate(store / PIXELS, 40 * data.manifest.row_bytes)
+    with pytest.raises(StoreError, match=r"pixels\.memmap ends at byte 122880: it was cut short"):
+        list(loader)
+
+
+# -- the choice
+
+
+@pytest.mark.parametrize(
+    "size, free, cached, kind, name, reason",
+    [
+        (
+            3 * GB,
+            20 * GB,
+            0.2,
+            "ext4",
+            "cache",
+            "3.0 GB of rows, 20.0 GB of memory free, 20% of them in the page cache on ext4",
+        ),
+        (30 * GB, 20 * GB, 0.5, "ext4", "disk", "30.0 GB of rows, 20.0 GB of memory free: they do not fit; ext4"),
+        (17 * GB, 20 * GB, 0.9, "xfs", "disk", "they do not fit; xfs"),
+        (30 * GB, 20 * GB, 1.0, "tmpfs", "cache", "tmpfs is memory itself"),
+        (3 * GB, 20 * GB, 0.1, "nfs4", "ram", "nfs4 is a network file system"),
+        (3 * GB, 20 * GB, 0.99, "nfs4", "cache", "99% of them in the page cache"),
+        (15 * GB, 20 * GB, 0.1, "nfs4", "cache", "10% of them in the page cache on nfs4"),
+        (30 * GB, 20 * GB, 0.1, "fuse.sshfs", "disk", "they do not fit; fuse.sshfs"),
+    ],
+)
+def test_auto_says_what_it_chose_and_why(
+    monkeypatch: pytest.MonkeyPatch, size: int, free: int, cached: float, kind: str, name: str, reason: str
+) -> None:
+    monkeypatch.setattr(residency, "available_bytes", lambda: free)
+    monkeypatch.setattr(residency, "cached_share", lambda path: cached)
+    monkeypatch.setattr(residency, "file_system", lambda path: kind)
+    chosen = residency.choose("auto", Path("pixels"), size)
+    assert chosen.name == name
+    assert reason in chosen.reason
+
+
+def test_what_does_not_fit_or_exist_is_one_sentence(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"residency is 'gpu2', expected one of 'auto', 'cache', 'ram', 'disk'\."):
+        MemmapLoader(train, 8, residency="gpu2")
+    monkeypatch.setattr(residency, "available_bytes", lambda: 1000)
+    with pytest.raises(ValueError, match=r"residency 'ram' needs 0\.0 GB, but 0\.0 GB of memory are free\. Use 'disk'"):
+        MemmapLoader(train, 8, residency="ram")
+
+
+def test_a_cold_epoch_of_the_cache_reads_ahead_and_a_warm_one_does_not(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = MemmapLoader(train, 8, shuffle="full", residency="cache")
+    for cold in (True, False):
+        monkeypatch.setattr(residency, "is_cold", lambda path, size, cold=cold: cold)
+        caplog.clear()
+        with caplog.at_level("INFO", logger="reader"):
+            for batch in loader:
+                assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+        assert ("reads ahead from the disk" in caplog.text) is cold
+
+
+# -- what the machine tells
+
+
+def test_the_cached_share_of_a_file_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(64 << 20))
+    descriptor = os.open(path, os.O_RDWR)
+    with contextlib.closing(os.fdopen(descriptor, "rb")):
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        if residency.cached_share(path) > 0.5:
+            pytest.skip("the file system of the temporary folder keeps or hides what is cached")
+        assert residency.cached_share(path) < 0.1, "looking must not fill the cache"
+        os.pread(descriptor, 32 << 20, 0)
+        assert 0.3 < residency.cached_share(path) < 0.8
+        os.pread(descriptor, 32 << 20, 32 << 20)
+        assert residency.cached_share(path) > 0.95
+
+
+def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
+    assert residency.file_system(Path("/proc/self/status")) == "proc"
+    assert residency.file_system(tmp_path) not in ("proc", "unknown")
+
+
+def test_memory_is_bounded_by_the_machine() -> None:
+    total = residency._meminfo("MemTotal")
+    assert 0 < residency.available_bytes() <= total
+    assert 0 < residency.memory_bytes() <= total
+
+
+_IN_CGROUP = """
+import sys
+sys.path.insert(0, sys.argv[1])
+open(sys.argv[2] + "/cgroup.procs", "w").write("0")
+import logging
+from pathlib import Path
+from reader import MemmapDataset, MemmapLoader, rawfile, residency
+if sys.argv[4] == "through the cache":
+    rawfile._open_direct = lambda path, row_bytes: (-1, 1)
+data = MemmapDataset(sys.argv[3])
+loader = MemmapLoader(data, 64, shuffle=True)
+rows = sum(len(batch.rows) for batch in loader)
+print(loader.order, loader.residency, rows, residency.memory_bytes())
+"""
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup of 800 MB, of either version."""
+    for parent, limit_file in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        folder = parent / f"pixpack-test-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if (folder / limit_file).exists():
+                (folder / limit_file).write_text(str(800 << 20))
+                yield folder
+                return
+        except OSError:
+            pass
+        finally:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+    pytest.skip("no memory cgroup can be made here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["past the cache", "through the cache"])
+def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(
+    small_cgroup: Path, tmp_path: Path, way: str
+) -> None:
+    scripts = Path(__file__).resolve().parents[1] / "scripts"
+    make = f"import sys; sys.path.insert(0, {str(scripts)!r}); from bench_open import sparse_store; from pathlib import Path"
+    out = tmp_path / "store"
+    subprocess.run([sys.executable, "-c", f"{make}; sparse_store(Path({str(out)!r}), 16_000)"], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_CGROUP, str(scripts.parent), str(small_cgroup), str(out), way],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["block", "disk", "16000", str(800 << 20)]
+
+
+@pytest.mark.slow
+def test_reading_past_the_cache_leaves_nothing_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(64 << 20))
+    file = RowFile(path, 1 << 20, past_cache=True)
+    with open(path, "rb+") as written:
+        os.fsync(written.fileno())
+        os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if residency.cached_share(path) > 0.5:
+        pytest.skip("the file system of the temporary folder keeps or hides what is cached")
+    file.read(RowMemory(64, 1 << 20).bytes, [(0, 64, 0)])
+    file.close()
+    assert residency.cached_share(path) < 0.1
