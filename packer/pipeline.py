@@ -25,7 +25,7 @@ from packer.disk import FULL, Committer, allocate, disk_full, guard_standard_str
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.fit import Geometry
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
-from packer.place import OWN_NAMES, check_out, check_places, is_finished, replacement, swap
+from packer.place import OWN_NAMES, check_out, check_places, finished_meanwhile, is_finished, replacement, swap
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import Inputs, load_classes, scan
 from packer.seal import remove_working_folder, seal
@@ -168,9 +168,7 @@ class _Pack:
         try:
             lock = journals.Lock(self._out)
         except FileNotFoundError:
-            raise PackError(
-                f"{self._final} was finished by another pack just now. Look at it: pack info {self._final}"
-            ) from None
+            raise finished_meanwhile(self._final) from None
         except OSError as e:
             raise self._write_error(e) from None
         try:
@@ -189,13 +187,14 @@ class _Pack:
         return report
 
     def _look_again(self) -> None:
-        """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it."""
-        try:
-            check_out(self._out, self._out, self._options, is_held=True)
-        except PackError:
-            if (self._out / MANIFEST).exists():
-                remove_working_folder(self._out)
-            raise
+        """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
+
+        Also under --resume and --overwrite: both would clear the finished store away to begin in its place.
+        """
+        if (self._out / MANIFEST).exists():
+            remove_working_folder(self._out)
+            raise finished_meanwhile(self._out)
+        check_out(self._out, self._out, self._options, is_held=True)
 
     def _run_locked(self, started: float, lock: journals.Lock) -> PackReport:
         header = self._header()
@@ -211,10 +210,12 @@ class _Pack:
             journal.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
-        lock.close()  # Windows removes no open file
-        remove_working_folder(self._out)
+        if os.name == "nt":
+            lock.close()  # Windows moves and removes no open file
         if self._replaces:
             swap(self._out, self._final)
+        # last, and under the lock: another pack may begin here as soon as it is gone
+        remove_working_folder(self._final)
         return dataclasses.replace(
             store_report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
             source_bytes=self._source_bytes,
