@@ -15,6 +15,7 @@ import hashlib
 import operator
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,6 +116,7 @@ def pack(
     check_places(source, target)
     imposed = None if classes is None else load_classes(classes)
     parts = scan(source, classes=imposed, listed=lambda seen: tell(Progress("list", seen, 0)))
+    _check_names(parts)
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     places = {split: target / split if split else target for split in parts}
@@ -421,6 +423,23 @@ def _parsed(size: Any) -> tuple[int, int] | None:
     except (TypeError, ValueError):
         raise OptionsError(f"size is {size!r}, expected pixels, (height, width), or text such as '192x256'.") from None
     return height, width
+
+
+def _check_names(parts: dict[str, Inputs]) -> None:
+    """Refuse names that this process reads in another encoding: the store would depend on the locale.
+
+    Python itself takes UTF-8 under LC_ALL=C; it is a locale such as de_DE.ISO-8859-1, or PYTHONUTF8=0, that comes here.
+    """
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return
+    for inputs in parts.values():
+        for path in (*inputs.paths, *inputs.classes):
+            if not path.isascii():
+                raise OptionsError(
+                    f"file names are read as {encoding} here, {path!a} among them: the store would depend on it."
+                    " Set PYTHONUTF8=1 and pack again."
+                )
 
 
 def _common_size(
