@@ -115,8 +115,7 @@ def pack(
     tell = progress or (lambda _: None)
     check_places(source, target)
     imposed = None if classes is None else load_classes(classes)
-    parts = scan(source, classes=imposed, listed=lambda seen: tell(Progress("list", seen, 0)))
-    _check_names(parts)
+    parts = _checked_names(scan(source, classes=imposed, listed=lambda seen: tell(Progress("list", seen, 0))))
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     places = {split: target / split if split else target for split in parts}
@@ -425,21 +424,20 @@ def _parsed(size: Any) -> tuple[int, int] | None:
     return height, width
 
 
-def _check_names(parts: dict[str, Inputs]) -> None:
+def _checked_names(parts: dict[str, Inputs]) -> dict[str, Inputs]:
     """Refuse names that this process reads in another encoding: the store would depend on the locale.
 
     Python itself takes UTF-8 under LC_ALL=C; it is a locale such as de_DE.ISO-8859-1, or PYTHONUTF8=0, that comes here.
     """
     encoding = sys.getfilesystemencoding()
-    if encoding == "utf-8":
-        return
-    for inputs in parts.values():
+    for inputs in parts.values() if encoding != "utf-8" else ():
         for path in (*inputs.paths, *inputs.classes):
             if not path.isascii():
                 raise OptionsError(
                     f"file names are read as {encoding} here, {path!a} among them: the store would depend on it."
                     " Set PYTHONUTF8=1 and pack again."
                 )
+    return parts
 
 
 def _common_size(
