@@ -18,7 +18,7 @@ import types
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packer.worker import BlockWorker, Job, Result, Task
@@ -29,6 +29,10 @@ _POLL_SECONDS = 0.25
 # A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
 _JOIN_SECONDS = 5.0
 _MAX_IDLE_DEATHS = 3
+# An image that takes longer holds up the blocks behind it, unless they go around it.
+_PATIENCE_SECONDS = 1.0
+# A worker's own exit code for MemoryError; no signal and no Python uses it.
+_NO_MEMORY = 101
 
 
 class EngineError(RuntimeError):
@@ -41,12 +45,27 @@ class _RowsChanged(Exception):
 
 @dataclass
 class _Worker:
+    """A process and what it was given. One that stands alone has a suspect's block, gets no other, and ends with it."""
+
     process: Any
     pipe: Any
     in_flight: Any
+    is_alone: bool = False
     tasks: dict[int, Task] = field(default_factory=dict)
     last_count: int = -1
     last_change: float = 0.0
+
+    def suspect(self) -> Task | None:
+        """Return the block of the image in flight, readable even after a crash; None between blocks."""
+        index = self.in_flight[0]
+        return next((t for t in self.tasks.values() if t.start <= index < t.start + len(t.paths)), None)
+
+    def standstill(self) -> float:
+        """Return for how many seconds the image in flight has been so; to be asked often."""
+        index, count = self.in_flight
+        if index < 0 or count != self.last_count:
+            self.last_count, self.last_change = count, time.monotonic()
+        return time.monotonic() - self.last_change
 
 
 class LocalEngine:
@@ -64,6 +83,7 @@ class LocalEngine:
         self._context = start_context()
         self._workers: list[_Worker] = []
         self._failures: dict[int, int] = {}
+        self._guessed: set[int] = set()
         self._idle_deaths = 0
 
     def run(self, tasks: Iterator[Task], first_row: int, *, ready: Callable[[], None]) -> Iterator[Result]:
@@ -87,7 +107,7 @@ class LocalEngine:
             ready()
             while self._order and (block := next(iter(self._order))) in self._written:
                 result = self._decoded.pop(block)
-                for held in (self._order, self._placed):
+                for held in (self._order, self._placed, self._rows):
                     held.pop(block)
                 self._written.discard(block)
                 yield result
@@ -97,16 +117,14 @@ class LocalEngine:
         self._queue: deque[Task] = deque(tasks)
         if tasks:
             self._next_row = min(self._placed.values(), default=self._next_row)
-        # blocks under way, in order; what is known of them; where they go; those that are there
+        # blocks under way, in order; what is known of them; where they go and with how many rows; those that are there
         self._order: dict[int, Task] = {}
         self._decoded: dict[int, Result] = {}
         self._placed: dict[int, int] = {}
+        self._rows: dict[int, int] = {}
         self._written: set[int] = set()
         self._workers = []
-        for _ in range(self._count):
-            self._workers.append(self._start())
-        for worker in self._workers:
-            self._feed(worker)
+        self._refill()
 
     def close(self) -> None:
         """End all workers now; returns when none is left."""
@@ -132,15 +150,20 @@ class LocalEngine:
                 continue
             yield worker, message
         for worker in list(self._workers):
-            if self._stalled(worker):
+            seconds = worker.standstill()
+            if seconds > self._timeout:
                 self._replace(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
+            elif seconds > _PATIENCE_SECONDS:
+                self._go_around(worker)
 
     def _receive(self, worker: _Worker, kind: str, *content: Any) -> None:
         if kind == "failed":
             raise content[0]
         if kind == "decoded":
             result: Result = content[0]
-            if result.block in self._placed and result.rows != self._decoded[result.block].rows:
+            if result.block not in worker.tasks:  # given to another while this one stood still
+                return
+            if self._rows.get(result.block, result.rows) != result.rows:
                 raise _RowsChanged
             self._decoded[result.block] = result
             self._place()
@@ -148,30 +171,62 @@ class LocalEngine:
             worker.tasks.pop(content[0])
             self._written.add(content[0])
             self._idle_deaths = 0
+            if worker.is_alone and not worker.tasks:
+                self._end(worker)
+                self._refill()
+                return
         self._feed(worker)
 
     def _place(self) -> None:
         """Give every decoded block its first row as soon as all blocks before it are counted."""
         for block in self._order:
+            if block in self._placed:
+                continue
             if block not in self._decoded:
                 return
-            if block not in self._placed:
-                self._placed[block] = self._next_row
-                self._next_row += self._decoded[block].rows
-                owner = next(worker for worker in self._workers if block in worker.tasks)
-                _send(owner, ("write", block, self._placed[block]))
+            self._put(block, self._decoded[block].rows)
+
+    def _put(self, block: int, rows: int) -> None:
+        self._placed[block], self._rows[block] = self._next_row, rows
+        self._next_row += rows
+        owner = next(worker for worker in self._workers if block in worker.tasks)
+        _send(owner, ("write", block, self._placed[block]))
+
+    def _go_around(self, worker: _Worker) -> None:
+        """Let the others work on while one image takes long.
+
+        What waits behind it goes to a fresh worker. The blocks after it are placed on the guess that it will be rejected and
+        nothing else of its block; a wrong guess costs their decoding, as much as waiting would have. One guess a block.
+        """
+        task = worker.suspect()
+        if task is None or (not worker.is_alone and len(self._workers) >= 2 * self._count):
+            return
+        if not worker.is_alone:
+            worker.is_alone = True
+            behind = [t for t in worker.tasks.values() if t is not task and t.block not in self._decoded]
+            for waiting in behind:
+                worker.tasks.pop(waiting.block)
+            self._queue.extendleft(reversed(behind))
+            self._refill()
+        before = (block for block in self._order if block not in self._placed)
+        if next(before, None) == task.block and task.block not in self._guessed:
+            self._guessed.add(task.block)
+            self._put(task.block, len(task.paths) - len(task.refused) - 1)
+            self._place()
 
     def _feed(self, worker: _Worker) -> None:
         """Hand the worker blocks until it holds its share."""
-        while len(worker.tasks) < _DEPTH:
+        while not worker.is_alone and len(worker.tasks) < _DEPTH:
             task = self._queue.popleft() if self._queue else next(self._source, None)
             if task is None:
                 return
-            self._order[task.block] = task
-            worker.tasks[task.block] = task
-            _send(worker, ("decode", task))
-            if task.block in self._placed:
-                _send(worker, ("write", task.block, self._placed[task.block]))
+            self._give(worker, task)
+
+    def _give(self, worker: _Worker, task: Task) -> None:
+        self._order[task.block] = worker.tasks[task.block] = task
+        _send(worker, ("decode", task))
+        if task.block in self._placed:
+            _send(worker, ("write", task.block, self._placed[task.block]))
 
     # -- processes
 
@@ -190,44 +245,60 @@ class LocalEngine:
         with without_main():
             process.start()
         child.close()
-        return _Worker(process, parent, in_flight, last_change=time.monotonic())
+        worker = _Worker(process, parent, in_flight, last_change=time.monotonic())
+        self._workers.append(worker)
+        return worker
 
-    def _replace(self, worker: _Worker, reason: str) -> None:
-        """Start another in place of a dead worker and give out its unfinished blocks again.
+    def _refill(self) -> None:
+        """Bring the workers back to their number; those that stand alone come on top, but not without end."""
+        while (
+            sum(not worker.is_alone for worker in self._workers) < self._count and len(self._workers) < 2 * self._count
+        ):
+            self._start()
+        # the freshest first: it has room for what another left
+        for worker in reversed(self._workers):
+            self._feed(worker)
 
-        The sample in flight is tried once more; if that costs another worker, it is rejected with the reason.
-        """
+    def _end(self, worker: _Worker) -> None:
         worker.process.kill()
         worker.process.join(_JOIN_SECONDS)
         worker.pipe.close()
         self._workers.remove(worker)
-        index = int(worker.in_flight[0])
-        if index < 0:
+
+    def _replace(self, worker: _Worker, reason: str) -> None:
+        """Give out anew what a dead worker had, and start another.
+
+        The block whose image was in flight goes to a worker of its own, which decodes that image first: it is tried once
+        more, alone. If that costs another worker, it is rejected with the reason.
+        """
+        self._end(worker)
+        task, lost = worker.suspect(), sorted(worker.tasks.values(), key=lambda task: task.block)
+        self._written.difference_update(worker.tasks)
+        if task is None:
             self._idle_deaths += 1
             if self._idle_deaths > _MAX_IDLE_DEATHS:
                 raise EngineError(f"workers end without getting anything done ({_exit_reason(worker)}).")
         else:
-            self._failures[index] = self._failures.get(index, 0) + 1
-        for task in sorted(worker.tasks.values(), key=lambda task: task.block, reverse=True):
-            self._queue.appendleft(self._retried(task, index, reason))
-        fresh = self._start()
-        self._workers.append(fresh)
-        for other in self._workers:
-            self._feed(other)
+            lost.remove(task)
+            lost.insert(0, self._retried(task, int(worker.in_flight[0]), reason))
+        # all of it, where no fresh worker with room for the rest will be started
+        own = len(lost) if worker.is_alone or len(self._workers) + 2 > 2 * self._count else int(task is not None)
+        if own:
+            alone = self._start()
+            alone.is_alone = True
+            for given in lost[:own]:
+                self._give(alone, given)
+        self._queue.extendleft(reversed(lost[own:]))
+        self._refill()
 
     def _retried(self, task: Task, index: int, reason: str) -> Task:
         """Prepare a lost block for another worker: its rows may be placed already and then go to the same place."""
-        self._written.discard(task.block)
-        if task.start <= index < task.start + len(task.paths) and self._failures[index] > 1:
-            return Task(task.block, task.start, task.paths, task.targets, task.refused | {index: reason})
-        return task
-
-    def _stalled(self, worker: _Worker) -> bool:
-        index, count = worker.in_flight[0], worker.in_flight[1]
-        now = time.monotonic()
-        if index < 0 or count != worker.last_count:
-            worker.last_count, worker.last_change = count, now
-        return now - worker.last_change > self._timeout
+        self._failures[index] = self._failures.get(index, 0) + 1
+        if self._failures[index] > 1:
+            return replace(
+                task, refused=task.refused | {index: reason}, first=tuple(i for i in task.first if i != index)
+            )
+        return replace(task, first=(index, *task.first))
 
 
 def start_context() -> Any:
@@ -261,7 +332,7 @@ def _drain(pipe: Any, messages: queue.SimpleQueue[Any]) -> None:
         while True:
             messages.put(pipe.recv())
     except (EOFError, OSError):
-        messages.put(None)
+        os._exit(0)  # the parent is gone: no one waits for this worker, also not for an image that never ends
 
 
 def silence_warnings() -> None:
@@ -286,8 +357,8 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
         worker = BlockWorker(job, in_flight)
         messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=_drain, args=(pipe, messages), daemon=True).start()
-        while (message := messages.get()) is not None:
-            kind, *content = message
+        while True:
+            kind, *content = messages.get()
             if kind == "decode":
                 pipe.send(("decoded", worker.decode(content[0])))
             else:
@@ -295,6 +366,8 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
                 pipe.send(("written", content[0]))
     except BrokenPipeError:
         return
+    except MemoryError:  # told by the exit code: a message would need memory
+        os._exit(_NO_MEMORY)
     except OSError as e:  # the store's disk: the whole pack has to know
         with contextlib.suppress(OSError):
             pipe.send(("failed", e))
@@ -302,6 +375,10 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
 
 def _exit_reason(worker: _Worker) -> str:
     code = worker.process.exitcode
+    if code == _NO_MEMORY:
+        return "there was not enough memory for it"
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL, as the system does where memory runs out"
     if code is not None and code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -66,20 +66,25 @@ class Geometry:
             # the whole picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
             image = image.resize(resized, _RESAMPLE[self.resample])
         width, height = resized
-        if self.has_content:
-            return self._padded(image, width, height)
-        if (width, height) != (self.width, self.height):
+        if (width, height) == (self.width, self.height):
+            return image, (0, 0, self.height, self.width)
+        if not self.has_content:
             left, top = round((width - self.width) / 2.0), round((height - self.height) / 2.0)
-            image = image.crop((left, top, left + self.width, top + self.height))
-        return image, (0, 0, self.height, self.width)
+            return image.crop((left, top, left + self.width, top + self.height)), (0, 0, self.height, self.width)
+        content = self.content(resized)
+        top, left, _, _ = content
+        # Pillow fills with 0 what a crop takes from outside the picture
+        return image.crop((-left, -top, self.width - left, self.height - top)), content
 
-    def _padded(self, image: Image.Image, width: int, height: int) -> tuple[Image.Image, tuple[int, int, int, int]]:
-        """`pad` centres the picture, `inside` leaves it in the upper left corner; the rest is 0."""
+    def content(self, resized: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Return where a picture resized to (width, height) lies in a row: y0, x0, y1, x1, half-open.
+
+        `pad` centres the picture, `inside` leaves it in the upper left corner, the others fill the row.
+        """
+        if not self.has_content:
+            return 0, 0, self.height, self.width
+        width, height = resized
         top, left = 0, 0
         if self.fit == "pad":
             top, left = (self.height - height) // 2, (self.width - width) // 2
-        box = (top, left, top + height, left + width)
-        if (width, height) != (self.width, self.height):
-            # Pillow fills with 0 what a crop takes from outside the picture
-            image = image.crop((-left, -top, self.width - left, self.height - top))
-        return image, box
+        return top, left, top + height, left + width

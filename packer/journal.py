@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import socket
@@ -113,7 +114,12 @@ def header_end(out: Path) -> int:
 
 
 class Lock:
-    """Exclusive hold of OUT, for as long as this process lives; a dead process's lock is taken over."""
+    """Exclusive hold of OUT, for as long as this process lives; a dead process's lock is taken over.
+
+    Raises:
+        LockedError: another process holds it; names its pid and host.
+        FileNotFoundError: another process has just finished OUT and taken the lock's file away.
+    """
 
     def __init__(self, out: Path) -> None:
         self.path = out / LOCK
@@ -124,6 +130,14 @@ class Lock:
             holder = _holder(self._descriptor)
             os.close(self._descriptor)
             raise LockedError(f"{out} is being packed by {holder}. Wait for it, or choose another OUT.") from None
+        try:
+            is_there = os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            # opened before its holder removed it: a lock on a file without a name keeps no one out
+            os.close(self._descriptor)
+            raise FileNotFoundError(errno.ENOENT, "the lock was removed meanwhile", str(self.path))
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
 

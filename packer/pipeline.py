@@ -15,6 +15,7 @@ import hashlib
 import operator
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from packer.disk import FULL, Committer, allocate, disk_full, guard_standard_str
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.fit import Geometry
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
-from packer.place import OWN_NAMES, check_out, check_places, is_finished, replacement, swap
+from packer.place import OWN_NAMES, check_out, check_places, finished_meanwhile, is_finished, replacement, swap
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import Inputs, load_classes, scan
 from packer.seal import remove_working_folder, seal
@@ -114,7 +115,7 @@ def pack(
     tell = progress or (lambda _: None)
     check_places(source, target)
     imposed = None if classes is None else load_classes(classes)
-    parts = scan(source, classes=imposed, listed=lambda seen: tell(Progress("list", seen, 0)))
+    parts = _checked_names(scan(source, classes=imposed, listed=lambda seen: tell(Progress("list", seen, 0))))
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     places = {split: target / split if split else target for split in parts}
@@ -168,9 +169,7 @@ class _Pack:
         try:
             lock = journals.Lock(self._out)
         except FileNotFoundError:
-            raise PackError(
-                f"{self._final} was finished by another pack just now. Look at it: pack info {self._final}"
-            ) from None
+            raise finished_meanwhile(self._final) from None
         except OSError as e:
             raise self._write_error(e) from None
         try:
@@ -189,13 +188,14 @@ class _Pack:
         return report
 
     def _look_again(self) -> None:
-        """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it."""
-        try:
-            check_out(self._out, self._out, self._options, is_held=True)
-        except PackError:
-            if (self._out / MANIFEST).exists():
-                remove_working_folder(self._out)
-            raise
+        """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
+
+        Also under --resume and --overwrite: both would clear the finished store away to begin in its place.
+        """
+        if (self._out / MANIFEST).exists():
+            remove_working_folder(self._out)
+            raise finished_meanwhile(self._out)
+        check_out(self._out, self._out, self._options, is_held=True)
 
     def _run_locked(self, started: float, lock: journals.Lock) -> PackReport:
         header = self._header()
@@ -211,10 +211,12 @@ class _Pack:
             journal.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
-        lock.close()  # Windows removes no open file
-        remove_working_folder(self._out)
+        if os.name == "nt":
+            lock.close()  # Windows moves and removes no open file
         if self._replaces:
             swap(self._out, self._final)
+        # last, and under the lock: another pack may begin here as soon as it is gone
+        remove_working_folder(self._final)
         return dataclasses.replace(
             store_report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
             source_bytes=self._source_bytes,
@@ -420,6 +422,22 @@ def _parsed(size: Any) -> tuple[int, int] | None:
     except (TypeError, ValueError):
         raise OptionsError(f"size is {size!r}, expected pixels, (height, width), or text such as '192x256'.") from None
     return height, width
+
+
+def _checked_names(parts: dict[str, Inputs]) -> dict[str, Inputs]:
+    """Refuse names that this process reads in another encoding: the store would depend on the locale.
+
+    Python itself takes UTF-8 under LC_ALL=C; it is a locale such as de_DE.ISO-8859-1, or PYTHONUTF8=0, that comes here.
+    """
+    encoding = sys.getfilesystemencoding()
+    for inputs in parts.values() if encoding != "utf-8" else ():
+        for path in (*inputs.paths, *inputs.classes):
+            if not path.isascii():
+                raise OptionsError(
+                    f"file names are read as {encoding} here, {path!a} among them: the store would depend on it."
+                    " Set PYTHONUTF8=1 and pack again."
+                )
+    return parts
 
 
 def _common_size(

@@ -11,7 +11,6 @@ from pathlib import Path
 from packer import journal as journals
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
-from packer.seal import remove_working_folder
 from reader.manifest import MANIFEST, REJECTED, SAMPLES, sync_folder, unfinished_progress
 
 # What a pack may have left in OUT before its journal could be read back.
@@ -60,11 +59,19 @@ def check_out(out: Path, target: Path, options: PackOptions, *, is_held: bool = 
         raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
     elif not is_store and journals.has_begun(out) and not options.resume and not options.overwrite:
         if not is_held:
-            journals.Lock(out).close()
+            try:
+                journals.Lock(out).close()
+            except FileNotFoundError:
+                raise finished_meanwhile(out) from None
         raise PackError(
             f"{out} is incomplete: its pack was interrupted at {unfinished_progress(out / journals.JOURNAL)}."
             f" Go on with: pack IMAGES {target} --resume, or start anew with --overwrite."
         )
+
+
+def finished_meanwhile(out: Path) -> PackError:
+    """Say that another pack finished OUT after this one had looked at it."""
+    return PackError(f"{out} was finished by another pack just now. Look at it: pack info {out}")
 
 
 def _check_replaceable(out: Path, foreign: list[str]) -> None:
@@ -80,12 +87,8 @@ def replacement(out: Path) -> Path:
 
 
 def is_finished(out: Path) -> bool:
-    """Whether OUT holds a store and no pack that replaces it is under way; one that was sealed takes its place now."""
-    beside = replacement(out)
-    if (out / MANIFEST).is_file() and (beside / MANIFEST).is_file() and not (beside / journals.JOURNAL).is_file():
-        remove_working_folder(beside)
-        swap(beside, out)
-    return (out / MANIFEST).is_file() and not (beside / journals.JOURNAL).is_file()
+    """Whether OUT holds a store and no pack that replaces it is under way."""
+    return (out / MANIFEST).is_file() and not (replacement(out) / journals.JOURNAL).is_file()
 
 
 def swap(new: Path, old: Path) -> None:

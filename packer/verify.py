@@ -5,8 +5,10 @@ Changes nothing. Imports numpy and the decoder only to decode rows again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from packer.fit import Geometry
 from reader.manifest import (
     MANIFEST,
     PIXELS,
@@ -29,6 +32,12 @@ from reader.manifest import (
 )
 
 _TARGETS = "_tensordict/targets.memmap"
+_CONTENT = "_tensordict/content.memmap"
+_WHAT = {
+    _TARGETS: "the target is not the one in samples.jsonl",
+    _CONTENT: "the content is not what samples.jsonl implies",
+    SAMPLES: "the line is damaged, or another row's",
+}
 
 
 @dataclass(frozen=True)
@@ -96,23 +105,62 @@ def verify(
 
 
 def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Compare the sha256 of all files but the pixels; damaged targets are traced to rows by samples.jsonl."""
-    damaged = [
+    """Compare the sha256 of all files but the pixels, and trace damage to rows where two files say the same of a row."""
+    damaged = {
         name for name, entry in manifest.files.items() if name != PIXELS and sha256_file(root / name) != entry.digest
-    ]
-    for name in damaged:
-        if name == _TARGETS and manifest.target_kind == "class" and SAMPLES not in damaged:
-            for row in _wrong_targets(root):
-                yield Problem(name, (row, row + 1), "the target is not the one in samples.jsonl")
-        else:
+    }
+    implied = {name: value for name, value in _implied(manifest).items() if name in manifest.files}
+    for name in sorted(damaged):
+        wrong: list[tuple[int, int]] = []
+        if name == SAMPLES:
+            whole = {other: value for other, value in implied.items() if other not in damaged}
+            wrong = _ranges(_wrong_rows(root, manifest, whole))
+        elif name in implied and SAMPLES not in damaged:
+            wrong = _ranges(_wrong_rows(root, manifest, {name: implied[name]}))
+        for rows in wrong:
+            yield Problem(name, rows, _WHAT[name])
+        if not wrong:
             yield Problem(name, None, "its content is not what was packed")
 
 
-def _wrong_targets(root: Path) -> Iterator[int]:
-    with open(root / _TARGETS, "rb") as file:
-        for row, sample in enumerate(read_json_lines(root / SAMPLES)):
-            if int.from_bytes(file.read(8), "little", signed=True) != sample["target"]:
+def _implied(manifest: Manifest) -> dict[str, Callable[[dict[str, Any]], bytes]]:
+    """File -> what a row of it must be, given the row's line of samples.jsonl."""
+    implied: dict[str, Callable[[dict[str, Any]], bytes]] = {}
+    if manifest.target_kind == "class":
+        implied[_TARGETS] = lambda sample: struct.pack("<q", sample["target"])
+    if manifest.options.get("fit") in ("pad", "inside"):
+        geometry = Geometry(manifest.height, manifest.width, manifest.options["fit"])
+        implied[_CONTENT] = lambda sample: struct.pack(
+            "<4i", *geometry.content(geometry.resized(sample["width"], sample["height"]))
+        )
+    return implied
+
+
+def _wrong_rows(root: Path, manifest: Manifest, implied: dict[str, Callable[[dict[str, Any]], bytes]]) -> Iterator[int]:
+    """Yield the rows whose line in samples.jsonl is none, or does not imply what stands in these files."""
+    with contextlib.ExitStack() as files:
+        samples, *tensors = [files.enter_context(open(root / name, "rb")) for name in (SAMPLES, *implied)]
+        sizes = [manifest.files[name].size_bytes // manifest.rows for name in implied]
+        for row, line in enumerate(islice(samples, manifest.rows)):
+            found = [tensor.read(size) for tensor, size in zip(tensors, sizes, strict=True)]
+            try:
+                sample = json.loads(line)
+                is_right = [value(sample) for value in implied.values()] == found
+            except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, struct.error):
+                is_right = False
+            if not is_right:
                 yield row
+
+
+def _ranges(rows: Iterator[int]) -> list[tuple[int, int]]:
+    """Join neighbours: 3, 4, 5, 9 -> [(3, 6), (9, 10)]."""
+    ranges: list[tuple[int, int]] = []
+    for row in rows:
+        if ranges and ranges[-1][1] == row:
+            ranges[-1] = ranges[-1][0], row + 1
+        else:
+            ranges.append((row, row + 1))
+    return ranges
 
 
 def _blocks(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
@@ -132,7 +180,6 @@ def _blocks(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[tup
 def _redecode(root: Path, manifest: Manifest, images: Path, count: int) -> Iterator[Problem]:
     """Decode rows again and compare them byte for byte."""
     from packer.decode import DecodeError, Decoder, decoder_versions
-    from packer.fit import Geometry
     from packer.worker import read_source
 
     if manifest.decoders != decoder_versions():

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import stat
+import time
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,10 @@ from packer.options import CHANNELS
 _READ_BYTES = 1 << 20
 # Headers are nearly always within this; where they are not, the whole file is read.
 _HEADER_BYTES = 64 << 10
+# A file that changes while it is read is read again, so often at most.
+_READ_TRIES = 5
+# The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
+_CLOCK_NS = 2_000_000_000
 
 # Windows opens files as text unless told otherwise.
 BINARY = getattr(os, "O_BINARY", 0)
@@ -49,13 +54,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """Inputs [start, start + len(paths)) of a pack; refused ones are rejected with that reason, unopened."""
+    """Inputs [start, start + len(paths)) of a pack; refused ones are rejected with that reason, unopened.
+
+    first: inputs to decode before all others, since a worker ended with them in flight: what an image does to its process
+    must not be laid to the charge of the next one.
+    """
 
     block: int
     start: int
     paths: list[str]
     targets: list[int]
     refused: dict[int, str] = field(default_factory=dict)
+    first: tuple[int, ...] = ()
 
 
 @dataclass
@@ -75,6 +85,17 @@ class Result:
     rejects: list[dict[str, Any]] = field(default_factory=list)
     sources: list[tuple[int, int]] = field(default_factory=list)
     source_bytes: int = 0
+
+
+@dataclass
+class _Attempt:
+    """What became of one input: a row and its line, or a reason."""
+
+    source: tuple[int, int] = (-1, -1)
+    source_bytes: int = 0
+    row: Row | None = None
+    line: str = ""
+    reason: str = ""
 
 
 class BlockWorker:
@@ -97,20 +118,15 @@ class BlockWorker:
         result = Result(task.block, len(task.paths))
         buffer = self._buffer(len(task.paths) * self._job.row_bytes)
         rows = buffer.reshape(len(task.paths), self._job.row_bytes)
-        for offset, (path, target) in enumerate(zip(task.paths, task.targets, strict=True)):
-            index = task.start + offset
-            self._mark(index)
-            result.sources.append((-1, -1))
-            try:
-                if index in task.refused:
-                    raise DecodeError(task.refused[index])
-                self._add(result, rows, path, target)
-            except DecodeError as e:
-                result.rejects.append({"path": path, "reason": str(e)})
-            except MemoryError:
-                raise  # this process's trouble, not the image's: it is tried again in another
-            except Exception as e:  # one image must never cost another; the reason names the kind for a report
-                result.rejects.append({"path": path, "reason": f"it made the decoder fail ({type(e).__name__}: {e})"})
+        early = {index: self._attempt(task, index) for index in task.first}
+        for index, target in enumerate(task.targets, start=task.start):
+            attempt = early.pop(index, None) or self._attempt(task, index)
+            result.sources.append(attempt.source)
+            result.source_bytes += attempt.source_bytes
+            if attempt.row is None:
+                result.rejects.append({"path": task.paths[index - task.start], "reason": attempt.reason})
+            else:
+                self._add(result, rows, target, attempt.row, attempt.line)
         self._mark(-1)
         used = buffer.data[: result.rows * self._job.row_bytes]
         result.crc32 = zlib.crc32(used)
@@ -125,15 +141,31 @@ class BlockWorker:
         write_at(self._file, self._held.pop(block), first_row * self._job.row_bytes)
         self._spare.append(self._owners.pop(block))
 
-    def _add(self, result: Result, rows: npt.NDArray[np.uint8], path: str, target: int) -> None:
-        full_path = os.path.join(self._job.root, path)
-        result.sources[-1] = source_state(full_path)
-        data, result.sources[-1] = read_source(full_path)
-        result.source_bytes += len(data)
-        row = self._decoder.row(data)
-        line = _sample_line(path, target, data, row)
+    def _attempt(self, task: Task, index: int) -> _Attempt:
+        """Read and decode one input; whatever is wrong with it, it costs no other."""
+        self._mark(index)
+        attempt, path = _Attempt(), task.paths[index - task.start]
+        try:
+            if index in task.refused:
+                raise DecodeError(task.refused[index])
+            full_path = os.path.join(self._job.root, path)
+            attempt.source = source_state(full_path)
+            data, attempt.source = read_source(full_path)
+            attempt.source_bytes = len(data)
+            row = self._decoder.row(data)
+            attempt.line = _sample_line(path, task.targets[index - task.start], data, row)
+            attempt.row = row
+        except DecodeError as e:
+            attempt.reason = str(e)
+        except MemoryError:
+            raise  # this process's trouble, not the image's: it is tried again in another
+        except Exception as e:  # the reason names the kind for a report
+            attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
+        return attempt
+
+    def _add(self, result: Result, rows: npt.NDArray[np.uint8], target: int, row: Row, line: str) -> None:
+        """Append one row; nothing here can fail: an input is a row or a reject, never both."""
         rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
-        # from here on nothing can fail: an input is a row or a reject, never both
         self._sums.add(rows[result.rows])
         result.rows += 1
         result.samples.append(line)
@@ -199,10 +231,13 @@ def source_state(path: str) -> tuple[int, int]:
 
 
 def read_source(path: str, *, most_bytes: int = 4 << 30) -> tuple[bytes, tuple[int, int]]:
-    """Read a regular file, or its first most_bytes: one open, one version; returns its bytes and (size, mtime_ns).
+    """Read a regular file, or its first most_bytes, in one version; returns its bytes and (size, mtime_ns).
+
+    Renaming and deleting leave an open file as it is. One that is rewritten, cut or appended to while it is read is read
+    again, until its times stand still or two reads agree.
 
     Raises:
-        DecodeError: it cannot be read, is no regular file, or is empty.
+        DecodeError: it cannot be read, is no regular file, is empty, or changes again and again.
     """
     try:
         # NONBLOCK: opening a FIFO without a writer would wait for ever
@@ -210,22 +245,39 @@ def read_source(path: str, *, most_bytes: int = 4 << 30) -> tuple[bytes, tuple[i
     except OSError as e:
         raise DecodeError(_unreadable(path, e)) from e
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
-        if status.st_size == 0:
-            raise DecodeError("the file is empty")
-        if status.st_size > 4 << 30:
-            raise DecodeError(f"the file has {status.st_size / 1e9:.0f} GB; no image is that large")
-        wanted = min(status.st_size, most_bytes)
-        data = os.read(descriptor, wanted)
-        while len(data) < wanted and (more := os.read(descriptor, min(_READ_BYTES, wanted - len(data)))):
-            data += more
+        before: bytes | None = None
+        for _ in range(_READ_TRIES):
+            data, state, is_settled = _read_once(descriptor, most_bytes)
+            if is_settled or data == before:
+                return data, state
+            before = data
     except OSError as e:
         raise DecodeError(_unreadable(path, e)) from e
     finally:
         os.close(descriptor)
-    return data, (status.st_size, status.st_mtime_ns)
+    raise DecodeError("it was changed each time it was read; pack it when its writer is done")
+
+
+def _read_once(descriptor: int, most_bytes: int) -> tuple[bytes, tuple[int, int], bool]:
+    """Read an open file from its start; returns its bytes, (size, mtime_ns), and whether they are surely one version."""
+    begun = time.time_ns()
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
+    if status.st_size == 0:
+        raise DecodeError("the file is empty")
+    if status.st_size > 4 << 30:
+        raise DecodeError(f"the file has {status.st_size / 1e9:.0f} GB; no image is that large")
+    wanted = min(status.st_size, most_bytes)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    data = os.read(descriptor, wanted)
+    while len(data) < wanted and (more := os.read(descriptor, min(_READ_BYTES, wanted - len(data)))):
+        data += more
+    # ctime too: no program can set it back
+    times = status.st_mtime_ns, status.st_ctime_ns
+    now = os.fstat(descriptor)
+    is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == (status.st_size, *times)
+    return data, (status.st_size, status.st_mtime_ns), is_same and begun - max(times) > _CLOCK_NS
 
 
 def upright_sizes(root: str, paths: list[str], max_pixels: int) -> dict[tuple[int, int], int]:

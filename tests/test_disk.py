@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,30 +78,6 @@ def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Pa
     assert done.returncode == 0, done.stderr
     subprocess.run([*PACK, str(images), str(tmp_path / "whole"), "--size", "64", "--quiet"], check=True)
     assert store_bytes(disk / "out") == store_bytes(tmp_path / "whole")
-
-
-def test_of_two_packs_to_one_out_one_wins_and_the_other_says_who_holds_it(tmp_path: Path) -> None:
-    images = make_tree(tmp_path / "images", each=20, size=(300, 200))
-    whole = tmp_path / "whole"
-    subprocess.run([*PACK, str(images), str(whole), "--size", "64", "--quiet"], check=True)
-    for race in range(8):
-        out = tmp_path / f"out{race}"
-        command = [*PACK, str(images), str(out), "--size", "64", "--quiet", "--workers", "1"]
-        packs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-        begun = time.monotonic()
-        codes, errors = [], []
-        for process in packs:
-            _, error = process.communicate(timeout=60)
-            codes.append(process.returncode)
-            errors.append(error)
-        assert sorted(codes) == [0, 1], (errors, time.monotonic() - begun)
-        loser = errors[codes.index(1)]
-        # the loser came while the winner worked, or when it was done
-        assert re.search(
-            rf"is being packed by process \d+ on {os.uname().nodename}|already holds a store|finished by another pack",
-            loser,
-        ), loser
-        assert store_bytes(out) == store_bytes(whole)
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +89,71 @@ def test_the_same_bytes_from_any_number_of_workers_and_start_method(
     everything = b"".join(one.values())
     assert str(tmp_path).encode() not in everything
     assert len(read_blocks(tmp_path / "out1")) == 13
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    """Classes and files, nested too, with names from outside ASCII and from outside UTF-8, and a file that is no image."""
+    root = tmp_path / "named"
+    folders = ["zebra", "Ärger", "ärger", "\u65e5\u672c\u8a9e", "\U0001f431", "b/c", "b/ä", "b-", "latin1-\udce9"]
+    for n, folder in enumerate(folders):
+        (root / folder).mkdir(parents=True)
+        for m, name in enumerate(["x.jpg", "É.jpg", "\uff5e.png", "\udcff.jpg"]):
+            photo(40 + n, 30 + m, 10 * n + m).save(root / folder / name)
+    (root / "zebra/ö.jpg").write_text("no image")
+    return root
+
+
+def _pack_in(images: Path, out: Path, **environment: str) -> tuple[int, str]:
+    command = [*PACK, str(images), str(out), "--size", "24", "--quiet", "--max-rejects", "1"]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+def test_the_same_bytes_from_any_locale(named: Path, tmp_path: Path) -> None:
+    for locale in ("C", "C.UTF-8"):
+        assert _pack_in(named, tmp_path / locale, LC_ALL=locale) == (0, "")
+    assert store_bytes(tmp_path / "C") == store_bytes(tmp_path / "C.UTF-8")
+    assert "Ärger" in MemmapDataset(tmp_path / "C").classes
+
+
+def test_names_that_would_depend_on_the_locale_are_refused(named: Path, images: Path, tmp_path: Path) -> None:
+    """Under LC_ALL=C Python takes UTF-8 for file names by itself, unless it is told not to."""
+    code, errors = _pack_in(named, tmp_path / "out", LC_ALL="C", PYTHONUTF8="0")
+    assert code == 2
+    assert re.search(r"read as ascii here, '\S+' among them: .* Set PYTHONUTF8=1 and pack again.\n$", errors)
+    assert not (tmp_path / "out").exists()
+    assert _pack_in(images, tmp_path / "out", LC_ALL="C", PYTHONUTF8="0") == (0, "")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_same_bytes_from_any_order_of_directories(
+    named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(named, tmp_path / "out0", size=24, max_rejects=1)
+    expected = store_bytes(tmp_path / "out0")
+    original = os.scandir
+    for seed in range(1, 6):
+        draw = random.Random(seed)
+
+        @contextlib.contextmanager
+        def shuffled(path: Any = ".", draw: random.Random = draw) -> Iterator[Iterator[os.DirEntry[str]]]:
+            with original(path) as entries:
+                found = list(entries)
+            draw.shuffle(found)
+            yield iter(found)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", shuffled)
+            pack(named, tmp_path / f"out{seed}", size=24, max_rejects=1, workers=[1, 2, 8][seed % 3])
+        assert store_bytes(tmp_path / f"out{seed}") == expected
+    # and a file system's own order: the same files made the other way round
+    copy = tmp_path / "copy"
+    for path in sorted((p for p in named.rglob("*") if p.is_file()), reverse=True):
+        (copy / path.relative_to(named)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy / path.relative_to(named))
+    pack(copy, tmp_path / "copied", size=24, max_rejects=1)
+    assert store_bytes(tmp_path / "copied") == expected
 
 
 def test_optional_system_calls_may_be_missing(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -783,7 +852,7 @@ def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, m
 def test_nothing_in_the_scaffold_is_open_when_it_is_removed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows removes no open file: the journal and the lock must be closed before .packing goes."""
+    """Windows removes no open file: the journal must be closed before .packing goes (and, there only, the lock)."""
     from packer import seal as seals
 
     removals: list[list[str]] = []
@@ -792,7 +861,7 @@ def test_nothing_in_the_scaffold_is_open_when_it_is_removed(
     def rmtree(path: Any, *arguments: Any, **options: Any) -> None:
         if Path(path).name == ".packing":
             links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if os.path.lexists(link)]
-            removals.append([link for link in links if ".packing" in link])
+            removals.append([link for link in links if ".packing" in link and not link.endswith("lock")])
         original(path, *arguments, **options)
 
     monkeypatch.setattr(seals.shutil, "rmtree", rmtree)

@@ -1,0 +1,291 @@
+"""Workers that crash, run out of memory or stall: the image is tried once more alone, the others are packed, nobody waits."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_tree, photo, store_bytes
+
+from packer import PackError, pack
+from packer import engine as engines
+from packer import pipeline as pipelines
+from packer.decode import Decoder
+from packer.verify import verify
+from reader.manifest import read_json_lines
+
+PIXELS = "_tensordict/pixels.memmap"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers inherit their faults by fork")
+
+
+@pytest.fixture(autouse=True)
+def _forked_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 2 inputs, and workers that inherit what a test does to the decoder."""
+    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+
+
+class Faults:
+    """Replaces the decoder in workers: files can be made to do harm, and each attempt is logged as (time, pid, path)."""
+
+    def __init__(self, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._log = log
+        self._harm: dict[bytes, tuple[Path, Callable[[], None]]] = {}
+        original = Decoder.row
+
+        def row(decoder: Decoder, data: bytes) -> Any:
+            path, harm = self._harm.get(data, (Path("good"), lambda: None))
+            with open(log, "a") as file:
+                file.write(f"{time.monotonic()} {os.getpid()} {path.name}\n")
+            harm()
+            return original(decoder, data)
+
+        monkeypatch.setattr(Decoder, "row", row)
+
+    def make(self, path: Path, harm: Callable[[], None]) -> None:
+        self._harm[path.read_bytes()] = path, harm
+
+    def attempts(self) -> list[tuple[float, int, str]]:
+        lines = [line.split() for line in self._log.read_text().splitlines()]
+        return [(float(seconds), int(pid), name) for seconds, pid, name in lines]
+
+
+@pytest.fixture
+def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(tmp_path / "log", monkeypatch)
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup of 100 MB; skipped where this user may make none."""
+    for parent, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(parent) / f"pixpack-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(100 << 20))
+            break
+        except OSError:
+            if group.is_dir():
+                group.rmdir()
+    else:
+        pytest.skip("this user may make no memory cgroup")
+    yield group
+    deadline = time.monotonic() + 5
+    while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    group.rmdir()
+
+
+def segfault() -> None:
+    import faulthandler
+
+    faulthandler.disable()
+    ctypes.string_at(0)
+
+
+def out_of_memory() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
+    bytearray(1 << 30)
+
+
+def stall() -> None:
+    time.sleep(600)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+REASONS = [
+    (segfault, "its worker ended (killed by SIGSEGV)"),
+    (out_of_memory, "its worker ended (there was not enough memory for it)"),
+    (killed, "its worker ended (killed by SIGKILL, as the system does where memory runs out)"),
+    (stall, "decoding it took more than 0.5 seconds (--timeout)"),
+]
+
+
+@pytest.mark.parametrize(("harm", "reason"), REASONS, ids=lambda value: getattr(value, "__name__", ""))
+def test_what_ends_a_worker_is_tried_once_more_alone_and_rejected(
+    images: Path,
+    tmp_path: Path,
+    faults: Faults,
+    capfd: pytest.CaptureFixture[str],
+    harm: Callable[[], None],
+    reason: str,
+) -> None:
+    deadly = images / "class1/003.jpg"
+    faults.make(deadly, harm)
+    pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1, timeout=0.5)
+    _only_reject_is(tmp_path, images, deadly, reason)
+    attempts = faults.attempts()
+    first, second = [attempt for attempt in attempts if attempt[2] == deadly.name]
+    assert second[0] - first[0] < 5
+    # alone: the first image of a fresh process
+    assert [pid for _, pid, _ in attempts if pid == second[1]] == [second[1]]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_worker_that_the_kernel_kills_for_memory_costs_that_image_alone(
+    images: Path, tmp_path: Path, faults: Faults, small_cgroup: Path
+) -> None:
+    deadly = images / "class1/003.jpg"
+
+    def too_much() -> None:
+        (small_cgroup / "cgroup.procs").write_text(str(os.getpid()))
+        bytearray(300 << 20)
+
+    faults.make(deadly, too_much)
+    pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
+    _only_reject_is(
+        tmp_path, images, deadly, "its worker ended (killed by SIGKILL, as the system does where memory runs out)"
+    )
+
+
+def _only_reject_is(tmp_path: Path, images: Path, path: Path, reason: str) -> None:
+    """Check that one input was rejected and that the rows are those of a folder without it."""
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert reject == {"path": str(path.relative_to(images)), "reason": reason}
+    path.unlink()
+    pack(images, tmp_path / "clean", size=32)
+    assert (tmp_path / "out" / PIXELS).read_bytes() == (tmp_path / "clean" / PIXELS).read_bytes()
+    assert verify(tmp_path / "out").problems == []
+
+
+def test_an_image_is_not_rejected_for_what_another_did_to_its_process(
+    images: Path, tmp_path: Path, faults: Faults
+) -> None:
+    """As after a heap that one image damaged: whatever is decoded next crashes."""
+    poisoned: set[int] = set()
+
+    def poison() -> None:
+        poisoned.add(os.getpid())
+
+    def crash_if_poisoned() -> None:
+        if os.getpid() in poisoned:
+            killed()
+
+    for path in sorted(images.rglob("*.jpg")):
+        faults.make(path, crash_if_poisoned)
+    faults.make(images / "class1/002.jpg", poison)
+    assert pack(images, tmp_path / "out", size=32, workers=2).rejected == 0
+    pack(images, tmp_path / "whole", size=32, workers=1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """120 tiny JPEGs: 60 blocks, of which 2 workers hold 8."""
+    return make_tree(tmp_path / "many", each=40, size=(40, 30))
+
+
+def test_the_others_work_on_while_an_image_stalls(
+    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.2)
+    slow = many / "class0/003.jpg"
+    faults.make(slow, stall)
+    report = pack(many, tmp_path / "out", size=16, workers=2, max_rejects=1, timeout=1.2)
+    assert (report.rows, report.rejected) == (119, 1)
+    attempts = faults.attempts()
+    _, second = [seconds for seconds, _, name in attempts if name == slow.name]
+    before = [name for seconds, _, name in attempts if seconds < second and name != slow.name]
+    assert len(before) == 119
+    # a right guess: only what the stalled worker held was decoded again
+    assert len(attempts) <= 119 + 2 + 2 * engines._DEPTH
+    slow.unlink()
+    pack(many, tmp_path / "clean", size=16)
+    assert (tmp_path / "out" / PIXELS).read_bytes() == (tmp_path / "clean" / PIXELS).read_bytes()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_slow_images_that_end_well_shift_no_row(
+    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """The guess that they will be rejected is wrong: what was placed behind them is placed anew."""
+    pack(many, tmp_path / "whole", size=16)
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    for name in ("class0/003.jpg", "class0/004.jpg", "class1/007.jpg"):
+        faults.make(many / name, lambda: time.sleep(0.3))
+    assert pack(many, tmp_path / "out", size=16, workers=workers).rejected == 0
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_where_every_image_stalls_the_processes_stay_few(
+    tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file server that went away."""
+    images = make_tree(tmp_path / "images", classes=1, each=6)
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    for path in images.rglob("*.jpg"):
+        faults.make(path, stall)
+    most = []
+    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.02)
+    original = engines.LocalEngine._events
+
+    def events(self: Any) -> Any:
+        most.append(len(self._workers))
+        return original(self)
+
+    monkeypatch.setattr(engines.LocalEngine, "_events", events)
+    with pytest.raises(PackError, match="all 6 inputs were rejected"):
+        pack(images, tmp_path / "out", size=32, workers=2, timeout=0.2)
+    assert max(most) <= 4
+    # two each, and those that a wrong guess broke off
+    assert 12 <= len(faults.attempts()) < 24
+
+
+def test_no_worker_outlives_a_killed_pack_also_not_in_an_image_that_never_ends(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=2)
+    script = (
+        "import os, sys, time\nfrom packer import pack\nfrom packer.decode import Decoder\n"
+        "def row(self, data):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
+        "Decoder.row = row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
+    )
+    command = [sys.executable, "-c", script, str(images), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    worker = int(process.stdout.readline())
+    process.kill()
+    try:
+        # ends when the last process that holds the pipe has ended
+        process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        os.kill(worker, signal.SIGKILL)
+        process.communicate()
+        raise AssertionError("the worker outlived its pack") from None
+
+
+def test_random_deaths_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers die at random, between images too; none dies twice of one image, so each image becomes a row."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(60):
+        photo(40, 30, n).save(images / f"{n:02}.jpg")
+    pack(images, tmp_path / "whole", size=16)
+    died = tmp_path / "died"
+    died.mkdir()
+    original = Decoder.row
+
+    def row(decoder: Decoder, data: bytes) -> Any:
+        mark = died / str(hash(data))
+        if len(data) % 3 == 0 and not mark.exists():
+            mark.touch()
+            killed()
+        return original(decoder, data)
+
+    monkeypatch.setattr(Decoder, "row", row)
+    report = pack(images, tmp_path / "out", size=16, workers=3)
+    assert len(list(died.iterdir())) > 5
+    assert report.rejected == 0
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")

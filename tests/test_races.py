@@ -1,0 +1,187 @@
+"""Two packs and one OUT, at the moments that matter; open readers while OUT is replaced.
+
+Fifty real races: scripts/race_test.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import store_bytes
+from torch.utils.data import DataLoader
+
+from packer import PackError, pack
+from packer import journal as journals
+from packer import pipeline as pipelines
+from packer.report import Progress
+from reader import MemmapDataset, MemmapLoader, StoreError
+
+PACK = [sys.executable, "-m", "packer"]
+RACE_TEST = Path(__file__).parents[1] / "scripts/race_test.py"
+
+
+@pytest.fixture
+def whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
+    """The bytes that every pack of `images` must end with."""
+    pack(images, tmp_path / "whole", size=32)
+    content = store_bytes(tmp_path / "whole")
+    shutil.rmtree(tmp_path / "whole")
+    return content
+
+
+def _interrupt(images: Path, out: Path, **options: Any) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, progress=stop, **options)
+
+
+def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [*PACK, str(images), str(out), "--size", "32", "--quiet", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("second", [(), ("--resume",), ("--overwrite",)])
+@pytest.mark.parametrize(
+    ("moment", "replaces"), [("swap", True), ("remove_working_folder", False), ("remove_working_folder", True)]
+)
+def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
+    images: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    replaces: bool,
+    second: tuple[str, ...],
+) -> None:
+    """The first is sealed, and about to take its place or to remove its scaffold."""
+    out = tmp_path / "out"
+    if replaces:
+        pack(images, out, size=16)
+    original = getattr(pipelines, moment)
+    errors = []
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(pipelines, moment, original)
+        errors.append(_command(images, out, *second).stderr)
+        original(*arguments)
+
+    monkeypatch.setattr(pipelines, moment, late)
+    pack(images, out, size=32, overwrite=replaces)
+    assert store_bytes(out) == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]
+    (error,) = errors
+    assert "Traceback" not in error
+    if not replaces and not second:
+        assert "already holds a store" in error
+
+
+@pytest.mark.parametrize("moment", ["_make_folder", "lock"])
+@pytest.mark.parametrize(
+    ("begun", "options"),
+    [(False, {}), (False, {"overwrite": True}), (True, {"resume": True}), (True, {"overwrite": True})],
+)
+def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
+    images: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    begun: bool,
+    options: dict[str, bool],
+    moment: str,
+) -> None:
+    """The other packs all of OUT after this one's look, and before this one makes its scaffold or its lock."""
+    out = tmp_path / "out"
+    if begun:
+        _interrupt(images, out)
+    name, owner = ("__init__", journals.Lock) if moment == "lock" else (moment, pipelines._Pack)
+    original = getattr(owner, name)
+    inode: list[int] = []
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.setattr(owner, name, original)
+        done = _command(images, out, *(["--resume"] if begun else []))
+        assert done.returncode == 0, done.stderr
+        inode.append((out / "manifest.json").stat().st_ino)
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, late)
+    with pytest.raises(PackError, match="was finished by another pack just now"):
+        pack(images, out, size=32, **options)
+    assert store_bytes(out) == whole
+    assert inode == [(out / "manifest.json").stat().st_ino]
+
+
+def test_a_lock_whose_file_was_removed_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened, then removed by the pack that held it, then locked: others would lock another file of that name."""
+    (tmp_path / ".packing").mkdir()
+    original = journals._take
+
+    def removed_before(descriptor: int) -> None:
+        (tmp_path / journals.LOCK).unlink()
+        original(descriptor)
+
+    monkeypatch.setattr(journals, "_take", removed_before)
+    with pytest.raises(FileNotFoundError):
+        journals.Lock(tmp_path)
+    (tmp_path / journals.LOCK).touch()
+
+    def replaced_before(descriptor: int) -> None:
+        removed_before(descriptor)
+        (tmp_path / journals.LOCK).touch()
+
+    monkeypatch.setattr(journals, "_take", replaced_before)
+    with pytest.raises(FileNotFoundError):
+        journals.Lock(tmp_path)
+
+
+def _workers(dataset: MemmapDataset) -> Any:
+    return DataLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=1, persistent_workers=True)
+
+
+@pytest.mark.parametrize("loader", [_workers, lambda dataset: MemmapLoader(dataset, 4)], ids=["workers", "loader"])
+def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
+    images: Path, tmp_path: Path, loader: Callable[[MemmapDataset], Any]
+) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=24)
+    dataset = MemmapDataset(out)
+    pickled = dataset.__getstate__()
+    old = dataset.store.clone()
+    batches = loader(dataset)
+    running = iter(batches)
+    seen = [next(running)]
+    assert _command(images, out, "--overwrite").returncode == 0
+    seen += list(running)
+    for batch in (*seen, *batches):
+        assert torch.equal(batch.pixels, old.pixels[batch.rows])
+        assert torch.equal(batch.targets, old.targets[batch.rows])
+    assert np.array_equal(dataset.numpy(), old.pixels.numpy())
+    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    # a process that opens it by the old one's pickle would mix the two
+    with pytest.raises(StoreError, match="was packed anew"):
+        object.__new__(MemmapDataset).__setstate__(pickled)
+
+
+@pytest.mark.slow
+def test_a_few_real_races_and_a_dead_holder() -> None:
+    done = subprocess.run(
+        [sys.executable, RACE_TEST, "--races", "4", "--images", "200"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["races"] == 4
+    # 0.1 s here; the rest is for machines that do other work as well
+    assert result["loser_seconds"]["most"] < float(os.environ.get("PIXPACK_TEST_PATIENCE", "5"))

@@ -1,0 +1,185 @@
+"""Reading sources while they change: whatever is done to a file at whatever call, a row is exactly one version of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import photo
+
+from packer import worker as workers
+from packer.decode import DecodeError
+from packer.fit import Geometry
+from packer.worker import BlockWorker, Job, Task, read_source
+
+CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
+# what a call gives at most, so that a photograph takes several
+PIECE = 2000
+
+
+def deleted(path: Path, other: bytes) -> None:
+    path.unlink(missing_ok=True)
+
+
+def emptied(path: Path, other: bytes) -> None:
+    os.truncate(path, 0)
+
+
+def truncated(path: Path, other: bytes) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def appended(path: Path, other: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def renamed_over(path: Path, other: bytes) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_bytes(other)
+    beside.replace(path)
+
+
+def rewritten(path: Path, other: bytes) -> None:
+    path.write_bytes(other)
+
+
+def rewritten_to_the_same_size_and_time(path: Path, other: bytes) -> None:
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.write(other[: status.st_size].ljust(status.st_size, b"\0"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def replaced_by_a_folder(path: Path, other: bytes) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+CHANGES = [deleted, emptied, truncated, appended, renamed_over, rewritten, replaced_by_a_folder]
+
+
+class Watched:
+    """Counts the calls by which a source is read; runs `change` before the n-th, or before every one from the n-th on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.at, self.ever_after = 0, 0, False
+        self.change: Callable[[], None] = lambda: None
+        self._is_changing = True
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
+
+    def start(self, at: int, change: Callable[[], None], *, ever_after: bool = False) -> None:
+        self.count, self.at, self.change, self.ever_after, self._is_changing = 0, at, change, ever_after, False
+
+    def stop(self) -> None:
+        self._is_changing = True
+
+    def _watched(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if not self._is_changing:
+                self.count += 1
+                if self.count == self.at or (self.ever_after and self.count > self.at):
+                    self._is_changing = True
+                    self.change()
+                    self._is_changing = False
+                if name == "read":
+                    return original(arguments[0], min(arguments[1], PIECE))
+            return original(*arguments, **options)
+
+        return call
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+# 0: the clock of the file system is trusted, as for a file that has long been there; 2 s: it is not
+@pytest.mark.parametrize(
+    ("change", "clock_ns"),
+    [(change, clock_ns) for change in CHANGES for clock_ns in (0, 2_000_000_000)]
+    # only a clock finer than the kernel's tick would tell it from the first version
+    + [(rewritten_to_the_same_size_and_time, 2_000_000_000)],
+)
+def test_a_row_is_one_version_of_its_file_whenever_that_changes(
+    tmp_path: Path,
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path, bytes], None],
+    clock_ns: int,
+) -> None:
+    monkeypatch.setattr(workers, "_CLOCK_NS", clock_ns)
+    # PPM: no checksum, no entropy code; half of one file and half of another decode as well as either
+    path = tmp_path / "a.ppm"
+    for seed, size in ((1, (60, 50)), (2, (61, 53))):
+        photo(*size, seed).save(tmp_path / f"{seed}.ppm")
+    first, other = (tmp_path / "1.ppm").read_bytes(), (tmp_path / "2.ppm").read_bytes()
+    geometry = Geometry(32, 32)
+    worker = BlockWorker(Job(str(tmp_path), "", geometry, "rgb", False, False, 10**6))
+    decoded = []
+    for at in range(1, 100):
+        _restore(path, first)
+        watched.start(at, lambda: change(path, other))
+        result = worker.decode(Task(0, 0, [path.name], [0]))
+        watched.stop()
+        decoded += _checked(worker, result, {first, path.read_bytes() if path.is_file() else b""})
+        if watched.count < at:
+            break
+    else:
+        raise AssertionError("reading does not end")
+    assert at > 2 * len(first) // PIECE
+    assert decoded
+
+
+def test_a_file_that_never_stands_still_is_rejected(tmp_path: Path, watched: Watched) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"x" * 3 * PIECE)
+    number = iter(range(10**6))
+    # the size stays
+    watched.start(3, lambda: path.write_bytes(bytes([next(number) % 256]) * 3 * PIECE), ever_after=True)
+    with pytest.raises(DecodeError, match="it was changed each time it was read; pack it when its writer is done"):
+        read_source(str(path))
+    watched.stop()
+
+
+def test_a_file_that_stands_still_is_read_once_and_a_fresh_one_twice(tmp_path: Path, watched: Watched) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"x" * PIECE)
+    reads = []
+    for clock in (0, 10**18):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(workers, "_CLOCK_NS", clock)
+            watched.start(0, lambda: None)
+            assert read_source(str(path))[0] == b"x" * PIECE
+            watched.stop()
+        reads.append(watched.count)
+    once = len(["open", "fstat", "lseek", "read", "fstat", "close"])
+    assert reads == [once, once + len(["fstat", "lseek", "read", "fstat"])]
+
+
+def _restore(path: Path, content: bytes) -> None:
+    """Put back the first version, with the times of an old file."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.write_bytes(content)
+    os.utime(path, (1e9, 1e9))
+
+
+def _checked(worker: BlockWorker, result: Any, versions: set[bytes]) -> list[bytes]:
+    """Check that a row is what one of the versions decodes to; returns that version, nothing for a reject."""
+    pixels = bytes(worker._held.pop(result.block))
+    if not result.rows:
+        assert result.rejects[0]["reason"]
+        assert "made the decoder fail" not in result.rejects[0]["reason"]
+        return []
+    digest = json.loads(result.samples[0])["sha256"]
+    (version,) = [v for v in versions if hashlib.sha256(v).hexdigest() == digest]
+    assert pixels == worker._decoder.row(version).pixels
+    return [version]
