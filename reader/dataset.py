@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
+import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,12 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from reader.buffers import gather, is_run
 from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines
 from reader.order import Rows, permuted
+from reader.rawfile import RowFile, reads_in_order
+from reader.residency import can_read_ahead
 from reader.store import ImageBatch, open_store
+
+# Below this a row is copied from the mapped file in less time than a system call takes.
+_SMALLEST_READ_BYTES = 4096
 
 Index = int | slice | Sequence[int] | torch.Tensor | npt.NDArray[Any]
 
@@ -69,6 +75,11 @@ class MemmapDataset(Dataset[Any]):
 
     def _open(self) -> None:
         self.manifest, self.store = open_store(self.path)
+        specs = self.manifest.tensors
+        self._files = {
+            name: RowFile(self.path / path, specs[name].row_bytes, past_cache=False)
+            for name, path in self.manifest.tensor_paths().items()
+        }
         self._blocks: tuple[list[int], list[Any]] | None = None
         self._lists: dict[str, list[Any]] = {}
 
@@ -81,15 +92,31 @@ class MemmapDataset(Dataset[Any]):
         return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {k: v for k, v in self.__dict__.items() if k not in ("manifest", "store", "_blocks", "_lists")}
+        state = {
+            k: v for k, v in self.__dict__.items() if k not in ("manifest", "store", "_files", "_blocks", "_lists")
+        }
         return state | {"digest": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         digest = state.pop("digest")
         self.__dict__.update(state)
-        self._open()
-        if self.manifest.digest != digest:
-            raise StoreError(f"{self.path} was packed anew since this dataset was pickled. Open it again.")
+        try:
+            self._open()
+            if self.manifest.digest != digest:
+                raise StoreError(f"{self.path} was packed anew since this dataset was pickled. Open it again.")
+        except StoreError as e:
+            # a DataLoader worker that fails to start is a riddle; one whose first batch fails says why in the training program
+            if multiprocessing.parent_process() is None:
+                raise
+            for name in ("manifest", "store"):
+                self.__dict__.pop(name, None)
+            self._refusal = e
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise what a worker could not say while it started; called only for what is not there."""
+        if name in ("manifest", "store") and "_refusal" in self.__dict__:
+            raise self._refusal
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
 
     # -- rows
 
@@ -118,6 +145,11 @@ class MemmapDataset(Dataset[Any]):
     def store_rows(self, positions: Rows) -> Rows:
         """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""
         return positions if self._rows is None else self._rows[positions]
+
+    def check_files(self) -> None:
+        """Raise StoreError if a file of the store is no longer as large as it was."""
+        for file in self._files.values():
+            file.check_rows(self.manifest.rows)
 
     # -- what ImageFolder has
 
@@ -245,8 +277,15 @@ class MemmapDataset(Dataset[Any]):
 
     def _gather(self, positions: Rows) -> ImageBatch:
         rows = self.store_rows(positions)
+        self.check_files()
         pixels = _fresh((len(rows), *self.store.pixels.shape[1:]))
-        return batch_of(self.store, rows, gather(self.store.pixels, rows, pixels))
+        if get_worker_info() is not None and can_read_ahead() and self.manifest.row_bytes >= _SMALLEST_READ_BYTES:
+            # Into fresh memory this is as fast as copying from the mapping, and no page of the store is mapped in any
+            # worker. A file cut short meanwhile is an error here, where the mapping would end the worker by SIGBUS.
+            self._files["pixels"].read(pixels.view(-1).numpy().data, reads_in_order(rows))
+        else:
+            gather(self.store.pixels, rows, pixels)
+        return batch_of(self.store, rows, pixels)
 
     def _present(self, batch: ImageBatch, *, single: bool = False) -> Any:
         if not self.as_tuple:

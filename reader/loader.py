@@ -264,6 +264,7 @@ class MemmapLoader:
         pixels = pool.lease()[:need].view(len(rows), *shape)
         with record_function("pixpack.gather"):
             if ahead is None:
+                self.dataset.check_files()
                 gather(self._store.pixels, rows, pixels)
             else:
                 ahead.take(pixels)

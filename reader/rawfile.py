@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,6 +56,7 @@ class RowFile:
             self._descriptor = os.open(path, os.O_RDONLY)
             if hasattr(os, "posix_fadvise"):  # the sizes of reads are ours, no read-ahead by the system
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        self.close = weakref.finalize(self, os.close, self._descriptor)
 
     @property
     def is_direct(self) -> bool:
@@ -76,9 +78,13 @@ class RowFile:
             if self._forget:
                 os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+    def check_rows(self, count: int) -> None:
+        """Raise StoreError if the file has no longer this many rows: mapped bytes that are gone end the process (SIGBUS)."""
+        size_bytes = os.fstat(self._descriptor).st_size
+        if size_bytes != count * self.row_bytes:
+            raise StoreError(
+                f"{self.path} has {size_bytes} bytes, it had {count * self.row_bytes} when it was opened. Copy the store again."
+            )
 
     def _fill(self, into: memoryview, offset: int, needed: int) -> None:
         """Read into memory from an offset on: at least the needed bytes, since the last block of a file may be short."""
@@ -148,6 +154,13 @@ def plan_reads(rows: Rows, row_bytes: int, align: int = 1) -> tuple[list[Read], 
         for row in range(start, stop, most)
     ]
     return reads, places[run] + rows - starts[run], count
+
+
+def reads_in_order(rows: Rows) -> list[Read]:
+    """Plan the reads that bring rows one behind the other: [4, 5, 9] -> [(4, 2, 0), (9, 1, 2)]."""
+    begins = np.append(0, np.flatnonzero(np.diff(rows) != 1) + 1)
+    counts = np.diff(np.append(begins, len(rows)))
+    return list(zip(rows[begins].tolist(), counts.tolist(), begins.tolist(), strict=True)) if len(rows) else []
 
 
 def tasks(reads: Sequence[Read], row_bytes: int) -> Iterator[list[Read]]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, random_split
 
-from reader import ImageBatch, MemmapDataset, StoreError
+from reader import ImageBatch, MemmapDataset, MemmapLoader, StoreError
 
 
 @pytest.fixture
@@ -215,3 +219,43 @@ def test_torchs_wrappers_work_around_it(shared_store: Path, context: str | None)
     weights = torch.tensor([0.0] * 60 + [1.0] * 30)
     for _, targets in DataLoader(pairs, batch_size=16, sampler=WeightedRandomSampler(weights, 48)):
         assert targets.tolist() == [2] * 16
+
+
+_CUT = """
+import os, sys
+from torch.utils.data import DataLoader
+from reader import MemmapDataset
+from reader.manifest import PIXELS
+
+if __name__ == "__main__":
+    data = MemmapDataset(sys.argv[1])
+    loader = DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context=sys.argv[2])
+    if sys.argv[3] == "before":
+        os.truncate(data.path / PIXELS, 5000)
+    for step, batch in enumerate(loader):
+        os.truncate(data.path / PIXELS, 5000)
+"""
+
+
+@pytest.mark.parametrize(
+    "start, when", [("fork", "before"), ("fork", "during"), ("spawn", "before"), ("spawn", "during")]
+)
+def test_workers_name_a_store_that_is_cut_short_under_them(store: Path, start: str, when: str) -> None:
+    script = store.parent / "cut.py"
+    script.write_text(_CUT)
+    command = [sys.executable, str(script), str(store), start, when]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert re.search(r"StoreError: .*pixels\.memmap (has|is) 5,?000 bytes", done.stderr.strip().splitlines()[-1]), (
+        done.stderr
+    )
+
+
+def test_a_store_cut_short_is_named_by_every_gather(store: Path) -> None:
+    data = MemmapDataset(store)
+    os.truncate(store / "_tensordict" / "targets.memmap", 8)
+    for gather in (lambda: data[[1, 2]], lambda: data.__getitems__([3]), lambda: next(iter(MemmapLoader(data, 8)))):
+        with pytest.raises(
+            StoreError, match=r"targets\.memmap has 8 bytes, it had 720 when it was opened\. Copy the store"
+        ):
+            gather()
