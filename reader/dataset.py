@@ -105,8 +105,9 @@ class MemmapDataset(Dataset[Any]):
             if self.manifest.digest != digest:
                 raise StoreError(f"{self.path} was packed anew since this dataset was pickled. Open it again.")
         except StoreError as e:
-            # a DataLoader worker that fails to start is a riddle; one whose first batch fails says why in the training program
-            if multiprocessing.parent_process() is None:
+            # A DataLoader worker that fails to start is a riddle; one whose first batch fails says why in the training
+            # program. The attribute is there while a spawned process takes over what its parent sent.
+            if not getattr(multiprocessing.current_process(), "_inheriting", False):
                 raise
             for name in ("manifest", "store"):
                 self.__dict__.pop(name, None)
