@@ -6,7 +6,7 @@
 Ways, in turns, each with the file's pages dropped first (posix_fadvise) and seen to be gone:
 
     cat            the whole file read in order in pieces of 8 MiB through the page cache, one thread: what cat does
-    direct         the same past the page cache (O_DIRECT) into huge pages, with the loader's number of threads
+    direct         the same past the page cache (O_DIRECT) into warm huge pages, with the loader's number of threads
     block, full, sequential
                    an epoch of MemmapLoader(residency="disk", shuffle=...), iter() and thread start included
     page faults    an epoch with shuffle="full" from the mapped file alone, as a memory-mapped reader without read-ahead does
@@ -22,8 +22,10 @@ import contextlib
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from bench_read import cached_store
 
 from reader import MemmapDataset, MemmapLoader, residency
 from reader.manifest import PIXELS
-from reader.rawfile import READ_BYTES, read_all
+from reader.rawfile import READ_BYTES, READERS, RowFile, RowMemory
 
 BATCH = 256
 LOADERS: dict[str, tuple[str, str | bool]] = {
@@ -71,7 +73,10 @@ def parse() -> argparse.Namespace:
 def measure(data: MemmapDataset, rounds: int) -> dict[str, Any]:
     """Time each way in turns; the order moves on by one each round."""
     path, size = data.path / PIXELS, data.store.pixels.nbytes
-    ways: dict[str, Callable[[], Any]] = {"cat": lambda: cat(path), "direct": lambda: direct(data)}
+    ring = [RowMemory(READ_BYTES // data.manifest.row_bytes, data.manifest.row_bytes) for _ in range(READERS)]
+    for memory in ring:
+        memory.rows.zero_()
+    ways: dict[str, Callable[[], Any]] = {"cat": lambda: cat(path), "direct": lambda: direct(data, ring)}
     ways |= {name: lambda name=name: epoch(data, *LOADERS[name]) for name in LOADERS}
     rates: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}
@@ -119,9 +124,25 @@ def cat(path: Path) -> None:
         raise BenchError(f"{path}: {offset} bytes came.")
 
 
-def direct(data: MemmapDataset) -> None:
-    pixels = read_all(data.path / PIXELS, data.manifest.row_bytes, len(data), past_cache=True)
-    check(data, np.array([len(data) - 1]), pixels[-1:])
+def direct(data: MemmapDataset, ring: list[RowMemory]) -> None:
+    file = RowFile(data.path / PIXELS, data.manifest.row_bytes, past_cache=True)
+    rows = len(ring[0].rows)
+    starts, turn = iter(range(0, len(data), rows)), threading.Lock()
+
+    def work(memory: RowMemory) -> tuple[RowMemory, int]:
+        start = -1
+        while True:
+            with turn:
+                following = next(starts, None)
+            if following is None:
+                return memory, start
+            start = following
+            file.read(memory.bytes, [(start, min(rows, len(data) - start), 0)])
+
+    with contextlib.closing(file), ThreadPoolExecutor(len(ring)) as readers:
+        for memory, start in readers.map(work, ring):
+            if start >= 0:
+                check(data, np.array([start]), memory.rows[:1])
 
 
 def epoch(data: MemmapDataset, where: str, shuffle: str | bool) -> None:
