@@ -44,10 +44,9 @@ def main() -> int:
 def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]:
     """Open what to learn from and what to measure on."""
     train = MemmapDataset(store)
-    if len(train.classes) < 2:
-        raise ValueError(
-            f"{store} has {len(train.classes)} classes, expected 2 or more. Pack a folder of class folders."
-        )
+    if train.manifest.target_kind != "class" or len(train.classes) < 2:
+        found = f"{len(train.classes)} classes, targets of kind {train.manifest.target_kind}"
+        raise ValueError(f"{store} has {found}; expected 2 classes or more. Pack a folder of class folders.")
     if val is None:
         return train.split(0.9, stratify=True)
     held_out = MemmapDataset(val)

@@ -12,11 +12,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from packer.disk import DiskFullError
+    from packer.inputs import ScanError
     from packer.journal import JournalError, LockedError
     from packer.options import OptionsError, PackOptions
     from packer.pipeline import pack
     from packer.report import PackError, PackReport, Progress
-    from packer.scan import ScanError
 
 _HOMES = {
     "pack": "packer.pipeline",
@@ -28,7 +28,7 @@ _HOMES = {
     "DiskFullError": "packer.disk",
     "PackOptions": "packer.options",
     "OptionsError": "packer.options",
-    "ScanError": "packer.scan",
+    "ScanError": "packer.inputs",
 }
 
 __all__ = [

@@ -60,8 +60,11 @@ def cli() -> None:
 
 
 @cli.command(short_help="Decode IMAGES into the store OUT (the default command).")
-@click.argument("images", type=click.Path())
+@click.argument("images", type=click.Path(), nargs=-1)
 @click.argument("out", type=click.Path())
+@click.option(
+    "-0", "nul", is_flag=True, help="Read paths from standard input, NUL-separated, as find -print0 writes them."
+)
 @click.option(
     "--size",
     metavar="S|HxW",
@@ -96,6 +99,14 @@ def cli() -> None:
     "--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="What a row holds."
 )
 @click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
+@click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")
+@click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]")
+@click.option(
+    "--target-column",
+    metavar="NAME[,NAME]",
+    help="Column that holds the target; several make one float target.  [default: target, label, class or cls]",
+)
+@click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
 @click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
 @click.option(
@@ -128,11 +139,12 @@ def cli() -> None:
 @click.option("--overwrite", is_flag=True, help="Replace an existing store.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def build(images: str, out: str, as_json: bool, quiet: bool, **options: Any) -> int:
+def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any) -> int:
     """Decode IMAGES once into the store OUT.
 
     IMAGES is a folder of class folders, a folder of images, or a folder of train, val, valid or test folders; each of
-    those is packed into OUT/<name>, all with one class list. Broken images are left out, recorded and summed up.
+    those is packed into OUT/<name>, all with one class list. Or it is a .csv, .tsv or .jsonl manifest, one or more tars,
+    a zip, or - for a list of paths on standard input. Broken images are left out, recorded and summed up.
 
     \b
     Examples:
@@ -140,9 +152,19 @@ def build(images: str, out: str, as_json: bool, quiet: bool, **options: Any) -> 
       pack images/ out/ --size 224 --crop-fraction 0.875 --resample bicubic
       pack val/ out-val/ --size 224 --classes out-train/
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
+      find photos -name '*.jpg' | sort | pack - out/ --size 224
+      find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
+      pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
+      pack shard-*.tar out/ --size 224
     """
     from packer.pipeline import pack
 
+    if nul and images in ((), ("-",)):
+        images = ("-0",)
+    if not images or (nul and images != ("-0",)):
+        raise click.UsageError(
+            f"{images[0]} and -0 cannot be packed together." if images else "Missing argument 'OUT'."
+        )
     size = None if options["size"] is None else parse_size(options["size"])
     with _ProgressBar(hidden=quiet or as_json) as bar:
         report = pack(images, out, **{**options, "size": size}, progress=bar.update)
@@ -150,6 +172,8 @@ def build(images: str, out: str, as_json: bool, quiet: bool, **options: Any) -> 
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
         click.echo(_summary(report))
+    for note in [] if quiet else report.notes:
+        click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
         allowed = options["max_rejects"]
         click.echo(
@@ -181,11 +205,12 @@ def info(out: str, as_json: bool) -> int:
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
     options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
     decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
+    width = f" x {m.target_count}" if m.target_count else ""
     lines = {
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
         "rows": f"{m.rows:,} of uint8[{m.height}, {m.width}, {m.channels}], {_size(size_bytes)}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
-        "targets": f"{m.target_kind}, {len(m.classes)} classes{_some(m.classes)}",
+        "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
         "extras": ", ".join(m.extras) or "none",
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
@@ -277,7 +302,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # numpy starts a thread a CPU for algebra that packing never does; without them it starts in half the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from packer.scan import ScanError
+    from packer.inputs import ScanError
     from reader.manifest import StoreError
 
     with _sigterm_raises():
@@ -406,7 +431,8 @@ def _summary(report: PackReport) -> str:
     parts = list(report.splits.values()) or [report]
     lines = []
     for part in parts:
-        labelled = f", {part.classes} classes" if part.classes else ", no labels"
+        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
+        labelled = f", {part.classes} classes" if part.classes else f", {labels}"
         lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {_size(part.store_bytes)}")
     if report.resumed_from == report.inputs:
         return "\n".join([*lines, "already finished; nothing was done"])
@@ -421,10 +447,19 @@ def _summary(report: PackReport) -> str:
         where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
         lines.append(f"rejected {report.rejected:,} (see {where}):")
         reasons = list(report.reasons.items())
-        lines += [f"  {count:>6,} x {reason}" for reason, count in reasons[:_REASONS_SHOWN]]
+        for reason, count in reasons[:_REASONS_SHOWN]:
+            lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
         if len(reasons) > _REASONS_SHOWN:
             lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
     return "\n".join(lines)
+
+
+def _line_numbers(numbers: list[int], count: int) -> str:
+    """Name lines of the list: " (line 7)", " (lines 7, 9)", " (lines 7, 9, 12, 13, 20, ...)"."""
+    if not numbers:
+        return ""
+    named = ", ".join(map(str, numbers)) + (", ..." if count > len(numbers) else "")
+    return f" (line{'s' if count > 1 else ''} {named})"
 
 
 def _shape(report: PackReport) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from packer.journal import Journal
 from packer.report import PackError
-from packer.worker import BINARY, Result
+from packer.source import BINARY
+from packer.worker import Result
 
 _ALLOCATE_BYTES = 1 << 30
 _PENDING_BLOCKS = 32

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.report import PackError
-from packer.worker import BINARY, Result
+from packer.source import BINARY
+from packer.worker import Result
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"

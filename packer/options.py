@@ -40,6 +40,10 @@ class PackOptions:
     timeout: float = 30.0
     resume: bool = False
     overwrite: bool = False
+    root: str | None = None
+    path_column: str | None = None
+    target_column: str | None = None
+    extension: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)

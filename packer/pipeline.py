@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from packer import journal as journals
 from packer.disk import FULL, Committer, allocate, disk_full, guard_standard_streams, missing_bytes
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.fit import Geometry
+from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
 from packer.place import OWN_NAMES, check_out, check_places, finished_meanwhile, is_finished, replacement, swap
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
-from packer.scan import Inputs, load_classes, scan
+from packer.scan import load_classes, scan
 from packer.seal import remove_working_folder, seal
+from packer.source import Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
     MANIFEST,
@@ -49,7 +51,7 @@ _SIZES_CHUNK = 256
 
 
 def pack(
-    images: str | os.PathLike[str],
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
     size: int | str | tuple[int, int] | None = None,
@@ -59,6 +61,10 @@ def pack(
     exact: bool = False,
     channels: str = "rgb",
     classes: str | None = None,
+    root: str | os.PathLike[str] | None = None,
+    path_column: str | None = None,
+    target_column: str | None = None,
+    extension: str | None = None,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -73,7 +79,8 @@ def pack(
     """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
 
     Args:
-        images: a folder of class folders, of images, or of train / val / valid / test folders.
+        images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv or .jsonl
+            manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
         progress: called a few times a second from this thread.
@@ -97,6 +104,10 @@ def pack(
         exact=exact,
         channels=channels,
         classes=classes,
+        root=None if root is None else os.fspath(root),
+        path_column=path_column,
+        target_column=target_column,
+        extension=extension,
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -108,21 +119,26 @@ def pack(
         overwrite=overwrite,
     )
     # OUT without dots: the folder beside it, in which --overwrite builds, is named after it
-    source, target = Path(os.fspath(images)), Path(os.path.normpath(os.fspath(out)))
+    target = Path(os.path.normpath(os.fspath(out)))
     if target.name in ("", "..") or target.is_symlink():
         target = Path(os.path.realpath(target))
     guard_standard_streams()
     tell = progress or (lambda _: None)
-    check_places(source, target)
+    sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
+    check_places(sources, target)
     imposed = None if classes is None else load_classes(classes)
-    parts = _checked_names(scan(source, classes=imposed, listed=lambda seen: tell(Progress("list", seen, 0))))
+    parts = _checked_names(
+        scan(sources, classes=imposed, options=options, listed=lambda seen: tell(Progress("list", seen, 0)))
+    )
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     places = {split: target / split if split else target for split in parts}
     if resume and not any(place.exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     if "" not in parts and (target / MANIFEST).exists():
-        raise PackError(f"{target} holds a store; the splits of {source} cannot be packed into it. Choose another OUT.")
+        raise PackError(
+            f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
+        )
     for place in places.values():
         check_out(place, target, options)
     finished = {split for split, place in places.items() if resume and is_finished(place)}
@@ -160,8 +176,16 @@ class _Pack:
         self._out = beside if self._replaces else out
         geometry = Geometry.of(shape, options)
         pixels = str(self._out.absolute() / PIXELS)
-        root = str(inputs.root.absolute())
-        self._job = Job(root, pixels, geometry, options.channels, options.exact, options.strict, options.max_pixels)
+        self._job = Job(
+            root=str(inputs.root.absolute()),
+            pixels_path=pixels,
+            geometry=geometry,
+            channels=options.channels,
+            exact=options.exact,
+            strict=options.strict,
+            max_pixels=options.max_pixels,
+            archives=inputs.archives,
+        )
         self._done = self._rejected = self._source_bytes = 0
 
     def run(self, started: float) -> PackReport:
@@ -206,7 +230,7 @@ class _Pack:
             allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
             self._run_blocks(done, row, journal, lock)
             self._tell(self._progress("seal", len(self._inputs)))
-            sealed = seal(self._out, header, self._job)
+            sealed = seal(self._out, header, self._job, self._inputs)
         finally:
             journal.close()
         if sealed is None:
@@ -239,11 +263,14 @@ class _Pack:
         from packer.decode import decoder_versions
 
         listing = hashlib.sha256()
-        for path, target in zip(self._inputs.paths, self._inputs.targets, strict=True):
-            listing.update(f"{path}\0{target}\0".encode("utf-8", "surrogatepass"))
+        for path in self._inputs.paths:
+            listing.update(f"{path}\0".encode("utf-8", "surrogatepass"))
+        for name, column in self._inputs.columns().items():
+            listing.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
+            listing.update(column.values)
         geometry = self._job.geometry
         return {
-            "journal": 1,
+            "journal": 2,
             "inputs": len(self._inputs),
             "listing": listing.hexdigest(),
             "classes": list(self._inputs.classes),
@@ -291,17 +318,14 @@ class _Pack:
         for index, (size, mtime) in enumerate(result.sources, start=start):
             if index in self._inputs.refused:
                 continue
-            path = self._inputs.paths[index]
-            try:
-                found = os.stat(os.path.join(self._job.root, path))
-            except OSError:
-                # what could not be read then, and cannot now, is unchanged
-                if size < 0:
-                    continue
-                return False
-            if (found.st_size, found.st_mtime_ns) != (size, mtime):
+            # what could not be read then, and cannot now, is unchanged
+            if self._source(index).state() != (size, mtime):
                 return False
         return True
+
+    def _source(self, index: int) -> Source:
+        place = self._inputs.places[index] if self._inputs.archives else None
+        return self._job.source(self._inputs.paths[index], place)
 
     def _room(self) -> int:
         """Return the most bytes that the rows can take."""
@@ -342,7 +366,9 @@ class _Pack:
             refused = (
                 {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {}
             )
-            yield Task(start // step, start, inputs.paths[start:stop], inputs.targets[start:stop].tolist(), refused)
+            paths, targets = inputs.paths[start:stop], inputs.targets.tolist(start, stop)
+            places = inputs.places.tolist(start, stop) if inputs.archives else []
+            yield Task(start // step, start, paths, targets, places, refused)
 
     def _tick(self) -> None:
         self._tell(self._progress("pack", self._done))
@@ -354,8 +380,10 @@ class _Pack:
     def _stop_on_reject(self, result: Result) -> None:
         if self._options.on_error == "fail" and result.rejects:
             first = result.rejects[0]
+            line = self._inputs.line(first["input"])
+            where = first["path"] if line is None else f"line {line}, {first['path']}"
             raise PackError(
-                f"{first['path']}: {first['reason']} (--on-error fail). Mend or replace the file, then go on with --resume."
+                f"{where}: {first['reason']} (--on-error fail). Mend or replace the file, then go on with --resume."
             )
 
     def _write_error(self, error: OSError) -> RuntimeError:
@@ -457,7 +485,7 @@ def _common_size(
     ) as pool:
         with without_main():
             waiting = [
-                pool.submit(upright_sizes, str(inputs.root), inputs.paths[i : i + _SIZES_CHUNK], options.max_pixels)
+                pool.submit(upright_sizes, _sources(inputs, i, i + _SIZES_CHUNK), options.max_pixels)
                 for inputs in parts.values()
                 for i in range(0, len(inputs), _SIZES_CHUNK)
             ]
@@ -486,6 +514,13 @@ def _common_size(
     return PackOptions(size=(height, width)).size or (height, width)
 
 
+def _sources(inputs: Inputs, start: int, stop: int) -> list[Source]:
+    """Locate inputs [start, stop)."""
+    root, paths = str(inputs.root), inputs.paths[start:stop]
+    places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
+    return [Source.of(root, path, inputs.archives, place) for path, place in zip(paths, places, strict=True)]
+
+
 def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackReport:
     """Report a store that --resume found finished: nothing was done."""
     try:
@@ -499,7 +534,8 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         raise PackError(
             f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
         )
-    if (manifest.inputs, manifest.classes) != (len(inputs), inputs.classes):
+    found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
+    if found != (len(inputs), inputs.classes, inputs.target_kind, set(inputs.extras)):
         raise PackError(
             f"{out} is finished, but from other inputs or classes. Pack to another OUT, or use --overwrite."
         )

@@ -17,17 +17,13 @@ from reader.manifest import MANIFEST, REJECTED, SAMPLES, sync_folder, unfinished
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
 
 
-def check_places(images: Path, out: Path) -> None:
-    """Refuse an OUT that is a file, is IMAGES, or lies inside it; raises OptionsError."""
-    source, target = os.path.realpath(images), os.path.realpath(out)
+def check_places(sources: list[str], out: Path) -> None:
+    """Refuse an OUT that is a file, is a folder among IMAGES, or lies inside it; raises OptionsError."""
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
-    if target == source:
-        raise OptionsError(f"OUT {out} is IMAGES itself. Choose a folder outside it.")
-    if Path(source) in Path(target).parents:
-        raise OptionsError(f"OUT {out} lies inside IMAGES {images}. Choose a folder outside it.")
-    if Path(target) in Path(source).parents and (out / MANIFEST).exists():
-        raise OptionsError(f"IMAGES {images} lies inside the store {out}. Choose another OUT.")
+    for images in sources:
+        if os.path.isdir(images):
+            _check_folder(images, out)
 
 
 def check_out(out: Path, target: Path, options: PackOptions, *, is_held: bool = False) -> None:
@@ -72,6 +68,16 @@ def check_out(out: Path, target: Path, options: PackOptions, *, is_held: bool = 
 def finished_meanwhile(out: Path) -> PackError:
     """Say that another pack finished OUT after this one had looked at it."""
     return PackError(f"{out} was finished by another pack just now. Look at it: pack info {out}")
+
+
+def _check_folder(images: str, out: Path) -> None:
+    source, target = os.path.realpath(images), os.path.realpath(out)
+    if target == source:
+        raise OptionsError(f"OUT {out} is IMAGES itself. Choose a folder outside it.")
+    if Path(source) in Path(target).parents:
+        raise OptionsError(f"OUT {out} lies inside IMAGES {images}. Choose a folder outside it.")
+    if Path(target) in Path(source).parents and (out / MANIFEST).exists():
+        raise OptionsError(f"IMAGES {images} lies inside the store {out}. Choose another OUT.")
 
 
 def _check_replaceable(out: Path, foreign: list[str]) -> None:

@@ -6,8 +6,10 @@ import collections
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packer.scan import Inputs
+from packer.inputs import Inputs
 from reader.manifest import REJECTED, Manifest, read_json_lines
+
+_LINES_NAMED = 5
 
 
 class PackError(RuntimeError):
@@ -28,7 +30,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What a pack did. size is (height, width); reasons counts the rejects by reason; splits is filled for train / val."""
+    """What a pack did. size is (height, width); reasons counts the rejects by reason; splits is filled for train / val.
+
+    reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
+    inputs as they were listed: duplicates, columns that were left out.
+    """
 
     out: str
     inputs: int
@@ -45,6 +51,9 @@ class PackReport:
     too_many_rejects: bool
     reasons: dict[str, int] = field(default_factory=dict)
     resumed_from: int = 0
+    target_kind: str = "class"
+    reject_lines: dict[str, list[int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     splits: dict[str, PackReport] = field(default_factory=dict)
 
 
@@ -66,6 +75,9 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
         too_many_rejects=False,
         reasons=count_reasons(out),
         resumed_from=resumed_from,
+        target_kind=manifest.target_kind,
+        reject_lines=_reject_lines(out),
+        notes=inputs.notes,
     )
 
 
@@ -95,6 +107,7 @@ def summed_report(out: Path, reports: dict[str, PackReport], seconds: float) -> 
         too_many_rejects=any(part.too_many_rejects for part in parts),
         reasons=dict(reasons.most_common()),
         resumed_from=total("resumed_from"),
+        notes=[note for part in parts for note in part.notes],
         splits=reports,
     )
 
@@ -102,3 +115,12 @@ def summed_report(out: Path, reports: dict[str, PackReport], seconds: float) -> 
 def count_reasons(out: Path) -> dict[str, int]:
     """Count the rejects of a store by reason, most frequent first."""
     return dict(collections.Counter(line["reason"] for line in read_json_lines(out / REJECTED)).most_common())
+
+
+def _reject_lines(out: Path) -> dict[str, list[int]]:
+    """Return the first lines of a list that were rejected for each reason; empty where inputs have no lines."""
+    lines: dict[str, list[int]] = {}
+    for reject in read_json_lines(out / REJECTED):
+        if "line" in reject and len(known := lines.setdefault(reject["reason"], [])) < _LINES_NAMED:
+            known.append(reject["line"])
+    return lines

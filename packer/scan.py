@@ -1,98 +1,70 @@
-"""Which inputs there are, in which order, with which target. Lists folders; opens no image.
+"""What IMAGES may be: a folder, a list on standard input, a manifest, tars, a zip; and the class list that may be imposed.
 
-Classes, order and targets of class folders are torchvision ImageFolder's (0.28, `datasets/folder.py`): classes are the
-sorted names of the sub-folders, files are sorted by folder, then by name, symbolic links are followed.
+Each kind is listed by a module of its own (folders, lists, archives) into the same `Inputs`. Opens no image.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
-from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
-# torchvision's list, and what else holds photographs under another name
-IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
-    *(".gif", ".jfif", ".jpe", ".mpo"),
+from packer.archives import archive_kind, read_tars, read_zip
+from packer.folders import Counter, Listed, scan_folder
+from packer.inputs import Inputs, ScanError
+from packer.lists import MANIFEST_SUFFIXES, STDIN_NAMES, read_manifest, read_stdin
+from packer.options import OptionsError, PackOptions
+
+_EXPECTED = (
+    "a folder of images, a .csv, .tsv or .jsonl manifest, a tar, a zip, or - for a list of paths on standard input"
 )
-SPLITS = ("train", "val", "valid", "test")
-_PROGRESS_EVERY = 10_000
 
-Listed = Callable[[int], None]
-
-
-class ScanError(ValueError):
-    """The inputs are not what `pack` can read; says what was found and what was expected."""
-
-
-@dataclass
-class Inputs:
-    """Samples in input order. Two flat lists, not an object a sample: a million images are about 100 MB of paths."""
-
-    root: Path
-    classes: tuple[str, ...]
-    paths: list[str] = field(default_factory=list)
-    targets: array[int] = field(default_factory=lambda: array("q"))
-    refused: dict[int, str] = field(default_factory=dict)
-    ignored: int = 0
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def add(self, path: str, target: int, refusal: str | None = None) -> None:
-        """Append one sample; with a refusal it is rejected without being opened."""
-        if refusal is not None:
-            self.refused[len(self.paths)] = refusal
-        self.paths.append(path)
-        self.targets.append(target)
-
-    def shuffled(self, seed: int) -> Inputs:
-        """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""
-        draw = random.Random(seed).random
-        order = sorted(range(len(self)), key=[draw() for _ in range(len(self))].__getitem__)
-        moved = Inputs(self.root, self.classes, ignored=self.ignored)
-        for index in order:
-            moved.add(self.paths[index], self.targets[index], self.refused.get(index))
-        return moved
+# which options belong to what kind of IMAGES
+_BELONGS = {
+    "root": ("stdin", "manifest"),
+    "extension": ("stdin", "manifest"),
+    "path_column": ("manifest",),
+    "target_column": ("manifest", "tar"),
+}
 
 
-def scan(images: Path, *, classes: tuple[str, ...] | None = None, listed: Listed | None = None) -> dict[str, Inputs]:
-    """List a folder of class folders, a folder of images, or a folder of train / val / valid / test of those.
+def scan(
+    images: Path | str | Sequence[Path | str],
+    *,
+    classes: tuple[str, ...] | None = None,
+    options: PackOptions | None = None,
+    listed: Listed | None = None,
+) -> dict[str, Inputs]:
+    """List what IMAGES holds; several IMAGES must be tars.
 
     Args:
         classes: the class list to impose; an unknown class is an error.
+        options: root, path_column, target_column and extension say how to read lists.
         listed: called now and then with the number of files seen.
 
     Returns: split name ("" where there are no splits) -> Inputs; all splits share one class list.
 
     Raises:
         ScanError: images does not exist, cannot be read, or holds no image.
+        OptionsError: an option belongs to another kind of IMAGES.
     """
-    folders = _child_folders(images)
-    splits = [name for name in SPLITS if name in folders]
-    if splits and set(splits) == set(folders):
-        parts = {name: images / name for name in splits}
-    else:
-        parts = {"": images}
-    count = _Counter(listed)
-    found = {name: _list_folder(folder, count) for name, folder in parts.items()}
-    if not any(tree.has_image() for tree in found.values()):
-        raise ScanError(
-            f"{images} holds no image ({count.seen} files seen). Expected {images}/<class>/<name>.jpg or {images}/<name>.jpg."
-        )
-    for split, tree in found.items():
-        if not tree.has_image():
-            raise ScanError(f"{parts[split]} holds no image. Fill it or remove it: every split becomes a store.")
-    names = sorted({name for tree in found.values() if tree.has_classes() for name in tree.classes})
-    imposed = tuple(names) if classes is None else classes
-    unknown = [name for name in names if name not in imposed]
-    if unknown:
-        raise ScanError(f"{images} has the class {unknown[0]!r} that --classes does not list ({len(imposed)} classes).")
-    return {split: tree.inputs(parts[split], imposed) for split, tree in found.items()}
+    options, count = options or PackOptions(), Counter(listed)
+    sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
+    kind = _kind(sources)
+    for name, kinds in _BELONGS.items():
+        if getattr(options, name) is not None and kind not in kinds:
+            raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
+    first = Path(sources[0])
+    if kind == "folder":
+        return scan_folder(first, classes, count)
+    if kind == "zip":
+        return read_zip(first, classes, count)
+    if kind == "tar":
+        return {"": read_tars([Path(source) for source in sources], classes, options, count)}
+    if kind == "manifest":
+        return {"": read_manifest(first, classes, options, count)}
+    return {"": read_stdin(sources[0], classes, options, count)}
 
 
 def load_classes(source: str) -> tuple[str, ...]:
@@ -121,129 +93,29 @@ def load_classes(source: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-class _Counter:
-    """Counts files seen and tells a listener every now and then."""
-
-    def __init__(self, listed: Listed | None) -> None:
-        self.seen = 0
-        self._listed = listed
-
-    def add(self, count: int) -> None:
-        before, self.seen = self.seen, self.seen + count
-        if self._listed is not None and before // _PROGRESS_EVERY != self.seen // _PROGRESS_EVERY:
-            self._listed(self.seen)
+def _kind(sources: list[str]) -> str:
+    """Tell what IMAGES is: "stdin", "folder", "manifest", "tar" or "zip"; raises ScanError where it is none of them."""
+    kinds = {source: _kind_of_one(source) for source in sources}
+    if len(sources) > 1 and set(kinds.values()) != {"tar"}:
+        other = next(source for source, kind in kinds.items() if kind != "tar")
+        raise ScanError(
+            f"{other} is a {kinds[other]}. Several IMAGES can be packed into one store only where all are tars."
+        )
+    return kinds[sources[0]]
 
 
-@dataclass
-class _Tree:
-    """One folder, listed: images straight inside it, and those of each sub-folder, as paths relative to it."""
-
-    top: list[str] = field(default_factory=list)
-    classes: dict[str, list[str]] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
-    ignored: int = 0
-
-    def has_image(self) -> bool:
-        return any(p not in self.refusals for p in self.top) or self.has_classes()
-
-    def has_classes(self) -> bool:
-        return any(self.classes.values())
-
-    def inputs(self, root: Path, classes: tuple[str, ...]) -> Inputs:
-        """Order the samples as ImageFolder does; images beside the class folders have no class and are refused."""
-        found = Inputs(root, classes, ignored=self.ignored)
-        nested = self.has_classes()
-        index = {name: i for i, name in enumerate(classes)}
-        for path in self.top:
-            # a sub-folder with an image's name is a class in a tree of classes
-            if nested and path in self.classes:
-                continue
-            stray = "it lies beside the class folders and so has no class; move it into one" if nested else None
-            found.add(path, -1, self.refusals.get(path, stray))
-        for name in sorted(self.classes):
-            for path in self.classes[name]:
-                found.add(path, index[name], self.refusals.get(path))
-        return found
-
-
-def _child_folders(images: Path) -> set[str]:
-    """Name the visible sub-folders of IMAGES, or say why it cannot be packed."""
-    try:
-        with os.scandir(images) as entries:
-            return {entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith(".")}
-    except FileNotFoundError:
-        raise ScanError(f"{images} does not exist. Expected a folder of images.") from None
-    except NotADirectoryError:
-        raise ScanError(f"{images} is a file. Expected a folder of images; its parent folder can be packed.") from None
-    except OSError as e:
-        raise ScanError(f"{images} cannot be listed: {e.strerror}.") from None
-
-
-def _list_folder(root: Path, count: _Counter) -> _Tree:
-    tree = _Tree()
-    with os.scandir(root) as entries:
-        top = sorted(entries, key=lambda entry: entry.name)
-    count.add(len(top))
-    for entry in top:
-        is_image = entry.name.lower().endswith(IMAGE_SUFFIXES)
-        if _is_folder(entry):
-            paths = list(_walk(root, entry.name, tree, count))
-            # torchvision takes every sub-folder for a class; a hidden one without images (.git, .cache) is none
-            if paths or not entry.name.startswith("."):
-                tree.classes[entry.name] = paths
-            if is_image:
-                tree.top.append(entry.name)
-                tree.refusals[entry.name] = "it is a directory, not an image"
-        elif is_image:
-            tree.top.append(entry.name)
-        else:
-            tree.ignored += 1
-    return tree
-
-
-def _walk(root: Path, name: str, tree: _Tree, count: _Counter) -> Iterator[str]:
-    """Yield the images below root/name as ImageFolder orders them: by folder path, then by file name."""
-    found: list[tuple[str, str]] = []
-    pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [(name, ())]
-    while pending:
-        folder, above = pending.pop()
-        parent, _, last = folder.rpartition("/")
-        try:
-            status = os.stat(root / folder)
-            identity = status.st_dev, status.st_ino
-            if identity in above:
-                raise OSError(0, "a symbolic link to a folder above it (a loop)")
-            files, children = _list_one(root, folder, tree)
-        except OSError as e:
-            tree.refusals[folder] = f"the folder cannot be listed: {e.strerror}"
-            found.append((parent, last))
-            continue
-        count.add(len(files) + len(children))
-        found += [(folder, file) for file in files]
-        pending += [(f"{folder}/{child}", (*above, identity)) for child in children]
-    # os.walk joins with the system's separator; sorting by it keeps ImageFolder's order
-    for folder, file in sorted(found, key=lambda pair: (pair[0].replace("/", os.sep), pair[1])):
-        yield f"{folder}/{file}" if folder else file
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads back to itself: reading it will say so
-        return False
-
-
-def _list_one(root: Path, folder: str, tree: _Tree) -> tuple[list[str], list[str]]:
-    """List one folder: names that look like images (a directory among them is refused), and sub-folders."""
-    files, children = [], []
-    with os.scandir(root / folder) as entries:
-        for entry in entries:
-            is_image, is_folder = entry.name.lower().endswith(IMAGE_SUFFIXES), _is_folder(entry)
-            if is_folder:
-                children.append(entry.name)
-            if is_image:
-                files.append(entry.name)
-            if is_image and is_folder:
-                tree.refusals[f"{folder}/{entry.name}"] = "it is a directory, not an image"
-            tree.ignored += not is_image and not is_folder
-    return files, children
+def _kind_of_one(source: str) -> str:
+    if source in STDIN_NAMES:
+        return "stdin"
+    path = Path(source)
+    # what does not exist is named by the folder's scan
+    if not path.is_file():
+        return "folder"
+    if path.suffix.lower() in MANIFEST_SUFFIXES:
+        return "manifest"
+    kind = archive_kind(path)
+    if kind == "gzip":
+        raise ScanError(f"{path} is compressed, so its members cannot be read at their place. Decompress it first.")
+    if kind is None:
+        raise ScanError(f"{path} is a file. Expected {_EXPECTED}; its parent folder can be packed.")
+    return kind

@@ -1,20 +1,21 @@
 """From a complete journal to a store: write every small file, sync, and commit by the manifest, last.
 
-Reads the journal as a stream, so memory does not grow with the number of rows. Everything here can be done again after an
+Reads the journal as a stream, so memory does not grow with the number of rows; targets and extras were known from the list
+of inputs, and the journal says which inputs became rows. Everything here can be done again after an
 interruption and gives the same bytes.
 """
 
 from __future__ import annotations
 
-import array
 import hashlib
 import os
 import shutil
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from packer import journal as journals
+from packer.inputs import Column, Inputs
 from packer.options import CHANNELS
 from packer.worker import Job, Result, encode_line
 from reader.manifest import (
@@ -25,6 +26,7 @@ from reader.manifest import (
     Block,
     FileEntry,
     Manifest,
+    TensorSpec,
     channel_statistics,
     crc32_combine,
     encode_manifest,
@@ -35,15 +37,19 @@ from reader.manifest import (
 
 TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"
+EXTRAS = "_tensordict/extras"
 
 
-def seal(out: Path, header: dict[str, Any], job: Job) -> Manifest | None:
+def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifest | None:
     """Turn OUT's committed blocks into a finished store; None where they hold no row.
 
     The manifest is written after everything it names is synced; the journal is not touched.
     """
     folders = [out / "_tensordict", out]
-    written = _Written(out, job)
+    if inputs.extras:
+        (out / EXTRAS).mkdir(exist_ok=True)
+        folders.insert(0, out / EXTRAS)
+    written = _Written(out, job, inputs)
     for result, _ in journals.read_blocks(out):
         written.add(result)
     files = written.close()
@@ -54,7 +60,7 @@ def seal(out: Path, header: dict[str, Any], job: Job) -> Manifest | None:
     if not written.rows:
         return None
     _settle_pixels(out / PIXELS, written.rows * job.row_bytes)
-    manifest = _manifest(written, files, header, job)
+    manifest = _manifest(written, files, header, job, inputs)
     for name, content in metadata_files(manifest).items():
         _write_synced(out / name, content)
     for folder in folders:
@@ -72,13 +78,15 @@ def remove_working_folder(out: Path) -> None:
 class _Written:
     """The per-row files while the journal streams by, and what adds up over it."""
 
-    def __init__(self, out: Path, job: Job) -> None:
-        self._job = job
+    def __init__(self, out: Path, job: Job, inputs: Inputs) -> None:
+        self._job, self._all = job, inputs
         self.rows = self.inputs = self.rejected = self.pixel_count = self.crc32 = 0
         self.sums = [0] * CHANNELS[job.channels]
         self.square_sums = [0] * CHANNELS[job.channels]
         self.blocks: list[Block] = []
-        names = [SAMPLES, REJECTED, TARGETS] + ([CONTENT] if job.geometry.has_content else [])
+        self._columns = {TARGETS: inputs.targets}
+        self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
+        names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if job.geometry.has_content else [])
         self._files = {name: _Digested(out / name) for name in names}
 
     def add(self, result: Result) -> None:
@@ -89,16 +97,31 @@ class _Written:
             self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset))
             self.crc32 = crc32_combine(self.crc32, result.crc32, result.rows * row_bytes)
         files[SAMPLES].write("".join(result.samples).encode("ascii"))
-        files[REJECTED].write("".join(encode_line(reject) for reject in result.rejects).encode("ascii"))
-        files[TARGETS].write(_little("q", result.targets))
+        files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
+        rows = self._accepted(result)
+        for name, column in self._columns.items():
+            files[name].write(column.chosen(rows).encoded())
         if CONTENT in files:
-            files[CONTENT].write(_little("i", [value for box in result.content for value in box]))
+            files[CONTENT].write(Column.of("int32", result.content, 4).encoded())
         self.rows += result.rows
         self.inputs += result.inputs
         self.rejected += len(result.rejects)
         self.pixel_count += result.pixel_count
         self.sums = [a + b for a, b in zip(self.sums, result.sums, strict=True)]
         self.square_sums = [a + b for a, b in zip(self.square_sums, result.square_sums, strict=True)]
+
+    def _accepted(self, result: Result) -> Sequence[int]:
+        """Return which inputs of a block became rows."""
+        inputs = range(self.inputs, self.inputs + result.inputs)
+        if not result.rejects:
+            return inputs
+        rejected = {reject["input"] for reject in result.rejects}
+        return [index for index in inputs if index not in rejected]
+
+    def _reject_line(self, reject: dict[str, Any]) -> str:
+        line = self._all.line(reject["input"])
+        known = {"path": reject["path"], "reason": reject["reason"]}
+        return encode_line(known if line is None else known | {"line": line})
 
     def close(self) -> dict[str, FileEntry]:
         """Sync all files; returns their entries, the pixels' among them."""
@@ -126,17 +149,19 @@ class _Digested:
         return FileEntry(self.size_bytes, f"sha256:{self._digest.hexdigest()}")
 
 
-def _manifest(written: _Written, files: dict[str, FileEntry], header: dict[str, Any], job: Job) -> Manifest:
+def _manifest(
+    written: _Written, files: dict[str, FileEntry], header: dict[str, Any], job: Job, inputs: Inputs
+) -> Manifest:
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
     fields: dict[str, Any] = {
         "rows": written.rows,
         "height": job.geometry.height,
         "width": job.geometry.width,
         "channels": CHANNELS[job.channels],
-        "target_kind": "class",
-        "target_count": None,
+        "target_kind": inputs.target_kind,
+        "target_count": inputs.targets.count,
         "has_content": job.geometry.has_content,
-        "extras": {},
+        "extras": {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()},
         "classes": tuple(header["classes"]),
         "mean": tuple(mean),
         "std": tuple(std),
@@ -150,7 +175,8 @@ def _manifest(written: _Written, files: dict[str, FileEntry], header: dict[str, 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:
     """Return the entries of the meta.json files, which depend on the shapes alone."""
-    blank = dict.fromkeys(("meta.json", "_tensordict/meta.json"), FileEntry(0, ""))
+    names = ["meta.json", "_tensordict/meta.json"] + (["_tensordict/extras/meta.json"] if fields["extras"] else [])
+    blank = dict.fromkeys(names, FileEntry(0, ""))
     contents = metadata_files(Manifest(**fields, files=files | blank))
     return {
         name: FileEntry(len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")
@@ -170,11 +196,3 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _little(code: str, values: list[int]) -> bytes:
-    """Encode integers little-endian: "q" is int64, "i" is int32."""
-    encoded = array.array(code, values)
-    if sys.byteorder == "big":
-        encoded.byteswap()
-    return encoded.tobytes()

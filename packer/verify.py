@@ -23,11 +23,9 @@ from reader.manifest import (
     SAMPLES,
     Block,
     Manifest,
-    StoreError,
     check_store,
     crc32_combine,
     read_blocks,
-    read_json_lines,
     sha256_file,
 )
 
@@ -100,7 +98,10 @@ def verify(
     if redecode:
         if images is None:
             raise ValueError("decoding rows again needs the folder they came from: give --images IMAGES.")
-        problems += _redecode(root, manifest, Path(images), redecode)
+        from packer.redecode import redecode_rows
+
+        found = redecode_rows(root, manifest, Path(images), redecode)
+        problems += [Problem(PIXELS, (row, row + 1), what) for row, what in found]
     return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems)
 
 
@@ -128,6 +129,9 @@ def _implied(manifest: Manifest) -> dict[str, Callable[[dict[str, Any]], bytes]]
     implied: dict[str, Callable[[dict[str, Any]], bytes]] = {}
     if manifest.target_kind == "class":
         implied[_TARGETS] = lambda sample: struct.pack("<q", sample["target"])
+    else:
+        code = f"<{manifest.target_count}{'f' if manifest.target_kind == 'regression' else 'B'}"
+        implied[_TARGETS] = lambda sample: struct.pack(code, *sample["target"])
     if manifest.options.get("fit") in ("pad", "inside"):
         geometry = Geometry(manifest.height, manifest.width, manifest.options["fit"])
         implied[_CONTENT] = lambda sample: struct.pack(
@@ -175,46 +179,6 @@ def _blocks(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[tup
                 return
             wrong = zlib.crc32(data) != block.crc32
             yield (Problem(PIXELS, rows, "its pixels are not what was packed") if wrong else None), size_bytes
-
-
-def _redecode(root: Path, manifest: Manifest, images: Path, count: int) -> Iterator[Problem]:
-    """Decode rows again and compare them byte for byte."""
-    from packer.decode import DecodeError, Decoder, decoder_versions
-    from packer.worker import read_source
-
-    if manifest.decoders != decoder_versions():
-        raise StoreError(
-            f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoder_versions())}:"
-            " pixels may differ. Use the same versions to decode rows again."
-        )
-    options: dict[str, Any] = dict(manifest.options)
-    shape = (manifest.height, manifest.width)
-    geometry = Geometry(*shape, *(options[name] for name in ("fit", "crop_fraction", "resample")))
-    decoder = Decoder(
-        geometry,
-        channels=options["channels"],
-        exact=options["exact"],
-        strict=options["strict"],
-        max_pixels=options["max_pixels"],
-    )
-    wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
-    with open(root / PIXELS, "rb") as file:
-        for row, sample in islice(enumerate(read_json_lines(root / SAMPLES)), max(wanted) + 1):
-            if row not in wanted:
-                continue
-            file.seek(row * manifest.row_bytes)
-            stored = file.read(manifest.row_bytes)
-            try:
-                # a store made to harm may name any path
-                if os.path.isabs(sample["path"]) or ".." in sample["path"].split("/"):
-                    raise DecodeError("its path leads out of --images")
-                data, _ = read_source(os.path.join(images, sample["path"]))
-                same = decoder.row(data).pixels == stored
-            except DecodeError as e:
-                yield Problem(PIXELS, (row, row + 1), f"{sample['path']} cannot be decoded again: {e}")
-                continue
-            if not same:
-                yield Problem(PIXELS, (row, row + 1), f"decoding {sample['path']} again gives other pixels")
 
 
 def _named_rows(rows: tuple[int, int]) -> str:

@@ -9,8 +9,6 @@ import errno
 import hashlib
 import json
 import os
-import stat
-import time
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,18 +18,12 @@ import numpy.typing as npt
 
 from packer.decode import DecodeError, Decoder, Row
 from packer.fit import Geometry
+from packer.inputs import Archive
 from packer.options import CHANNELS
+from packer.source import BINARY, Source
 
-_READ_BYTES = 1 << 20
 # Headers are nearly always within this; where they are not, the whole file is read.
 _HEADER_BYTES = 64 << 10
-# A file that changes while it is read is read again, so often at most.
-_READ_TRIES = 5
-# The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
-_CLOCK_NS = 2_000_000_000
-
-# Windows opens files as text unless told otherwise.
-BINARY = getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
@@ -45,6 +37,11 @@ class Job:
     exact: bool
     strict: bool
     max_pixels: int
+    archives: tuple[Archive, ...] = ()
+
+    def source(self, path: str, place: list[int] | None) -> Source:
+        """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
+        return Source.of(self.root, path, self.archives, place)
 
     @property
     def row_bytes(self) -> int:
@@ -58,19 +55,24 @@ class Task:
 
     first: inputs to decode before all others, since a worker ended with them in flight: what an image does to its process
     must not be laid to the charge of the next one.
+    targets has a number, or a list of them, for each; places is empty, or says where in an archive each one is.
     """
 
     block: int
     start: int
     paths: list[str]
-    targets: list[int]
+    targets: list[Any]
+    places: list[list[int]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     first: tuple[int, ...] = ()
 
 
 @dataclass
 class Result:
-    """What is known of a decoded block, all but its pixels; becomes one line of the journal."""
+    """What is known of a decoded block, all but its pixels; becomes one line of the journal.
+
+    A reject is {"input": its number in the pack, "path": ..., "reason": ...}; all other inputs of the block are rows.
+    """
 
     block: int
     inputs: int
@@ -80,7 +82,6 @@ class Result:
     sums: list[int] = field(default_factory=list)
     square_sums: list[int] = field(default_factory=list)
     samples: list[str] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)
     content: list[tuple[int, int, int, int]] = field(default_factory=list)
     rejects: list[dict[str, Any]] = field(default_factory=list)
     sources: list[tuple[int, int]] = field(default_factory=list)
@@ -124,7 +125,8 @@ class BlockWorker:
             result.sources.append(attempt.source)
             result.source_bytes += attempt.source_bytes
             if attempt.row is None:
-                result.rejects.append({"path": task.paths[index - task.start], "reason": attempt.reason})
+                path = task.paths[index - task.start]
+                result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
             else:
                 self._add(result, rows, target, attempt.row, attempt.line)
         self._mark(-1)
@@ -148,9 +150,10 @@ class BlockWorker:
         try:
             if index in task.refused:
                 raise DecodeError(task.refused[index])
-            full_path = os.path.join(self._job.root, path)
-            attempt.source = source_state(full_path)
-            data, attempt.source = read_source(full_path)
+            place = task.places[index - task.start] if task.places else None
+            source = self._job.source(path, place)
+            attempt.source = source.state()
+            data, attempt.source = source.read()
             attempt.source_bytes = len(data)
             row = self._decoder.row(data)
             attempt.line = _sample_line(path, task.targets[index - task.start], data, row)
@@ -163,13 +166,12 @@ class BlockWorker:
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
         return attempt
 
-    def _add(self, result: Result, rows: npt.NDArray[np.uint8], target: int, row: Row, line: str) -> None:
+    def _add(self, result: Result, rows: npt.NDArray[np.uint8], target: Any, row: Row, line: str) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
         rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
         self._sums.add(rows[result.rows])
         result.rows += 1
         result.samples.append(line)
-        result.targets.append(target)
         if self._job.geometry.has_content:
             result.content.append(row.content)
         y0, x0, y1, x1 = row.content
@@ -221,73 +223,14 @@ class ChannelSums:
         return taken[0], taken[1]
 
 
-def source_state(path: str) -> tuple[int, int]:
-    """Return (size, mtime_ns) of a file, by which a resume notices that it changed; (-1, -1) where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1, -1
-    return status.st_size, status.st_mtime_ns
-
-
-def read_source(path: str, *, most_bytes: int = 4 << 30) -> tuple[bytes, tuple[int, int]]:
-    """Read a regular file, or its first most_bytes, in one version; returns its bytes and (size, mtime_ns).
-
-    Renaming and deleting leave an open file as it is. One that is rewritten, cut or appended to while it is read is read
-    again, until its times stand still or two reads agree.
-
-    Raises:
-        DecodeError: it cannot be read, is no regular file, is empty, or changes again and again.
-    """
-    try:
-        # NONBLOCK: opening a FIFO without a writer would wait for ever
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY)
-    except OSError as e:
-        raise DecodeError(_unreadable(path, e)) from e
-    try:
-        before: bytes | None = None
-        for _ in range(_READ_TRIES):
-            data, state, is_settled = _read_once(descriptor, most_bytes)
-            if is_settled or data == before:
-                return data, state
-            before = data
-    except OSError as e:
-        raise DecodeError(_unreadable(path, e)) from e
-    finally:
-        os.close(descriptor)
-    raise DecodeError("it was changed each time it was read; pack it when its writer is done")
-
-
-def _read_once(descriptor: int, most_bytes: int) -> tuple[bytes, tuple[int, int], bool]:
-    """Read an open file from its start; returns its bytes, (size, mtime_ns), and whether they are surely one version."""
-    begun = time.time_ns()
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
-    if status.st_size == 0:
-        raise DecodeError("the file is empty")
-    if status.st_size > 4 << 30:
-        raise DecodeError(f"the file has {status.st_size / 1e9:.0f} GB; no image is that large")
-    wanted = min(status.st_size, most_bytes)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    data = os.read(descriptor, wanted)
-    while len(data) < wanted and (more := os.read(descriptor, min(_READ_BYTES, wanted - len(data)))):
-        data += more
-    # ctime too: no program can set it back
-    times = status.st_mtime_ns, status.st_ctime_ns
-    now = os.fstat(descriptor)
-    is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == (status.st_size, *times)
-    return data, (status.st_size, status.st_mtime_ns), is_same and begun - max(times) > _CLOCK_NS
-
-
-def upright_sizes(root: str, paths: list[str], max_pixels: int) -> dict[tuple[int, int], int]:
+def upright_sizes(sources: list[Source], max_pixels: int) -> dict[tuple[int, int], int]:
     """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}
-    for path in paths:
+    for source in sources:
         for most_bytes in (_HEADER_BYTES, 4 << 30):
             try:
-                data, _ = read_source(os.path.join(root, path), most_bytes=most_bytes)
+                data, _ = source.read(most_bytes=most_bytes)
                 size = decoder.upright_size(data)
             except Exception:  # whatever is wrong with it, decoding says it, with a reason
                 continue
@@ -314,32 +257,7 @@ def encode_line(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=True, separators=(",", ":")) + "\n"
 
 
-def _sample_line(path: str, target: int, data: bytes, row: Row) -> str:
+def _sample_line(path: str, target: Any, data: bytes, row: Row) -> str:
     size = {"width": row.width, "height": row.height}
     line = {"path": path, "target": target, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return encode_line(line | size | row.done)
-
-
-def _kind(mode: int) -> str:
-    for test, name in (
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISFIFO, "a FIFO"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a device"),
-    ):
-        if test(mode):
-            return name
-    return "a special file"
-
-
-def _unreadable(path: str, error: OSError) -> str:
-    if error.errno == errno.ENXIO:
-        return "it is a socket or a FIFO, not an image"
-    if error.errno == errno.ELOOP:
-        return "it is a symbolic link that leads back to itself"
-    if error.errno == errno.ENOENT and os.path.islink(path):
-        return "it is a symbolic link to a file that does not exist"
-    if error.errno == errno.ENOENT:
-        return "the file is gone"
-    return f"it cannot be read: {error.strerror}"

@@ -32,7 +32,7 @@ STORE_TYPE = "<class 'reader.store.ImageBatch'>"
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
 
-_EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 _BLOCKS_OPEN = b',\n  "blocks": ['
 _DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 _DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
@@ -125,7 +125,7 @@ class Manifest:
         if self.target_kind not in TARGET_DTYPES or (self.target_kind == "class") != (self.target_count is None):
             raise StoreError(f"the manifest says targets of kind {self.target_kind!r} x {self.target_count!r}.")
         for name in self.extras:
-            if not _EXTRA_NAME.fullmatch(name):
+            if not EXTRA_NAME.fullmatch(name):
                 raise StoreError(f"the manifest names an extra {name!r}, expected letters, digits, _ and -.")
         expected = sorted([*self.tensor_paths().values(), *metadata_files(self), SAMPLES, REJECTED])
         if sorted(self.files) != expected:

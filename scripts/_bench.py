@@ -25,7 +25,7 @@ from packer.fit import Geometry
 from packer.jpeg import JpegDecoder, read_header
 from packer.options import available_cpus
 from packer.scan import scan
-from packer.worker import read_source
+from packer.source import Source
 
 _SCRIPTS = Path(__file__).resolve().parent
 # Beside the checkout where the project is developed; elsewhere the benchmarks draw their own.
@@ -160,7 +160,7 @@ def _sample(work: Path) -> Path:
 def _dct_scale(decoder: Decoder, path: Path, is_fast: bool) -> int | None:
     """Return the scale that pack decodes a JPEG by; None for other files and for what only Pillow can decode."""
     try:
-        data, _ = read_source(str(path))
+        data, _ = Source(str(path)).read()
         if read_header(data) is None:
             return None
         done = decoder.row(data).done

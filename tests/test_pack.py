@@ -617,7 +617,7 @@ def test_sources_that_changed_are_found_by_decoding_again(images: Path, tmp_path
     found = [str(problem) for problem in verify(tmp_path / "out", redecode=24, images=images).problems]
     assert found == [
         "_tensordict/pixels.memmap, row 10: decoding class1/002.jpg again gives other pixels",
-        "_tensordict/pixels.memmap, row 11: class1/003.jpg cannot be decoded again: the file is gone",
+        "_tensordict/pixels.memmap, row 11: class1/003.jpg cannot be decoded again: there is no such file",
     ]
 
 

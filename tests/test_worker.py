@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from conftest import photo
 
-from packer import worker as workers
+from packer import source as sources
 from packer.decode import DecodeError
 from packer.fit import Geometry
-from packer.worker import BlockWorker, Job, Task, read_source
+from packer.source import Source
+from packer.worker import BlockWorker, Job, Task
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
 # what a call gives at most, so that a photograph takes several
@@ -115,7 +116,7 @@ def test_a_row_is_one_version_of_its_file_whenever_that_changes(
     change: Callable[[Path, bytes], None],
     clock_ns: int,
 ) -> None:
-    monkeypatch.setattr(workers, "_CLOCK_NS", clock_ns)
+    monkeypatch.setattr(sources, "_CLOCK_NS", clock_ns)
     # PPM: no checksum, no entropy code; half of one file and half of another decode as well as either
     path = tmp_path / "a.ppm"
     for seed, size in ((1, (60, 50)), (2, (61, 53))):
@@ -145,7 +146,7 @@ def test_a_file_that_never_stands_still_is_rejected(tmp_path: Path, watched: Wat
     # the size stays
     watched.start(3, lambda: path.write_bytes(bytes([next(number) % 256]) * 3 * PIECE), ever_after=True)
     with pytest.raises(DecodeError, match="it was changed each time it was read; pack it when its writer is done"):
-        read_source(str(path))
+        Source(str(path)).read()
     watched.stop()
 
 
@@ -155,9 +156,9 @@ def test_a_file_that_stands_still_is_read_once_and_a_fresh_one_twice(tmp_path: P
     reads = []
     for clock in (0, 10**18):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(workers, "_CLOCK_NS", clock)
+            patch.setattr(sources, "_CLOCK_NS", clock)
             watched.start(0, lambda: None)
-            assert read_source(str(path))[0] == b"x" * PIECE
+            assert Source(str(path)).read()[0] == b"x" * PIECE
             watched.stop()
         reads.append(watched.count)
     once = len(["open", "fstat", "lseek", "read", "fstat", "close"])

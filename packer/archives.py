@@ -1,0 +1,242 @@
+"""Tars and zips: which members are inputs, what they are called, their labels, and where their bytes lie.
+
+A tar is read as WebDataset writes it: members with one key are one sample. A zip is a folder that was zipped. Nothing is
+unpacked: members are read at their place when their turn comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from packer.folders import Counter, Tree, check_trees, split_folders
+from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError
+from packer.labels import TARGET_COLUMNS, Table, label
+from packer.lists import folder_labels, with_labels
+from packer.options import PackOptions
+
+# members of these suffixes say something about the image of their key, and are no inputs
+_LABEL_SUFFIXES = ("cls", "json", "txt")
+_MOST_LABEL_BYTES = 16 << 20
+_BLOCK_BYTES = 512
+
+
+def archive_kind(path: Path) -> str | None:
+    """Tell by its first bytes whether a file is a "tar", a "zip", a "gzip", or none of them."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_BLOCK_BYTES)
+    except OSError as e:
+        raise ScanError(f"{path} cannot be read: {e.strerror}.") from None
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "zip"
+    if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
+        return "gzip"
+    # POSIX ustar and GNU write it at 257; older tars do not, but there a checksum is right
+    if head[257:262] == b"ustar" or (len(head) == _BLOCK_BYTES and _has_tar_checksum(head)):
+        return "tar"
+    return None
+
+
+def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: PackOptions, count: Counter) -> Inputs:
+    """List the members of one or more tars, in their order.
+
+    All but .cls, .json and .txt are inputs. Their target is what the .cls, .json or .txt of their key says; where no key has
+    any, it is the folder in the tar, as for a list of paths.
+
+    Raises:
+        ScanError: a tar cannot be read, is cut short, or a label makes no sense.
+    """
+    inputs, records = _empty(paths), []
+    for number, path in enumerate(paths):
+        for name, place, refusal, record in _tar_samples(path, number, count):
+            inputs.add_member(f"{inputs.archives[number].path}/{name}", place, refusal)
+            records.append(record)
+    if not inputs.paths:
+        raise ScanError(f"{', '.join(map(str, paths))} holds no image ({count.seen} members seen).")
+
+    def where(index: int) -> str:
+        return f"the sample {inputs.paths[index]}"
+
+    names = sorted({name for record in records for name in record})
+    if not names:
+        return with_labels(inputs, folder_labels(inputs, classes, where))
+    target = options.target_column
+    if target is None and "txt" in names and not set(names) & set(TARGET_COLUMNS):
+        target = "txt"
+    table = Table(str(paths[0]), {name: [record.get(name) for record in records] for name in names}, where)
+    return with_labels(inputs, label(table, len(inputs), target_column=target, classes=classes))
+
+
+def read_zip(path: Path, classes: tuple[str, ...] | None, count: Counter) -> dict[str, Inputs]:
+    """List a zipped folder by the rules of a folder: class folders, images, or splits of those.
+
+    Raises:
+        ScanError: it cannot be read or holds no image.
+    """
+    blank = _empty([path])
+    try:
+        with zipfile.ZipFile(path) as file:
+            members = {_inside(member.filename): member for member in file.infolist() if not member.is_dir()}
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:
+        raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
+    names = [name for name in members if not name.startswith("__MACOSX/")]
+    count.add(len(names))
+    above = _common_above(names)
+    below = [name[len(above) :] for name in names]
+    parts = split_folders({name.partition("/")[0] for name in below} if all("/" in name for name in below) else set())
+    trees = {split: Tree.of_names(_under(below, split)) for split in parts}
+    imposed = check_trees(trees, path, classes, count)
+    found = {}
+    for split, tree in trees.items():
+        inside = above + (f"{split}/" if split else "")
+        listed = tree.inputs(blank.root, imposed)
+        listed.archives = blank.archives
+        for index, name in enumerate(listed.paths):
+            member = members[inside + name]
+            place, refusal = _zip_place(member)
+            listed.places.values.extend(place)
+            listed.paths[index] = f"{blank.archives[0].path}/{inside}{name}"
+            if refusal:
+                listed.refused[index] = refusal
+        found[split] = listed
+    return found
+
+
+def member_places(path: Path) -> dict[str, Place]:
+    """Return where the members of a tar or zip lie, by the names that a store gives them."""
+    if archive_kind(path) == "zip":
+        with zipfile.ZipFile(path) as file:
+            return {_inside(member.filename): _zip_place(member)[0] for member in file.infolist()}
+    with tarfile.open(path, "r:") as tar:
+        return {_inside(member.name): _tar_place(0, member) for member in tar}
+
+
+def _empty(paths: list[Path]) -> Inputs:
+    """Return Inputs without samples whose root is the folder that holds all the archives."""
+    whole = [Path(os.path.abspath(path)) for path in paths]
+    root = Path(os.path.commonpath([path.parent for path in whole]))
+    archives = []
+    for path in whole:
+        status = path.stat()
+        archives.append(Archive(path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns))
+    return Inputs(root, archives=tuple(archives))
+
+
+def _inside(name: str) -> str:
+    """Return a member's name without anything that would lead out of a folder: "/a/../b.jpg" -> "b.jpg"."""
+    return posixpath.normpath(f"/{name}").lstrip("/")
+
+
+# -- tars
+
+_Sample = tuple[str, Place, str | None, dict[str, Any]]
+
+
+def _tar_samples(path: Path, number: int, count: Counter) -> Iterator[_Sample]:
+    """Yield name, place, refusal and labels of each input, key by key; the members of a key stand together."""
+    key: str | None = None
+    images: list[tuple[str, Place, str | None]] = []
+    record: dict[str, Any] = {}
+    for member, data in _tar_members(path):
+        count.add(1)
+        name = _inside(member.name)
+        folder, _, base = name.rpartition("/")
+        stem, _, suffix = base.partition(".")
+        if f"{folder}/{stem}" != key:
+            yield from ((*image, record) for image in images)
+            key, images, record = f"{folder}/{stem}", [], {}
+        if data is None:
+            refusal = None if member.isreg() and not member.issparse() else "it is no plain file in its tar"
+            images.append((name, _tar_place(number, member), refusal))
+        else:
+            record |= _tar_labels(suffix.lower(), data, f"{path}/{name}")
+    yield from ((*image, record) for image in images)
+
+
+def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
+    """Yield each member that is no folder, with its bytes if it holds a label."""
+    size_bytes, last = path.stat().st_size, "its beginning"
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
+                last = member.name
+                if member.offset_data + member.size > size_bytes and member.isreg():
+                    raise tarfile.ReadError("the member's data are not all there")
+                if member.isdir():
+                    continue
+                is_label = member.isreg() and member.name.lower().rpartition(".")[2] in _LABEL_SUFFIXES
+                file = tar.extractfile(member) if is_label and member.size <= _MOST_LABEL_BYTES else None
+                yield member, None if file is None else file.read()
+            _check_end(path, tar.offset)
+    except (OSError, tarfile.TarError, EOFError) as e:
+        raise ScanError(f"{path} is cut short or damaged at {last}: {e}. Copy it again.") from None
+
+
+def _check_end(path: Path, offset: int) -> None:
+    """Raise ReadError unless a tar ends at offset: tarfile takes a damaged header in the middle for the end."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        block = file.read(_BLOCK_BYTES)
+    if any(block) or 0 < len(block) < _BLOCK_BYTES:
+        raise tarfile.ReadError("a header after it is damaged")
+
+
+def _tar_place(number: int, member: tarfile.TarInfo) -> Place:
+    return Place(number, member.offset_data, member.size, member.size, RAW, 0)
+
+
+def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, Any]:
+    """Return what a label member says, as columns: a JSON object's fields, else one under the member's suffix."""
+    text = data.decode("utf-8-sig", "surrogateescape").strip()
+    if suffix.rpartition(".")[2] != "json":
+        return {suffix: text}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise ScanError(f"{where} is no JSON: {e}.") from None
+    return value if isinstance(value, dict) else {"label": value}
+
+
+def _has_tar_checksum(head: bytes) -> bool:
+    try:
+        expected = int(head[148:156].strip(b" \0"), 8)
+    except ValueError:
+        return False
+    return expected == sum(head[:148]) + sum(head[156:]) + 8 * 32
+
+
+# -- zips
+
+
+def _common_above(names: list[str]) -> str:
+    """Return the folders that a zip wraps around all it holds, "photos/" or ""; not the last one above the images."""
+    above = ""
+    while names:
+        first = names[0][len(above) :].partition("/")
+        folder = f"{above}{first[0]}/"
+        if not first[1] or not all(name.startswith(folder) for name in names):
+            break
+        above = folder
+    return above
+
+
+def _under(names: list[str], split: str) -> list[str]:
+    return [name[len(split) + 1 :] for name in names if name.startswith(f"{split}/")] if split else names
+
+
+def _zip_place(member: zipfile.ZipInfo) -> tuple[Place, str | None]:
+    refusal = None
+    if member.flag_bits & 1:
+        refusal = "it is encrypted in its zip"
+    elif member.compress_type not in (STORED, DEFLATED):
+        refusal = f"its zip compresses it by method {member.compress_type}; stored and deflated can be read"
+    numbers = member.header_offset, member.compress_size, member.file_size, member.compress_type, member.CRC
+    return Place(0, *numbers), refusal

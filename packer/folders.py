@@ -1,0 +1,213 @@
+"""Folders of images: which inputs there are, in which order, with which target. Lists; opens no image.
+
+Classes, order and targets of class folders are torchvision ImageFolder's (0.28, `datasets/folder.py`): classes are the
+sorted names of the sub-folders, files are sorted by folder, then by name, symbolic links are followed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packer.inputs import Inputs, ScanError
+
+# torchvision's list, and what else holds photographs under another name
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
+    *(".gif", ".jfif", ".jpe", ".mpo"),
+)
+SPLITS = ("train", "val", "valid", "test")
+_PROGRESS_EVERY = 10_000
+
+Listed = Callable[[int], None]
+
+
+def scan_folder(images: Path, classes: tuple[str, ...] | None, count: Counter) -> dict[str, Inputs]:
+    """List a folder of class folders, a folder of images, or a folder of train / val / valid / test of those.
+
+    Returns: split name ("" where there are no splits) -> Inputs; all splits share one class list.
+
+    Raises:
+        ScanError: images does not exist, cannot be read, or holds no image.
+    """
+    parts = split_folders(_child_folders(images))
+    trees = {split: _list_folder(images / split, count) for split in parts}
+    imposed = check_trees(trees, images, classes, count)
+    return {split: tree.inputs(images / split, imposed) for split, tree in trees.items()}
+
+
+def split_folders(names: set[str]) -> list[str]:
+    """Return which splits a folder with these sub-folders is made of; [""] where it is none of those."""
+    splits = [name for name in SPLITS if name in names]
+    return splits if splits and set(splits) == names else [""]
+
+
+def check_trees(
+    trees: dict[str, Tree], images: Path, classes: tuple[str, ...] | None, count: Counter
+) -> tuple[str, ...]:
+    """Return the class list of all splits together: the imposed one, or the sorted names of the class folders.
+
+    Raises:
+        ScanError: a split holds no image, or a class is not in the imposed list.
+    """
+    if not any(tree.has_image() for tree in trees.values()):
+        raise ScanError(
+            f"{images} holds no image ({count.seen} files seen). Expected {images}/<class>/<name>.jpg or {images}/<name>.jpg."
+        )
+    for split, tree in trees.items():
+        if not tree.has_image():
+            raise ScanError(f"{images / split} holds no image. Fill it or remove it: every split becomes a store.")
+    names = sorted({name for tree in trees.values() if tree.has_classes() for name in tree.classes})
+    imposed = tuple(names) if classes is None else classes
+    known = set(imposed)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ScanError(f"{images} has the class {unknown[0]!r} that --classes does not list ({len(imposed)} classes).")
+    return imposed
+
+
+class Counter:
+    """Counts files seen and tells a listener every now and then."""
+
+    def __init__(self, listed: Listed | None) -> None:
+        self.seen = 0
+        self._listed = listed
+
+    def add(self, count: int) -> None:
+        before, self.seen = self.seen, self.seen + count
+        if self._listed is not None and before // _PROGRESS_EVERY != self.seen // _PROGRESS_EVERY:
+            self._listed(self.seen)
+
+
+@dataclass
+class Tree:
+    """One folder, listed: images straight inside it, and those of each sub-folder, as paths relative to it."""
+
+    top: list[str] = field(default_factory=list)
+    classes: dict[str, list[str]] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    ignored: int = 0
+
+    @classmethod
+    def of_names(cls, names: Iterable[str]) -> Tree:
+        """Make the tree of names that are known without a folder to list: those of a zip's members."""
+        tree = cls()
+        nested: list[tuple[str, str]] = []
+        for name in sorted(names):
+            if not name.lower().endswith(IMAGE_SUFFIXES):
+                tree.ignored += 1
+            elif "/" in name:
+                folder, _, file = name.rpartition("/")
+                nested.append((folder, file))
+            else:
+                tree.top.append(name)
+        for folder, file in sorted(nested):
+            tree.classes.setdefault(folder.partition("/")[0], []).append(f"{folder}/{file}")
+        return tree
+
+    def has_image(self) -> bool:
+        return any(p not in self.refusals for p in self.top) or self.has_classes()
+
+    def has_classes(self) -> bool:
+        return any(self.classes.values())
+
+    def inputs(self, root: Path, classes: tuple[str, ...]) -> Inputs:
+        """Order the samples as ImageFolder does; images beside the class folders have no class and are refused."""
+        found = Inputs(root, classes, ignored=self.ignored)
+        nested = self.has_classes()
+        index = {name: i for i, name in enumerate(classes)}
+        for path in self.top:
+            # a sub-folder with an image's name is a class in a tree of classes
+            if nested and path in self.classes:
+                continue
+            stray = "it lies beside the class folders and so has no class; move it into one" if nested else None
+            found.add(path, -1, self.refusals.get(path, stray))
+        for name in sorted(self.classes):
+            for path in self.classes[name]:
+                found.add(path, index[name], self.refusals.get(path))
+        return found
+
+
+def _child_folders(images: Path) -> set[str]:
+    """Name the visible sub-folders of IMAGES, or say why it cannot be packed."""
+    try:
+        with os.scandir(images) as entries:
+            return {entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith(".")}
+    except FileNotFoundError:
+        raise ScanError(f"{images} does not exist. Expected a folder of images, a manifest, a tar, or a zip.") from None
+    except NotADirectoryError:
+        raise ScanError(f"{images} is a file. Expected a folder of images; its parent folder can be packed.") from None
+    except OSError as e:
+        raise ScanError(f"{images} cannot be listed: {e.strerror}.") from None
+
+
+def _list_folder(root: Path, count: Counter) -> Tree:
+    tree = Tree()
+    with os.scandir(root) as entries:
+        top = sorted(entries, key=lambda entry: entry.name)
+    count.add(len(top))
+    for entry in top:
+        is_image = entry.name.lower().endswith(IMAGE_SUFFIXES)
+        if _is_folder(entry):
+            paths = list(_walk(root, entry.name, tree, count))
+            # torchvision takes every sub-folder for a class; a hidden one without images (.git, .cache) is none
+            if paths or not entry.name.startswith("."):
+                tree.classes[entry.name] = paths
+            if is_image:
+                tree.top.append(entry.name)
+                tree.refusals[entry.name] = "it is a directory, not an image"
+        elif is_image:
+            tree.top.append(entry.name)
+        else:
+            tree.ignored += 1
+    return tree
+
+
+def _walk(root: Path, name: str, tree: Tree, count: Counter) -> Iterator[str]:
+    """Yield the images below root/name as ImageFolder orders them: by folder path, then by file name."""
+    found: list[tuple[str, str]] = []
+    pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [(name, ())]
+    while pending:
+        folder, above = pending.pop()
+        parent, _, last = folder.rpartition("/")
+        try:
+            status = os.stat(root / folder)
+            identity = status.st_dev, status.st_ino
+            if identity in above:
+                raise OSError(0, "a symbolic link to a folder above it (a loop)")
+            files, children = _list_one(root, folder, tree)
+        except OSError as e:
+            tree.refusals[folder] = f"the folder cannot be listed: {e.strerror}"
+            found.append((parent, last))
+            continue
+        count.add(len(files) + len(children))
+        found += [(folder, file) for file in files]
+        pending += [(f"{folder}/{child}", (*above, identity)) for child in children]
+    # os.walk joins with the system's separator; sorting by it keeps ImageFolder's order
+    for folder, file in sorted(found, key=lambda pair: (pair[0].replace("/", os.sep), pair[1])):
+        yield f"{folder}/{file}" if folder else file
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself: reading it will say so
+        return False
+
+
+def _list_one(root: Path, folder: str, tree: Tree) -> tuple[list[str], list[str]]:
+    """List one folder: names that look like images (a directory among them is refused), and sub-folders."""
+    files, children = [], []
+    with os.scandir(root / folder) as entries:
+        for entry in entries:
+            is_image, is_folder = entry.name.lower().endswith(IMAGE_SUFFIXES), _is_folder(entry)
+            if is_folder:
+                children.append(entry.name)
+            if is_image:
+                files.append(entry.name)
+            if is_image and is_folder:
+                tree.refusals[f"{folder}/{entry.name}"] = "it is a directory, not an image"
+            tree.ignored += not is_image and not is_folder
+    return files, children

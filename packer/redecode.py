@@ -1,0 +1,92 @@
+"""Decode rows of a store again from their sources, to see whether they still give the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from packer.archives import member_places
+from packer.decode import DecodeError, Decoder, decoder_versions
+from packer.fit import Geometry
+from packer.inputs import Place
+from packer.source import Source
+from reader.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines
+
+
+def redecode_rows(root: Path, manifest: Manifest, images: Path, count: int) -> Iterator[tuple[int, str]]:
+    """Decode count rows, evenly spread, again and compare them byte for byte; yields what is wrong, by row.
+
+    Args:
+        images: the folder that the paths in samples.jsonl start from, or the tar or zip that was packed.
+
+    Raises:
+        StoreError: other decoders than those of the pack are installed, whose pixels may differ.
+    """
+    if manifest.decoders != decoder_versions():
+        raise StoreError(
+            f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoder_versions())}:"
+            " pixels may differ. Use the same versions to decode rows again."
+        )
+    options: dict[str, Any] = dict(manifest.options)
+    shape = (manifest.height, manifest.width)
+    geometry = Geometry(*shape, *(options[name] for name in ("fit", "crop_fraction", "resample")))
+    decoder = Decoder(
+        geometry,
+        channels=options["channels"],
+        exact=options["exact"],
+        strict=options["strict"],
+        max_pixels=options["max_pixels"],
+    )
+    wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
+    finder = _Finder(images)
+    with open(root / PIXELS, "rb") as file:
+        for row, sample in islice(enumerate(read_json_lines(root / SAMPLES)), max(wanted) + 1):
+            if row not in wanted:
+                continue
+            file.seek(row * manifest.row_bytes)
+            stored = file.read(manifest.row_bytes)
+            try:
+                data, _ = finder.source(sample["path"]).read()
+                same = decoder.row(data).pixels == stored
+            except DecodeError as e:
+                yield row, f"{sample['path']} cannot be decoded again: {e}"
+                continue
+            if not same:
+                yield row, f"decoding {sample['path']} again gives other pixels"
+
+
+class _Finder:
+    """Finds sources by the paths of samples.jsonl; lists each archive on their way once."""
+
+    def __init__(self, images: Path) -> None:
+        # what was packed may be named itself, where it is a tar or a zip
+        self._folder = images.parent if images.is_file() else images
+        self._places: dict[Path, dict[str, Place]] = {}
+
+    def source(self, path: str) -> Source:
+        """Return the source of a row; raises DecodeError where a path leads elsewhere or into nothing."""
+        # a store made to harm may name any path
+        if os.path.isabs(path) or ".." in path.split("/"):
+            raise DecodeError("its path leads out of --images")
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            archive = self._folder.joinpath(*parts[:depth])
+            if archive.is_file():
+                return Source(str(archive), self._place(archive, "/".join(parts[depth:])))
+        return Source(os.path.join(self._folder, path))
+
+    def _place(self, archive: Path, name: str) -> Place:
+        if archive not in self._places:
+            try:
+                self._places[archive] = member_places(archive)
+            except (ValueError, OSError, tarfile.TarError, zipfile.BadZipFile) as e:
+                raise DecodeError(f"{archive.name} cannot be read: {e}") from e
+        if name not in self._places[archive]:
+            raise DecodeError(f"{archive.name} has no such member")
+        return self._places[archive][name]
