@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 # PIL.Image.Resampling by value, so that no image library is imported where only sizes are computed
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4}
 
+# A picture of 1 x 65,500 that covers 224 x 224 has 3.3 billion pixels, 13 GB. Above both limits only the crop is resized.
+_MOST_RESIZED_PIXELS = 16 << 20
+_MOST_RESIZED_ROWS = 16
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -62,6 +66,8 @@ class Geometry:
 
         Returns: the row as an image of (width, height), and its content as y0, x0, y1, x1, half-open.
         """
+        if self._is_strip(*resized):
+            return self._cropped_strip(image, *resized), (0, 0, self.height, self.width)
         if image.size != resized:
             # the whole picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
             image = image.resize(resized, _RESAMPLE[self.resample])
@@ -88,3 +94,15 @@ class Geometry:
         if self.fit == "pad":
             top, left = (self.height - height) // 2, (self.width - width) // 2
         return top, left, top + height, left + width
+
+    def _is_strip(self, width: int, height: int) -> bool:
+        """Whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
+        return width * height > max(_MOST_RESIZED_PIXELS, _MOST_RESIZED_ROWS * self.width * self.height)
+
+    def _cropped_strip(self, image: Image.Image, width: int, height: int) -> Image.Image:
+        """Resize what the crop keeps alone: 1 or 2 levels off the rule, in memory of the row's size."""
+        left, top = round((width - self.width) / 2.0), round((height - self.height) / 2.0)
+        across, down = image.width / width, image.height / height
+        right, bottom = min(image.width, (left + self.width) * across), min(image.height, (top + self.height) * down)
+        box = (left * across, top * down, right, bottom)
+        return image.resize((self.width, self.height), _RESAMPLE[self.resample], box=box)

@@ -1,13 +1,16 @@
 """The hostile corpus: every file comes out as its manifest expects, or is rejected with a reason that a person understands.
 
-The corpus is not part of the repository; these tests are skipped where it is not there.
+The corpus is not part of the repository; tests of it are skipped where it is not there. What is no regular file is made here.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import os
+import subprocess
+import sys
 import tarfile
 import time
 import urllib.parse
@@ -15,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SHARED
+from conftest import SHARED, photo
 
 from packer.decode import DecodeError, Decoder
 from packer.fit import Geometry
-from packer.worker import read_source
+from packer.source import Source
+from reader import MemmapDataset
+from reader.manifest import read_json_lines
 
 CORPUS = SHARED / "corpus"
-pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "corpus_test.py"
+needs_corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
 
 # libtiff's own doing: the one in Pillow's wheel reads it, Debian 12's libtiff 4.5, which Pillow-SIMD is built on, does not
 LIBTIFF = {"odd/tolerated/crash-0da013a13571cc8eb457a39fee8db18f8a3c7127.tif"}
@@ -52,13 +58,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@needs_corpus
 @pytest.mark.parametrize("row", rows())
 def test_every_file_comes_out_as_expected(row: dict[str, str], corpus: Path) -> None:
     path = located(corpus, row["path"])
     assert os.path.lexists(path)
     if row["path"] in DANGLING:
         with pytest.raises(DecodeError, match="it is a symbolic link to a file that does not exist"):
-            read_source(path)
+            Source(path).read()
         return
     # this process's own time: a machine that does other work as well must not fail it
     begun = time.process_time()
@@ -83,7 +90,7 @@ def test_every_file_comes_out_as_expected(row: dict[str, str], corpus: Path) -> 
 
 def _decoded(path: str) -> Any:
     """Decode at full size; the header tells the size, as `pack` without --size does it."""
-    data, _ = read_source(path)
+    data, _ = Source(path).read()
     try:
         height, width = Decoder(None).upright_size(data)
     except DecodeError:
@@ -93,6 +100,138 @@ def _decoded(path: str) -> Any:
     return Decoder(Geometry(height, width, "squash"), exact=True).row(data)
 
 
+@needs_corpus
+@pytest.mark.parametrize("form", ["-0", "jsonl"])
+def test_the_corpus_as_a_list_comes_out_as_expected(corpus: Path, tmp_path: Path, form: str) -> None:
+    expected = {os.fsdecode(urllib.parse.unquote_to_bytes(row.values[0]["path"])): row.values[0] for row in rows()}
+    arguments = ["--size", "32", "--fit", "squash", "--exact", "--json", "--max-rejects", "100%"]
+    report = pack_list(form, corpus, list(expected), tmp_path / "out", *arguments)
+    assert report["inputs"] == len(expected) == 206
+    kept = list(read_json_lines(tmp_path / "out/samples.jsonl"))
+    rejected = list(read_json_lines(tmp_path / "out/rejected.jsonl"))
+    order = list(expected)
+    assert sorted([line["path"] for line in kept + rejected]) == sorted(order)
+    assert [order[line["line"] - 1] for line in rejected] == [line["path"] for line in rejected]
+    assert [order.index(line["path"]) for line in kept] == sorted(order.index(line["path"]) for line in kept)
+    decoder, pixels = Decoder(Geometry(32, 32, "squash"), exact=True), MemmapDataset(tmp_path / "out").numpy()
+    for number, line in enumerate(kept):
+        row = expected[line["path"]]
+        assert row["expected"].startswith("decoded"), line
+        assert (str(line["width"]), str(line["height"])) == (row["upright_w"], row["upright_h"])
+        data = Path(corpus, line["path"]).read_bytes()
+        assert line["sha256"] == hashlib.sha256(data).hexdigest()
+        assert pixels[number].tobytes() == decoder.row(data).pixels
+    for line in rejected:
+        row = expected[line["path"]]
+        assert not row["expected"].startswith("decoded") or row["path"] in LIBTIFF | DANGLING, line
+        assert line["reason"].startswith(("it ", "its ", "the ")), line
+
+
+def pack_list(form: str, corpus: Path, names: list[str], out: Path, *options: str) -> dict[str, Any]:
+    """Pack names below corpus, as a list on standard input or as a manifest."""
+    manifest, data = out.with_name("list.jsonl"), b""
+    if form == "jsonl":
+        manifest.write_text("".join(json.dumps({"path": name}) + "\n" for name in names))
+    else:
+        data = b"".join(os.fsencode(name) + b"\0" for name in names)
+    source = [str(manifest)] if form == "jsonl" else ["-0"]
+    command = [sys.executable, "-m", "packer", *source, str(out), "--root", str(corpus), *options]
+    done = subprocess.run(command, input=data, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"Warning" not in done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@needs_corpus
+def test_strict_rejects_what_decodes_only_with_warnings(corpus: Path, tmp_path: Path) -> None:
+    names = [os.fsdecode(urllib.parse.unquote_to_bytes(row.values[0]["path"])) for row in rows()]
+    arguments = ["--size", "32", "--fit", "squash", "--json", "--max-rejects", "100%"]
+    pack_list("jsonl", corpus, names, tmp_path / "lax", *arguments)
+    pack_list("jsonl", corpus, names, tmp_path / "strict", "--strict", *arguments)
+    lax, strict = (
+        {line["path"]: line for line in read_json_lines(tmp_path / f"{name}/samples.jsonl")}
+        for name in ("lax", "strict")
+    )
+    warned = {path for path, line in lax.items() if line.get("warnings")}
+    assert len(warned) >= 5
+    assert "odd/meta/hopper_bad_exif.jpg" in warned
+    assert set(strict) == set(lax) - warned
+    assert all(strict[path] == lax[path] for path in strict)
+    reasons = {line["path"]: line["reason"] for line in read_json_lines(tmp_path / "strict/rejected.jsonl")}
+    assert all(reasons[path].startswith("it decodes only with warnings (--strict): ") for path in warned)
+
+
+@needs_corpus
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_bad_files_cost_no_good_image_half_a_second_300_mb_or_an_open_file() -> None:
+    command = [sys.executable, str(SCRIPT), str(CORPUS), "--images", "100", "--orders", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["poison"] == {"images": 100, "poisons": 10, "orders": 3}
+    assert result["worker"]["files"] == 206
+
+
+# -- what is no regular file
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="root is kept from reading by a system call of Linux")
+@pytest.mark.parametrize("form", ["folder", "-0"])
+def test_special_files_are_rejected_with_a_reason_in_seconds(tmp_path: Path, form: str) -> None:
+    import socket
+
+    images = tmp_path / "i"
+    images.mkdir()
+    photo(40, 40, 1).save(images / "good.jpg")
+    os.mkfifo(images / "fifo.jpg")
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(str(images / "socket.jpg"))
+        except OSError:
+            pytest.skip("the path of a socket is too long here")
+    (images / "device.jpg").symlink_to("/dev/zero")
+    with open(images / "sparse.jpg", "wb") as file:
+        file.truncate(20 << 30)
+    (images / "loop.jpg").symlink_to("loop.jpg")
+    (images / "dangling.jpg").symlink_to("nowhere")
+    (images / "secret.jpg").write_bytes((images / "good.jpg").read_bytes())
+    (images / "secret.jpg").chmod(0)
+    source = str(images) if form == "folder" else "-0"
+    names = sorted(path.name for path in images.iterdir())
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "packer", source, str(tmp_path / "out"), "--size", "32", "--max-rejects", "100%"],
+        input=b"" if form == "folder" else b"\0".join(os.fsencode(images / name) for name in names),
+        capture_output=True,
+        preexec_fn=_give_up_roots_reach,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 20
+    assert [path for path, _ in MemmapDataset(tmp_path / "out").samples] == ["good.jpg"]
+    assert {line["path"]: line["reason"] for line in read_json_lines(tmp_path / "out/rejected.jsonl")} == {
+        "dangling.jpg": "it is a symbolic link to a file that does not exist",
+        "device.jpg": "it is a device, not an image",
+        "fifo.jpg": "it is a FIFO, not an image",
+        "loop.jpg": "it is a symbolic link that leads back to itself",
+        "secret.jpg": "it cannot be read: Permission denied",
+        "socket.jpg": "it is a socket or a FIFO, not an image",
+        "sparse.jpg": "the file has 21 GB; no image is that large",
+    }
+
+
+def _give_up_roots_reach() -> None:
+    """Before exec: lose the two capabilities by which root reads what its permissions forbid; others have neither."""
+    import ctypes
+
+    drop_from_bounding_set, dac_override, dac_read_search = 24, 1, 2
+    for capability in (dac_override, dac_read_search):
+        ctypes.CDLL(None).prctl(drop_from_bounding_set, capability, 0, 0, 0)
+
+
+@needs_corpus
 def test_files_that_poison_the_decoder_cost_no_good_image(corpus: Path) -> None:
     """One decoder, bad files between good ones, in 20 orders: every good image comes out the same."""
     import random
