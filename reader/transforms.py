@@ -67,7 +67,7 @@ class Normalize(torch.nn.Module):
 class RandomHorizontalFlip:
     """Mirror each image of an ImageBatch left to right with probability p. A loader tells the epoch.
 
-    Boxes and masks in extras are not moved yet: a batch that has extras is refused.
+    Extras of one number a row stay as they are. Boxes and masks are not moved yet: a batch that may have some is refused.
     """
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
@@ -91,7 +91,8 @@ class RandomHorizontalFlip:
 class RandomCrop:
     """Cut size x size pixels (or (height, width)) at a random place of each image, after zero padding on every side.
 
-    Boxes and masks in extras are not moved yet: a batch that has extras or content is refused.
+    Extras of one number a row stay as they are. Boxes and masks are not moved yet: a batch that may have some, or that has
+    content, is refused.
     """
 
     def __init__(self, size: int | tuple[int, int], *, padding: int = 0, seed: int = 0) -> None:
@@ -142,8 +143,9 @@ def _rows(batch: ImageBatch) -> torch.Tensor:
     """Return the rows that randomness is drawn from; refuse what a transform would leave behind."""
     if batch.rows is None:
         raise ValueError("the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader.")
-    if batch.extras is not None:
-        raise ValueError("this transform does not move boxes and masks (extras) yet.")
+    wide = [] if batch.extras is None else [name for name, value in batch.extras.items() if value.ndim > 1]
+    if wide:
+        raise ValueError(f"this transform does not move boxes and masks yet, which the extra {wide[0]!r} may hold.")
     return batch.rows
 
 
@@ -152,6 +154,7 @@ def _changed(batch: ImageBatch, pixels: torch.Tensor, content: torch.Tensor | No
         pixels=pixels,
         targets=batch.targets,
         content=content,
+        extras=batch.extras,
         rows=batch.rows,
         batch_size=batch.batch_size,
         device=pixels.device,

@@ -39,6 +39,7 @@ from packer import pack
 from packer.engine import silence_warnings
 from packer.fit import Geometry
 from packer.worker import BlockWorker, Job, Task
+from reader.manifest import SAMPLES, read_json_lines
 
 _SIZE = 32
 _MOST_SECONDS = 0.5
@@ -113,17 +114,20 @@ def make_good(folder: Path, count: int) -> list[str]:
     return [str(path) for path in sorted(folder.iterdir())]
 
 
-def rows_by_name(work: Path, paths: list[str]) -> dict[str, bytes]:
-    """Pack a list of files with one worker; returns the pixels of each good one."""
+def rows_by_name(work: Path, paths: list[str]) -> dict[str, tuple[dict[str, Any], bytes]]:
+    """Pack a list of files with one worker; returns the record and the pixels of each good one.
+
+    The record too: Pillow gives the same pixels for what a poisoned handle refuses, and only the record tells.
+    """
     manifest, out = work / "list.jsonl", work / "out"
     manifest.write_text("".join(json.dumps({"path": path}) + "\n" for path in paths))
     report = pack(manifest, out, size=_SIZE, workers=1, max_rejects="100%", overwrite=out.exists())
     if report.inputs != len(paths) or report.rows + report.rejected != len(paths):
         raise CorpusError(f"{len(paths)} files were listed, {report.rows} rows and {report.rejected} rejects came out.")
     data = reader.MemmapDataset(out)
-    pixels = data.numpy()
-    names = enumerate(path for path, _ in data.samples)
-    return {name: pixels[row].tobytes() for row, name in names if "/good/" in f"/{name}"}
+    pixels, samples = data.numpy(), read_json_lines(out / SAMPLES)
+    rows = ((sample, pixels[row].tobytes()) for row, sample in enumerate(samples))
+    return {sample["path"]: (sample, data) for sample, data in rows if "/good/" in f"/{sample['path']}"}
 
 
 # -- one worker

@@ -20,7 +20,7 @@ from packer.inputs import Inputs
 from packer.options import PackOptions
 from packer.scan import scan
 from packer.verify import verify
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset, MemmapLoader, RandomCrop, RandomHorizontalFlip
 from reader.manifest import read_json_lines
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -449,6 +449,22 @@ def test_the_reader_serves_vectors_and_extras(manifest: Path, tmp_path: Path) ->
         assert batch.extras["square"].tolist() == [x * x for x in batch.targets[:, 0].tolist()]
         seen += batch.targets[:, 0].long().tolist()
     assert sorted(seen) == rows_of(manifest)
+
+
+def test_transforms_keep_numbers_and_refuse_what_may_be_boxes(images: Path, tmp_path: Path) -> None:
+    records = [{"path": path, "age": n, "box": [n, n, n, n]} for n, path in enumerate(listed(images))]
+    for name, left_out in (("ages", "box"), ("boxes", "age")):
+        text = "".join(json.dumps({k: v for k, v in r.items() if k != left_out}) + "\n" for r in records)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+        pack(tmp_path / f"{name}.jsonl", tmp_path / name, size=32)
+    flip, crop = RandomHorizontalFlip(1.0), RandomCrop(24)
+    batch = next(iter(MemmapLoader(MemmapDataset(tmp_path / "ages"), 8, transform=lambda b: crop(flip(b)))))
+    assert batch.extras["age"].tolist() == list(range(8))
+    assert batch.pixels.shape == (8, 24, 24, 3)
+    boxes = next(iter(MemmapLoader(MemmapDataset(tmp_path / "boxes"), 8)))
+    for transform in (flip, crop):
+        with pytest.raises(ValueError, match="does not move boxes and masks yet, which the extra 'box' may hold"):
+            transform(boxes)
 
 
 def test_multi_hot_rows_reach_the_store(images: Path, tmp_path: Path) -> None:
