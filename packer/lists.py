@@ -115,6 +115,7 @@ def folder_labels(inputs: Inputs, classes: tuple[str, ...] | None, where: Callab
 
 
 def with_labels(inputs: Inputs, labels: Labels) -> Inputs:
+    """Give inputs their targets, extras and classes."""
     inputs.targets, inputs.target_kind, inputs.classes = labels.targets, labels.kind, labels.classes
     inputs.extras = labels.extras
     inputs.notes += labels.notes

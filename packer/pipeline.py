@@ -132,16 +132,23 @@ def pack(
     )
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
-    places = {split: target / split if split else target for split in parts}
-    if resume and not any(place.exists() for place in places.values()):
-        raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     if "" not in parts and (target / MANIFEST).exists():
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
+    return _pack_parts(parts, target, options, tell, started)
+
+
+def _pack_parts(
+    parts: dict[str, Inputs], target: Path, options: PackOptions, tell: Callable[[Progress], None], started: float
+) -> PackReport:
+    """Pack each split into a store below target, or all there is into target itself."""
+    places = {split: target / split if split else target for split in parts}
+    if options.resume and not any(place.exists() for place in places.values()):
+        raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     for place in places.values():
         check_out(place, target, options)
-    finished = {split for split, place in places.items() if resume and is_finished(place)}
+    finished = {split for split, place in places.items() if options.resume and is_finished(place)}
     if finished == set(parts):
         shape = (1, 1)  # every store is finished: nothing will be decoded
     else:
