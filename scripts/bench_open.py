@@ -78,14 +78,15 @@ def measure(out: Path, rows: int) -> dict[str, Any]:
     }
 
 
-def sparse_store(out: Path, rows: int) -> Path:
-    """Make a structurally valid store whose large files are holes: any size, no disk."""
+def sparse_store(out: Path, rows: int, side: int = _SIDE) -> Path:
+    """Make a structurally valid store of rows of side x side x 3 whose large files are holes: any size, no disk."""
+    row_bytes = side * side * 3
     sizes = {"samples.jsonl": rows * 200, "rejected.jsonl": 0}
-    sizes |= {"_tensordict/pixels.memmap": rows * _SIDE * _SIDE * 3, "_tensordict/targets.memmap": rows * 8}
+    sizes |= {"_tensordict/pixels.memmap": rows * row_bytes, "_tensordict/targets.memmap": rows * 8}
     fields: dict[str, Any] = {
         "rows": rows,
-        "height": _SIDE,
-        "width": _SIDE,
+        "height": side,
+        "width": side,
         "channels": 3,
         "target_kind": "class",
         "target_count": None,
@@ -109,7 +110,7 @@ def sparse_store(out: Path, rows: int) -> Path:
             file.truncate(size)
     for name, content in metadata.items():
         (out / name).write_bytes(content)
-    step = block_inputs(rows, _SIDE * _SIDE * 3)
+    step = block_inputs(rows, row_bytes)
     # checksums as long as real ones are
     blocks = [Block(n, min(n + step, rows), 0xFFFFFFFF - n, n * 200) for n in range(0, rows, step)]
     (out / "manifest.json").write_bytes(encode_manifest(Manifest(**fields, files=entries), blocks))

@@ -1,0 +1,200 @@
+"""scripts/claims on tiny data: every module runs and draws; verdicts follow the figures; the measures measure."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import json
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+CLAIMS = Path(__file__).resolve().parents[1] / "scripts" / "claims"
+RESULTS = CLAIMS / "results"
+REFERENCE = CLAIMS.parents[1] / "docs" / "REFERENCE.md"
+NAMES = sorted(path.stem for path in CLAIMS.glob("[a-z]*.py"))
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the claims fork, and read /proc"),
+    pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="the pictures need matplotlib"),
+]
+
+
+@pytest.fixture
+def claim(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a module of scripts/claims by its name."""
+    monkeypatch.syspath_prepend(str(CLAIMS.parent))
+    monkeypatch.syspath_prepend(str(CLAIMS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def runner(claim: Any) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("claims_main", CLAIMS / "__main__.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def kept(name: str) -> dict[str, Any]:
+    """Return the figures of the full run that is kept beside the script."""
+    report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return report["figures"]
+
+
+@pytest.mark.slow
+def test_every_claim_runs_on_tiny_data_and_is_drawn(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = [sys.executable, CLAIMS, "--quick", "--out", out, "--work", tmp_path / "work"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.stem for path in out.glob("*.json")) == NAMES
+    for name in NAMES:
+        report = json.loads((out / f"{name}.json").read_text())
+        assert report["quick"]
+        assert report["figures"]
+        assert picture_size(out / f"{name}.png") == (1008, 567)
+    # nothing is said to hold that tiny data cannot tell
+    assert done.stdout.count("quick run") == len(NAMES)
+    assert "holds |" not in (out / "README.md").read_text()
+
+
+def picture_size(path: Path) -> tuple[int, int]:
+    with open(path, "rb") as file:
+        head = file.read(24)
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", head[16:])
+    return width, height
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_of_a_full_run_are_kept(name: str) -> None:
+    text = (RESULTS / f"{name}.json").read_text()
+    report = json.loads(text)
+    assert not report["quick"]
+    assert {"date", "cpu", "cores", "versions"} <= set(report["machine"])
+    assert (RESULTS / f"{name}.png").stat().st_size < 100_000
+    assert f"({name}.png)" in (RESULTS / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_of_the_kept_results_is_what_their_figures_say(name: str, claim: Any, runner: ModuleType) -> None:
+    module = claim(name)
+    finding = module.conclude(kept(name))
+    lines = (RESULTS / "README.md").read_text().splitlines()
+    row = next(line for line in lines if line.startswith(f"| [{runner.as_text(module.CLAIM)}]"))
+    assert runner.as_text(finding.measured) in row
+    assert row.endswith(f"| {runner.VERDICTS[finding.holds]} |")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("loops", lambda f: f["seconds_per_epoch"]["numpy, permutation.reshape"].update(median=100.0)),
+        ("one_index", lambda f: f["torch.arange"].update(ratio=1.5)),
+        ("loop_overhead", lambda f: f["ratio"]["MemmapLoader"].update(median=3.2)),
+        ("page_faults", lambda f: f["a_batch"]["MemmapLoader"].update(opened_files=256)),
+        ("collate_cost", lambda f: f["milliseconds"]["MemmapDataset.__getitems__: collate"].update(median=99.0)),
+    ],
+)
+def test_a_verdict_turns_when_the_figures_do(name: str, change: Any, claim: Any) -> None:
+    figures = copy.deepcopy(kept(name))
+    assert claim(name).conclude(figures).holds
+    change(figures)
+    assert not claim(name).conclude(figures).holds
+
+
+def test_what_cannot_be_measured_is_said_and_what_fails_is_an_error(
+    runner: ModuleType, claim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lacking = claim("_claim").NotMeasured("this torch sees no CUDA device")
+    for error, code in ((lacking, 0), (RuntimeError("a batch is not its rows"), 1)):
+        monkeypatch.setattr(claim("loops"), "measure", raises(error))
+        out = tmp_path / str(code)
+        monkeypatch.setattr(sys, "argv", ["claims", "--only", "loops", "--out", str(out), "--work", str(tmp_path)])
+        assert runner.main() == code
+    printed = capfd.readouterr()
+    assert "this torch sees no CUDA" in printed.out
+    assert "not measured" in (tmp_path / "0" / "README.md").read_text()
+    assert "a batch is not its rows" in printed.err
+    assert not list((tmp_path / "1").glob("loops.*"))
+
+
+def test_the_reference_lists_every_claim() -> None:
+    text = REFERENCE.read_text(encoding="utf-8")
+    table = text[text.index("\n## The claims, tried\n") : text.index("\n## What is not there yet\n")]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.M)) == NAMES
+
+
+def test_the_reference_tells_the_randomness_that_was_measured() -> None:
+    text = REFERENCE.read_text(encoding="utf-8")
+    table = text[text.index("\n| order | window in memory |") :].split("\n\n")[0].splitlines()[3:]
+    told = [[float(cell) for cell in line.split("|")[3:7]] for line in table]
+    assert told == [
+        [
+            round(found["neighbours"], 2),
+            round(found["displacement"], 2),
+            round(found["sorted"]["classes_a_batch"]),
+            round(found["sorted"]["total_variation"], 2),
+        ]
+        for found in kept("randomness")["orders"].values()
+    ]
+
+
+def raises(error: Exception) -> Any:
+    def measure(quick: bool, work: Path) -> Any:
+        raise error
+
+    return measure
+
+
+def test_distances_and_mixing_tell_store_order_blocks_and_a_permutation_apart(claim: Any) -> None:
+    module = claim("randomness")
+    rows, classes = 50_000, 100
+    labels = np.arange(rows) * classes // rows
+    order = np.arange(rows)
+    assert module.distances(order) == {"neighbours": 0.0, "displacement": 0.0}
+    assert module.mixing(labels[order], classes)["classes_a_batch"] == pytest.approx(1.5, abs=0.1)
+    permutation = np.random.default_rng(0).permutation(rows)
+    assert module.distances(permutation) == pytest.approx({"neighbours": 1, "displacement": 1}, abs=0.02)
+    expected = classes * (1 - (1 - 1 / classes) ** module.BATCH)
+    assert module.mixing(labels[permutation], classes)["classes_a_batch"] == pytest.approx(expected, abs=0.5)
+    quasi = module.quasi_random(rows)
+    assert np.array_equal(np.sort(quasi), np.arange(rows))
+
+
+def test_a_loop_that_loses_or_mixes_up_rows_is_not_timed(claim: Any) -> None:
+    loops, overhead = claim("loops"), claim("loop_overhead")
+    numbers = np.arange(3_000)
+    loops.check(loops.NUMPY, lambda: numbers.reshape(-1, 300), 3_000)
+    with pytest.raises(RuntimeError, match="not the 3000 numbers, each once"):
+        loops.check(loops.NUMPY, lambda: (numbers // 2 * 2).reshape(-1, 300), 3_000)
+    images = np.random.default_rng(0).integers(0, 256, (600, 1, 1, 3), np.uint8)
+    targets = np.arange(600)
+    overhead.check(overhead.numpy_loop(images, targets), images, targets)
+    with pytest.raises(RuntimeError, match="not the rows of the store"):
+        overhead.check(overhead.numpy_loop(images, targets[::-1]), images, targets)
+
+
+def test_the_folder_of_photographs_and_the_store_are_made_once(claim: Any, tmp_path: Path) -> None:
+    from reader import MemmapDataset
+
+    module = claim("_claim")
+    folder = module.photo_folder(tmp_path, 20)
+    assert len(list(folder.rglob("*.jpg"))) == 20
+    out = module.random_store(tmp_path, 50, 4)
+    data = MemmapDataset(out)
+    assert data.store.pixels.shape == (50, 4, 4, 3)
+    assert data.numpy().std() > 50
+    assert sorted(set(data.targets)) == list(range(0, 100, 2))
+    made = (out / "manifest.json").stat().st_ino
+    assert module.random_store(tmp_path, 50, 4) == out
+    assert (out / "manifest.json").stat().st_ino == made
