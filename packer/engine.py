@@ -101,9 +101,10 @@ class LocalEngine:
                 for worker, message in self._events():
                     self._receive(worker, *message)
             except _RowsChanged:
-                again = [self._order[block] for block in self._order]
+                # those not given out yet too: what waits after an earlier change, what another worker left
+                again = self._order | {task.block: task for task in self._queue}
                 self.close()
-                self._begin(again)
+                self._begin([again[block] for block in sorted(again)])
             ready()
             while self._order and (block := next(iter(self._order))) in self._written:
                 result = self._decoded.pop(block)

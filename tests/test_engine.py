@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import subprocess
@@ -218,6 +219,25 @@ def test_slow_images_that_end_well_shift_no_row(
     for name in ("class0/003.jpg", "class0/004.jpg", "class1/007.jpg"):
         faults.make(many / name, lambda: time.sleep(0.3))
     assert pack(many, tmp_path / "out", size=16, workers=workers).rejected == 0
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_two_changes_at_once_lose_no_block(
+    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second comes while most of what is decoded again waits to be given out."""
+    pack(many, tmp_path / "whole", size=16)
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    faults.make(many / "class0/000.jpg", lambda: time.sleep(0.5))
+    original, calls = engines.LocalEngine._receive, itertools.count()
+
+    def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
+        if next(calls) in (30, 31):
+            raise engines._RowsChanged
+        original(self, worker, kind, *content)
+
+    monkeypatch.setattr(engines.LocalEngine, "_receive", receive)
+    pack(many, tmp_path / "out", size=16, workers=2)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
 
 
