@@ -133,6 +133,13 @@ class MemmapLoader:
         self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
         chosen = residencies.choose(residency, dataset.path / PIXELS, dataset.store.pixels.nbytes)
         _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
+        if self.order == "block" and _lies_by_class(dataset):
+            _log.warning(
+                "%s: its rows lie class by class, and shuffle='block' mixes only %d neighbouring blocks at a time: a batch"
+                " then holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
+                dataset.path,
+                _WINDOW_BLOCKS,
+            )
         self.residency = chosen.name
         self._store = _copied(dataset) if chosen.name == "ram" else dataset.store
         self._next = (0, 0)
@@ -462,6 +469,17 @@ def _copied(dataset: MemmapDataset) -> ImageBatch:
         past_cache = residencies.is_cold(path, store.pixels.nbytes)
         pixels = read_all(path, row_bytes, len(store.pixels), past_cache=past_cache).view(store.pixels.shape)
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
+
+
+def _lies_by_class(dataset: MemmapDataset) -> bool:
+    """Say whether neighbouring rows have one class far more often than rows at large, by a look at some."""
+    count, targets = len(dataset), dataset.store.targets
+    if dataset.manifest.target_kind != "class" or count <= _BLOCK_BYTES * _WINDOW_BLOCKS // dataset.manifest.row_bytes:
+        return False
+    first = np.linspace(0, count - 2, 256).astype(np.int64)
+    seen, following = (targets[torch.from_numpy(dataset.store_rows(first + n))] for n in (0, 1))
+    by_chance = (torch.unique(seen, return_counts=True)[1] / len(seen)).square().sum()
+    return bool((seen == following).float().mean() > 0.9 > 2 * by_chance)
 
 
 def _fits_in_memory(dataset: MemmapDataset) -> bool:

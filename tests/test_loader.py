@@ -320,6 +320,19 @@ def test_repr_and_log_tell_order_and_residency(train: MemmapDataset, caplog: pyt
     assert "order full, residency cache: " in caplog.text
 
 
+def test_block_order_of_a_store_that_lies_by_class_warns(
+    train: MemmapDataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.loader._BLOCK_BYTES", 8 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loader._WINDOW_BLOCKS", 2)
+    MemmapLoader(train, 16, shuffle="full")
+    MemmapLoader(train.subset(np.random.default_rng(0).permutation(90)), 16, shuffle="block")
+    assert not caplog.text
+    MemmapLoader(train, 16, shuffle="block")
+    assert "its rows lie class by class" in caplog.text
+    assert "Pack with --shuffle SEED" in caplog.text
+
+
 def test_residency_ram_reads_the_same(train: MemmapDataset) -> None:
     loader = MemmapLoader(train, 16, shuffle="full", residency="ram")
     for batch in loader:
