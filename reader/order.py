@@ -99,7 +99,8 @@ class BlockOrder:
 
     def _window_rows(self, window: int) -> Rows:
         starts = self._order[window * self._window : (window + 1) * self._window] * self._block
-        rows = np.concatenate([np.arange(s, min(s + self._block, self._count)) for s in starts])
+        rows = (starts[:, None] + np.arange(self._block)).reshape(-1)
+        rows = rows[rows < self._count]
         return rows[permuted(len(rows), 0, len(rows), seed=self._seed, epoch=self._epoch, part=window + 1)]
 
 
