@@ -395,10 +395,24 @@ def test_a_resume_with_other_options_or_inputs_is_refused(images: Path, tmp_path
         pack(images, tmp_path / "never", size=32, resume=True)
 
 
+@pytest.fixture(scope="module")
+def slow_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """360 JPEGs that take seconds to decode: 18 pictures, each under 20 names."""
+    drawn = make_tree(tmp_path_factory.mktemp("drawn") / "images", each=6, size=(900, 700))
+    images = tmp_path_factory.mktemp("slow") / "images"
+    for path in sorted(drawn.rglob("*.jpg")):
+        for n in range(20):
+            target = images / path.parent.name / f"{n:03}_{path.name}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.hardlink_to(path)
+    return images
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_signal_ends_the_command_at_once_and_leaves_no_process(tmp_path: Path, number: int, code: int) -> None:
-    images = make_tree(tmp_path / "images", each=60, size=(900, 700))
-    command = [*PACK, str(images), str(tmp_path / "out"), "--size", "32", "--workers", "2", "--exact"]
+def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
+    tmp_path: Path, slow_images: Path, number: int, code: int
+) -> None:
+    command = [*PACK, str(slow_images), str(tmp_path / "out"), "--size", "32", "--workers", "2", "--exact"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -419,9 +433,9 @@ def test_a_signal_ends_the_command_at_once_and_leaves_no_process(tmp_path: Path,
     _wait_until_gone(process.pid)
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"] == 180
-    assert 0 < json.loads(done.stdout)["resumed_from"] < 180
-    pack(images, tmp_path / "whole", size=32, exact=True)
+    assert json.loads(done.stdout)["rows"] == 360
+    assert 0 < json.loads(done.stdout)["resumed_from"] < 360
+    pack(slow_images, tmp_path / "whole", size=32, exact=True)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
 
 
