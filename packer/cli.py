@@ -331,7 +331,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _explain(error: Exception) -> int:
     """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
-    from packer.disk import DiskFullError
+    from packer.disk import FULL, DiskFullError
     from packer.engine import EngineError
     from packer.report import PackError
 
@@ -341,7 +341,8 @@ def _explain(error: Exception) -> int:
         return _fail(str(error), EXIT_FAILED)
     if isinstance(error, OSError):
         where = error.filename or "standard output or the current folder"
-        return _fail(f"{where}: {error.strerror}.", EXIT_DISK_FULL if error.errno == errno.ENOSPC else EXIT_FAILED)
+        name = errno.errorcode.get(error.errno or 0, "?")
+        return _fail(f"{where}: {error.strerror} ({name}).", EXIT_DISK_FULL if error.errno in FULL else EXIT_FAILED)
     if isinstance(error, EngineError):
         return _fail(str(error), EXIT_FAILED)
     raise error
@@ -441,6 +442,8 @@ def _summary(report: PackReport) -> str:
         f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
         f" {report.images_per_second:,.0f} images/s, from {_size(report.source_bytes)}"
     )
+    if report.changed:
+        lines.append(f"{report.changed} changed since the pack was interrupted: all from its block on was decoded anew")
     if report.ignored:
         lines.append(f"{report.ignored:,} other files were left alone")
     if report.rejected:

@@ -14,6 +14,7 @@ from packer.journal import Journal
 from packer.report import PackError
 from packer.source import BINARY
 from packer.worker import Result
+from reader.manifest import naming
 
 _ALLOCATE_BYTES = 1 << 30
 _PENDING_BLOCKS = 32
@@ -31,24 +32,17 @@ def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
 
     Raises:
         DiskFullError: names path, needed, free and missing bytes.
+        OSError: with the path as its filename.
     """
-    descriptor = os.open(path, os.O_WRONLY | BINARY)
-    try:
-        missing, free = missing_bytes(path, size_bytes), shutil.disk_usage(path.parent).free
-        if missing > free:
-            raise disk_full(path, missing, free)
+    missing, free = missing_bytes(path, size_bytes), free_bytes(path)
+    if missing > free:
+        raise disk_full(path, missing, free)
+    with naming(path), open(path, "r+b", buffering=0) as file:
         for start in range(0, size_bytes, _ALLOCATE_BYTES):
             stop = min(start + _ALLOCATE_BYTES, size_bytes)
-            if not _reserve(descriptor, start, stop - start):
+            if not _reserve(file.fileno(), start, stop - start):
                 return
             told(stop)
-    except OSError as e:
-        if e.errno in FULL:
-            raise disk_full(path, missing_bytes(path, size_bytes), shutil.disk_usage(path.parent).free) from None
-        e.filename = str(path)
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def guard_standard_streams() -> None:
@@ -72,6 +66,11 @@ def missing_bytes(path: Path, size_bytes: int) -> int:
     return max(0, size_bytes - min(getattr(status, "st_blocks", 0) * 512, status.st_size))
 
 
+def free_bytes(path: Path) -> int:
+    """Return what is free on the disk of a file, which need not be there yet."""
+    return shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists())).free
+
+
 def disk_full(path: Path | str, need: int, free: int) -> DiskFullError:
     """Say how many bytes are missing, and how to go on."""
     return DiskFullError(
@@ -87,7 +86,7 @@ class Committer:
     """
 
     def __init__(self, pixels: Path, journal: Journal, inputs_done: int, rows_done: int) -> None:
-        self._journal = journal
+        self._journal, self._pixels = journal, pixels
         self._inputs, self._rows = inputs_done, rows_done
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS)
@@ -111,7 +110,8 @@ class Committer:
     def close(self) -> None:
         """End the thread; what was handed over is committed first."""
         self._end()
-        os.close(self._descriptor)
+        with naming(self._pixels):
+            os.close(self._descriptor)
 
     def _end(self) -> None:
         if self._thread.is_alive():
@@ -128,7 +128,8 @@ class Committer:
                 last = None in batch
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
                 if results:
-                    getattr(os, "fdatasync", os.fsync)(self._descriptor)
+                    with naming(self._pixels):
+                        getattr(os, "fdatasync", os.fsync)(self._descriptor)
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)
                     self._journal.append(results, self._inputs, self._rows)

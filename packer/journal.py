@@ -21,6 +21,7 @@ from typing import Any
 from packer.report import PackError
 from packer.source import BINARY
 from packer.worker import Result
+from reader.manifest import naming, sync_folder
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
@@ -51,6 +52,7 @@ class Journal:
         path = out / JOURNAL
         journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o644))
         journal._append([header])
+        sync_folder(path.parent)
         return journal
 
     @classmethod
@@ -58,7 +60,12 @@ class Journal:
         """Go on after the first keep_bytes of a journal; the rest is cut off."""
         path = out / JOURNAL
         journal = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | BINARY))
-        os.ftruncate(journal._descriptor, keep_bytes)
+        with naming(path):
+            os.ftruncate(journal._descriptor, keep_bytes)
+            # before other rows take the place of those that were cut off
+            os.fsync(journal._descriptor)
+        # whoever made it may have been killed before it did this
+        sync_folder(path.parent)
         return journal
 
     def append(self, results: list[Result], inputs_stop: int, rows_stop: int) -> None:
@@ -72,13 +79,21 @@ class Journal:
 
     def close(self) -> None:
         """Let the file go; it stays for a resume or until the store is sealed."""
-        os.close(self._descriptor)
+        with naming(self.path):
+            os.close(self._descriptor)
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
         data = memoryview(b"".join(_encode(line) for line in lines))
-        while len(data):
-            data = data[os.write(self._descriptor, data) :]
-        os.fsync(self._descriptor)
+        with naming(self.path):
+            while len(data):
+                data = data[os.write(self._descriptor, data) :]
+            os.fsync(self._descriptor)
+
+
+def discard(out: Path) -> None:
+    """Remove OUT's journal, if it has one, for certain: what it names may be overwritten after this."""
+    (out / JOURNAL).unlink(missing_ok=True)
+    sync_folder(out / FOLDER)
 
 
 def read_header(out: Path) -> dict[str, Any]:
@@ -93,10 +108,14 @@ def read_header(out: Path) -> dict[str, Any]:
 
 
 def has_begun(out: Path) -> bool:
-    """Whether OUT holds a pack that can be gone on with: a journal with a whole header."""
+    """Whether OUT holds a pack that can be gone on with: a journal with a whole header.
+
+    Raises:
+        OSError: there is a journal that cannot be read; what it records must not be taken for lost.
+    """
     try:
         return any(True for _ in _whole_lines(out / JOURNAL))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -139,8 +158,9 @@ class Lock:
             # opened before its holder removed it: a lock on a file without a name keeps no one out
             os.close(self._descriptor)
             raise FileNotFoundError(errno.ENOENT, "the lock was removed meanwhile", str(self.path))
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        with naming(self.path):
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
 
     def close(self) -> None:
         """Let go; also called in a forked worker, whose copy would outlive this process's."""
@@ -180,7 +200,7 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 def _whole_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     end = 0
-    with open(path, "rb") as file:
+    with naming(path), open(path, "rb") as file:
         for line in file:
             text = line[9:-1]
             if not line.endswith(b"\n") or line[:9] != b"%08x " % zlib.crc32(text):

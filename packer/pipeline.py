@@ -22,12 +22,31 @@ from pathlib import Path
 from typing import Any
 
 from packer import journal as journals
-from packer.disk import FULL, Committer, allocate, disk_full, guard_standard_streams, missing_bytes
+from packer.disk import (
+    FULL,
+    Committer,
+    DiskFullError,
+    allocate,
+    disk_full,
+    free_bytes,
+    guard_standard_streams,
+    missing_bytes,
+)
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
-from packer.place import OWN_NAMES, check_out, check_places, finished_meanwhile, is_finished, replacement, swap
+from packer.place import (
+    OWN_NAMES,
+    check_out,
+    check_places,
+    finished_meanwhile,
+    is_finished,
+    remove_replaced,
+    replacement,
+    swap,
+    sync_names,
+)
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
 from packer.seal import remove_working_folder, seal
@@ -144,7 +163,7 @@ def _pack_parts(
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself."""
     places = {split: target / split if split else target for split in parts}
-    if options.resume and not any(place.exists() for place in places.values()):
+    if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     for place in places.values():
         check_out(place, target, options)
@@ -179,7 +198,9 @@ class _Pack:
         self._tell = tell
         # --overwrite of a finished store builds beside it and renames: open readers keep the old one
         beside = replacement(out)
-        self._replaces = (out / MANIFEST).is_file() and (options.overwrite or (beside / journals.JOURNAL).is_file())
+        # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
+        goes_on = (beside / journals.JOURNAL).is_file() and ((out / MANIFEST).is_file() or not out.exists())
+        self._replaces = (options.resume and goes_on) or (options.overwrite and (out / MANIFEST).is_file())
         self._out = beside if self._replaces else out
         geometry = Geometry.of(shape, options)
         pixels = str(self._out.absolute() / PIXELS)
@@ -194,6 +215,7 @@ class _Pack:
             archives=inputs.archives,
         )
         self._done = self._rejected = self._source_bytes = 0
+        self._changed = ""
 
     def run(self, started: float) -> PackReport:
         created = self._make_folder()
@@ -251,6 +273,7 @@ class _Pack:
         return dataclasses.replace(
             store_report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
             source_bytes=self._source_bytes,
+            changed=self._changed,
             too_many_rejects=sealed.rejected > self._options.allowed_rejects(len(self._inputs)),
         )
 
@@ -262,7 +285,10 @@ class _Pack:
         try:
             (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise PackError(f"{self._out} cannot be made: {e.strerror}.") from None
+            if e.errno in FULL:
+                raise self._write_error(e) from None
+            name = errno.errorcode.get(e.errno or 0, "?")
+            raise PackError(f"{e.filename or self._out} cannot be made: {e.strerror} ({name}).") from None
         return created
 
     def _header(self) -> dict[str, Any]:
@@ -290,18 +316,17 @@ class _Pack:
         """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""
         if self._options.resume and journals.has_begun(self._out):
             return self._resume(header)
+        # the journal goes first and comes last: it must never outlive the rows that it names
+        journals.discard(self._out)
+        # and the working folder, which says that what lies here is a pack's
+        sync_folder(self._out)
         self._clear()
         (self._out / PIXELS).parent.mkdir()
         os.close(os.open(self._out / PIXELS, os.O_WRONLY | os.O_CREAT, 0o644))
-        journal = journals.Journal.create(self._out, header)
-        for folder in (
-            self._out / journals.FOLDER,
-            (self._out / PIXELS).parent,
-            self._out,
-            self._out.absolute().parent,
-        ):
-            sync_folder(folder)
-        return 0, 0, journal
+        sync_folder((self._out / PIXELS).parent)
+        sync_folder(self._out)
+        sync_names(self._out)
+        return 0, 0, journals.Journal.create(self._out, header)
 
     def _resume(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         found = journals.read_header(self._out)
@@ -313,22 +338,23 @@ class _Pack:
                 )
         done, row, end = 0, 0, journals.header_end(self._out)
         for result, line_end in journals.read_blocks(self._out):
-            if not self._unchanged(done, result):
+            self._changed = self._changed_source(done, result)
+            if self._changed:
                 break
             done, row, end = done + result.inputs, row + result.rows, line_end
             self._rejected += len(result.rejects)
             self._source_bytes += result.source_bytes
         return done, row, journals.Journal.reopen(self._out, end)
 
-    def _unchanged(self, start: int, result: Result) -> bool:
-        """Compare a committed block's sources with what lies there now: size and time."""
+    def _changed_source(self, start: int, result: Result) -> str:
+        """Return the first source of a committed block whose size or time is another now; "" if there is none."""
         for index, (size, mtime) in enumerate(result.sources, start=start):
             if index in self._inputs.refused:
                 continue
             # what could not be read then, and cannot now, is unchanged
             if self._source(index).state() != (size, mtime):
-                return False
-        return True
+                return self._inputs.paths[index]
+        return ""
 
     def _source(self, index: int) -> Source:
         place = self._inputs.places[index] if self._inputs.archives else None
@@ -393,12 +419,17 @@ class _Pack:
                 f"{where}: {first['reason']} (--on-error fail). Mend or replace the file, then go on with --resume."
             )
 
-    def _write_error(self, error: OSError) -> RuntimeError:
+    def _write_error(self, error: OSError) -> PackError:
         path = Path(error.filename or self._out / PIXELS)
-        if error.errno in FULL:
-            return disk_full(path, missing_bytes(self._out / PIXELS, self._room()), shutil.disk_usage(self._out).free)
         name = errno.errorcode.get(error.errno or 0, "?")
-        return PackError(f"{path} cannot be written: {error.strerror} ({name}). Go on with --resume once it can.")
+        what = f"{path} cannot be read or written: {error.strerror} ({name})"
+        if error.errno not in FULL:
+            return PackError(f"{what}. Go on with --resume once it can.")
+        missing, free = missing_bytes(self._out / PIXELS, self._room()), free_bytes(path)
+        if missing > free:
+            return disk_full(path, missing, free)
+        # the rows have their room: it is a small file that has none, or a quota is used up
+        return DiskFullError(f"{what}; its disk has {free} bytes free. Free some space and go on with --resume.")
 
     # -- end
 
@@ -411,7 +442,8 @@ class _Pack:
     def _remove(self, created: bool) -> None:
         """Leave nothing behind that looks like a store."""
         self._clear()
-        shutil.rmtree(self._out / journals.FOLDER)
+        sync_folder(self._out)
+        _remove_tree(self._out / journals.FOLDER)
         if created or self._replaces:
             with contextlib.suppress(OSError):  # someone put a file of theirs there meanwhile
                 self._out.rmdir()
@@ -421,7 +453,7 @@ class _Pack:
         for name in OWN_NAMES - {journals.FOLDER}:
             entry = self._out / name
             if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
+                _remove_tree(entry)
             else:
                 entry.unlink(missing_ok=True)
 
@@ -439,6 +471,16 @@ _RESUME_CHECKS = {
     "block_inputs": "another version of pixpack",
     "journal": "another version of pixpack",
 }
+
+
+def _remove_tree(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as e:
+        # what lies in a folder is named without it
+        if e.filename and not os.path.dirname(e.filename):
+            e.filename = str(folder / e.filename)
+        raise
 
 
 def block_inputs(inputs: int, row_bytes: int) -> int:
@@ -547,6 +589,7 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
             f"{out} is finished, but from other inputs or classes. Pack to another OUT, or use --overwrite."
         )
     # left where the pack was interrupted after its commit
+    remove_replaced(out)
     remove_working_folder(out)
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
     too_many = manifest.rejected > options.allowed_rejects(manifest.inputs)

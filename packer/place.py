@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from packer import journal as journals
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
-from reader.manifest import MANIFEST, REJECTED, SAMPLES, sync_folder, unfinished_progress
+from reader.manifest import MANIFEST, REJECTED, SAMPLES, naming, sync_folder, unfinished_progress
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
@@ -100,25 +99,58 @@ def is_finished(out: Path) -> bool:
 def swap(new: Path, old: Path) -> None:
     """Put a finished store in the place of another; open readers keep the old files.
 
-    In one step where the system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames
-    leaves the new store whole under its working name.
+    The new one brings its working folder along, by which a crash here can be told from one before. In one step where the
+    system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames leaves the new store whole
+    under its working name.
     """
-    trash = Path(tempfile.mkdtemp(prefix=f".{old.name}.old-", dir=old.parent))
-    if _exchange(new, old):
-        os.rename(new, trash / "store")
-    else:
-        os.rename(old, trash / "store")
-        os.rename(new, old)
-    sync_folder(old.absolute().parent)
+    parent, trash = old.absolute().parent, _trash(old)
     shutil.rmtree(trash, ignore_errors=True)
+    if _exchange(new, old):
+        # before the next rename: a disk that kept only that one would have lost the new store
+        sync_folder(parent)
+        os.rename(new, trash)
+    else:
+        if old.exists():
+            os.rename(old, trash)
+        os.rename(new, old)
+    sync_folder(parent)
+    shutil.rmtree(trash, ignore_errors=True)
+    sync_folder(parent)
+
+
+def remove_replaced(out: Path) -> None:
+    """Remove the store that OUT has taken the place of, where a crash cut that short; it has no journal."""
+    beside, trash = replacement(out), _trash(out)
+    if (beside / MANIFEST).is_file() and not (beside / journals.FOLDER).exists():
+        os.rename(beside, trash)
+    if trash.exists():
+        shutil.rmtree(trash, ignore_errors=True)
+        sync_folder(out.absolute().parent)
+
+
+def sync_names(out: Path) -> None:
+    """Make OUT's name and those above it survive a power loss, up to where its file system is mounted.
+
+    All of them, since whoever made one, a pack that was killed perhaps, need not have synced it.
+    """
+    folder = out.absolute()
+    device = folder.stat().st_dev
+    for above in folder.parents:
+        if above.stat().st_dev != device:
+            return
+        sync_folder(above)
+
+
+def _trash(out: Path) -> Path:
+    return out.with_name(f".{out.name}.packing.old")
 
 
 def _is_ours(manifest: Path) -> bool:
     """Whether a manifest.json is a store's, damaged perhaps; other programs have files of that name too."""
     try:
-        with open(manifest, "rb") as file:
+        with naming(manifest), open(manifest, "rb") as file:
             return b'"format": "pixpack"' in file.read(200)
-    except OSError:
+    except (FileNotFoundError, IsADirectoryError):
         return False
 
 

@@ -34,6 +34,7 @@ class PackReport:
 
     reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
     inputs as they were listed: duplicates, columns that were left out.
+    changed: the first source that is not what the interrupted pack had read; all from its block on was decoded anew.
     """
 
     out: str
@@ -54,6 +55,7 @@ class PackReport:
     target_kind: str = "class"
     reject_lines: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    changed: str = ""
     splits: dict[str, PackReport] = field(default_factory=dict)
 
 
@@ -108,6 +110,7 @@ def summed_report(out: Path, reports: dict[str, PackReport], seconds: float) -> 
         reasons=dict(reasons.most_common()),
         resumed_from=total("resumed_from"),
         notes=[note for part in parts for note in part.notes],
+        changed=next((part.changed for part in parts if part.changed), ""),
         splits=reports,
     )
 

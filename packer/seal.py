@@ -31,8 +31,10 @@ from reader.manifest import (
     crc32_combine,
     encode_manifest,
     metadata_files,
+    naming,
     sync_folder,
     write_atomically,
+    write_synced,
 )
 
 TARGETS = "_tensordict/targets.memmap"
@@ -62,7 +64,7 @@ def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifes
     _settle_pixels(out / PIXELS, written.rows * job.row_bytes)
     manifest = _manifest(written, files, header, job, inputs)
     for name, content in metadata_files(manifest).items():
-        _write_synced(out / name, content)
+        write_synced(out / name, content)
     for folder in folders:
         sync_folder(folder)
     write_atomically(out / MANIFEST, encode_manifest(manifest, written.blocks))
@@ -133,19 +135,21 @@ class _Digested:
     """A file that knows its size and sha256 by the time it is closed."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 (closed by `close`, in order)
         self._digest = hashlib.sha256()
         self.size_bytes = 0
 
     def write(self, data: bytes) -> None:
-        self._file.write(data)
+        with naming(self._path):
+            self._file.write(data)
         self._digest.update(data)
         self.size_bytes += len(data)
 
     def close(self) -> FileEntry:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with naming(self._path), self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
         return FileEntry(self.size_bytes, f"sha256:{self._digest.hexdigest()}")
 
 
@@ -186,13 +190,6 @@ def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> di
 
 def _settle_pixels(path: Path, size_bytes: int) -> None:
     """Give back what was allocated for inputs that became no row."""
-    with open(path, "r+b") as file:
+    with naming(path), open(path, "r+b") as file:
         file.truncate(size_bytes)
-        os.fsync(file.fileno())
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
         os.fsync(file.fileno())

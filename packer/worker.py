@@ -21,6 +21,7 @@ from packer.fit import Geometry
 from packer.inputs import Archive
 from packer.options import CHANNELS
 from packer.source import BINARY, Source
+from reader.manifest import naming
 
 # Headers are nearly always within this; where they are not, the whole file is read.
 _HEADER_BYTES = 64 << 10
@@ -140,7 +141,8 @@ class BlockWorker:
         """Write a decoded block's rows to their place in the file; they are in the page cache then, not yet on disk."""
         if self._file is None:
             self._file = os.open(self._job.pixels_path, os.O_WRONLY | BINARY)
-        write_at(self._file, self._held.pop(block), first_row * self._job.row_bytes)
+        with naming(self._job.pixels_path):
+            write_at(self._file, self._held.pop(block), first_row * self._job.row_bytes)
         self._spare.append(self._owners.pop(block))
 
     def _attempt(self, task: Task, index: int) -> _Attempt:

@@ -6,6 +6,8 @@ write stores without torch; it never maps or decodes a pixel.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -223,7 +225,7 @@ def read_manifest(out: str | os.PathLike[str]) -> Manifest:
     try:
         if path.is_symlink():
             raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
-        with open(path, "rb") as file:
+        with naming(path), open(path, "rb") as file:
             head, digest = _read_head(file, path)
     except FileNotFoundError:
         raise _no_manifest(root) from None
@@ -350,28 +352,54 @@ def sha256_file(path: Path) -> str:
 def write_atomically(path: Path, content: bytes) -> None:
     """Put content at path so that a reader or a crash sees the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(temporary, content)
     os.replace(temporary, path)
     sync_folder(path.parent)
 
 
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and return when its bytes are on disk; its name is not, before its folder is synced."""
+    with naming(path), open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_folder(path: Path) -> None:
-    """Make renames and new names in a folder survive a power loss, where the system knows such a thing."""
+    """Make renames and new names in a folder survive a power loss, where the system knows such a thing.
+
+    File systems that sync no folders say EINVAL or EBADF, and a folder above ours may be closed to us (PostgreSQL leaves out
+    the same: src/common/file_utils.c, fsync_fname).
+    """
     if os.name == "nt":
         return
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        with naming(path):
+            os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.EBADF):
+            raise
     finally:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an OSError of an open file, which knows only a descriptor, say which file it is about."""
+    try:
+        yield
+    except OSError as e:
+        e.filename = e.filename or os.fspath(path)
+        raise
+
+
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of samples.jsonl or rejected.jsonl."""
-    with open(path, encoding="ascii") as file:
+    with naming(path), open(path, encoding="ascii") as file:
         for line in file:
             yield json.loads(line)
 

@@ -6,8 +6,9 @@
 Two series, both on real processes and a real file system:
 
     random       the process group gets SIGKILL after a random time, --kills times, each on a pack of its own
-    enumerated   the process group dies at the n-th write, sync, allocation, truncation, rename, unlink or mkdir, for n = 1,
-                 2, 3, ... until one run survives (a smaller pack; a C shim counts the calls, so a compiler is needed)
+    enumerated   the process group dies at the n-th write, sync, allocation, truncation, rename, new name or removal, for n = 1,
+                 2, 3, ... until one run survives, for each kind of run (scripts/_runs.py; small packs; a C shim counts the
+                 calls, so a compiler is needed)
 
 After each death: no manifest means that opening says "incomplete" or that nothing was begun, in under 50 ms; then
 `pack --resume` (`pack` anew where nothing was begun) must end with the bytes of the uninterrupted pack, and must not decode
@@ -24,7 +25,6 @@ import os
 import random
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from _bench import BenchError, photographs, repeat_files
+from _calls import Shim
+from _runs import KINDS, Run, difference, files, make_run
 
 from packer.journal import JOURNAL, read_blocks
 from reader.manifest import IncompleteStoreError, StoreError, check_store
@@ -53,6 +55,7 @@ def main() -> int:
     parser.add_argument(
         "--enumerated-images", type=int, default=24, help="images of the enumerated series; 0: leave it out"
     )
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="runs of the enumerated series")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -97,60 +100,32 @@ def random_series(work: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def enumerated_series(work: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Die at the first call that changes a file, at the second, at the third, until a run survives."""
-    images = _make_images(work / "images", options.enumerated_images)
-    whole, _ = _reference(images, work, options.workers)
-    shim = compile_shim(work)
+    """Die at the first call that changes a file, at the second, at the third, until a run survives; each kind of run."""
+    deaths = {}
+    for kind in options.kinds:
+        (work / kind).mkdir(parents=True)
+        run = make_run(kind, work / kind, options.enumerated_images)
+        deaths[kind] = _die_everywhere(run, Shim(work / kind, run.disk))
+        print(f"enumerated: {kind}: died at each of the {deaths[kind]} calls that change a file;", end=" ")
+        print("every one went on to the same bytes")
+    return {"images": options.enumerated_images, "deaths": sum(deaths.values()), "kinds": deaths}
+
+
+def _die_everywhere(run: Run, shim: Shim) -> int:
     n = 0
     while True:
         n += 1
-        out = work / "out"
-        survived = die_at(shim, work / "counter", n, _command(images, out, options.workers))
-        if survived:
-            break
-        _check_unfinished(out)
-        _resume(images, out, options.workers)
-        if _digests(out) != whole:
-            raise CrashError(f"death at call {n}: the resumed store differs: {_difference(_digests(out), whole)}")
-        shutil.rmtree(out)
-    if _digests(out) != whole:
-        raise CrashError("the run that survived differs")
-    print(
-        f"enumerated: died at each of the first {n - 1} calls that change a file; every one resumed to the same bytes"
-    )
-    return {"images": options.enumerated_images, "deaths": n - 1}
-
-
-def compile_shim(work: Path) -> Path:
-    """Compile the shim that counts and kills.
-
-    Raises:
-        BenchError: there is no C compiler.
-    """
-    source = Path(__file__).parent / "shims" / "die_at.c"
-    library = work / "die_at.so"
-    try:
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True, capture_output=True
-        )
-    except (OSError, subprocess.CalledProcessError) as e:
-        raise BenchError(
-            f"the shim cannot be compiled ({e}). Install a C compiler, or use --enumerated-images 0."
-        ) from e
-    return library
-
-
-def die_at(shim: Path, counter: Path, n: int, command: list[str]) -> bool:
-    """Run a command that dies at its n-th call that changes a file; returns whether it survived."""
-    counter.write_bytes(struct.pack("<qq", 0, n))
-    environment = os.environ | {"LD_PRELOAD": str(shim), "DIE_AT": str(counter)}
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    _, errors = process.communicate(timeout=120)
-    if process.returncode not in (0, -signal.SIGKILL):
-        raise CrashError(f"death at call {n}: exit code {process.returncode}: {errors.strip()}")
-    return process.returncode == 0
+        run.lay_out()
+        done = shim.run(run.command(), at=n, do="die")
+        if done.returncode not in (0, -signal.SIGKILL):
+            raise CrashError(f"{run.kind} run, death at call {n}: exit code {done.returncode}: {done.stderr.strip()}")
+        if done.returncode:
+            _check_unfinished(run.out)
+            run.go_on()
+        if files(run.disk) != run.expected:
+            raise CrashError(f"{run.kind} run, death at call {n}: {difference(files(run.disk), run.expected)} differ")
+        if not done.returncode:
+            return n - 1
 
 
 def _make_images(folder: Path, count: int) -> Path:

@@ -26,7 +26,7 @@ def test_packs_killed_at_random_moments_resume_to_the_same_bytes() -> None:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the shim needs a C compiler")
 def test_a_death_at_every_call_that_changes_a_file_is_survived() -> None:
-    result = crash_test("--kills", "0", "--enumerated-images", "16")
+    result = crash_test("--kills", "0", "--enumerated-images", "16", "--kinds", "fresh")
     # two blocks: folders, lock, journal, allocation, rows, syncs, sealed files, renames, removal
     assert result["enumerated"]["deaths"] > 30
 

@@ -371,7 +371,9 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_resume_with_other_options_or_inputs_is_refused(images: Path, tmp_path: Path) -> None:
+def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
 
     def stop(progress: Progress) -> None:
@@ -382,13 +384,17 @@ def test_a_resume_with_other_options_or_inputs_is_refused(images: Path, tmp_path
         pack(images, out, size=32, progress=stop)
     with pytest.raises(PackError, match=r"was begun with other options \(size: \[32, 32\], now \[16, 16\]\)"):
         pack(images, out, size=16, resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.decode.decoder_versions", lambda: {"pillow": {"version": "0"}})
+        with pytest.raises(PackError, match=r"was begun with other decoders \(pillow: .*, now \{'version': '0'\}\)"):
+            pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").write_bytes((images / "class2/000.jpg").read_bytes())
     with pytest.raises(PackError, match=r"was begun with another number of inputs \(24, now 25\)"):
         pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").unlink()
-    # a source that changed since is decoded anew
+    # a source that changed since is decoded anew, and named
     photo(90, 90, 77).save(images / "class0/001.jpg")
-    pack(images, out, size=32, resume=True)
+    assert pack(images, out, size=32, resume=True).changed == "class0/001.jpg"
     pack(images, tmp_path / "whole", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "whole")
     with pytest.raises(PackError, match="does not exist, so there is nothing to resume"):
@@ -849,6 +855,46 @@ def test_without_renameat2_overwrite_still_replaces(
     pack(images, tmp_path / "out", size=16)
     pack(images, tmp_path / "out", size=32, overwrite=True)
     assert MemmapDataset(tmp_path / "out")[0].pixels.shape == (32, 32, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the exchange of the names and the removal of the old store: of the two, the one with a journal is new."""
+    out, real = tmp_path / "out", places._exchange
+    pack(images, out, size=16)
+
+    def killed_after(one: Path, other: Path) -> bool:
+        assert real(one, other)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(places, "_exchange", killed_after)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True)
+    monkeypatch.undo()
+    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    assert pack(images, out, size=32, resume=True).resumed_from == 24
+    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_killed_between_the_two_renames_of_a_replacement_resume_puts_it_in_place(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = tmp_path / "out", os.rename
+    pack(images, out, size=16)
+
+    def killed_after(one: Path, other: Path) -> None:
+        real(one, other)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(places, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(places.os, "rename", killed_after)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True)
+    monkeypatch.setattr(places.os, "rename", real)
+    assert not out.exists()
+    pack(images, out, size=32, resume=True)
+    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 

@@ -1,0 +1,130 @@
+"""The kinds of run that power_test.py and fault_test.py put to the test, each on a folder that stands for a disk.
+
+Knows how to bring a disk to where such a run starts, what must come out, and how to go on after an accident.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _bench import photographs, repeat_files
+
+from packer import pack
+from packer.journal import JOURNAL
+from packer.report import Progress
+from reader.manifest import MANIFEST
+
+# fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
+# pack; overwrite: of a finished store, after one image was replaced; splits: train and val; listed: a manifest whose third
+# column becomes a tensor of its own
+KINDS = ("fresh", "resume", "restart", "overwrite", "splits", "listed")
+
+_SIZE = 32
+# pad: so that the store has a content.memmap too
+_OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
+ROW_BYTES = _SIZE * _SIZE * 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pack of source, which is images or lists them, into out; `disk` holds out alone, `start` is what it holds before.
+
+    expected and before are the files of the disk, path -> bytes, after an undisturbed run and before it.
+    """
+
+    kind: str
+    source: Path
+    images: Path
+    disk: Path
+    out: Path
+    start: Path
+    expected: dict[str, bytes]
+
+    @property
+    def flags(self) -> list[str]:
+        """The option that makes it this kind of run."""
+        return {"resume": ["--resume"], "restart": ["--overwrite"], "overwrite": ["--overwrite"]}.get(self.kind, [])
+
+    def command(self, flags: list[str] | None = None) -> list[str]:
+        """Return the words of the command."""
+        options = [word for key, value in _OPTIONS.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+        place = [str(self.source), str(self.out)]
+        return [sys.executable, "-m", "packer", *place, *options, *(self.flags if flags is None else flags), "--quiet"]
+
+    def lay_out(self) -> None:
+        """Bring the disk to where the run starts."""
+        shutil.rmtree(self.disk, ignore_errors=True)
+        shutil.copytree(self.start, self.disk)
+
+    def flags_to_go_on(self) -> list[str]:
+        """Choose as a user would by what opening says: --resume where a pack is unfinished, else the command again."""
+        is_begun = any(path.is_file() for path in self.disk.rglob(JOURNAL))
+        is_there = any(self.disk.rglob(MANIFEST))
+        if is_begun or (is_there and self.kind != "overwrite"):
+            return ["--resume"]
+        return self.flags if is_there else []
+
+    def go_on(self) -> None:
+        """Run the pack to its end, in this process, with one worker."""
+        flags = {flag.removeprefix("--"): True for flag in self.flags_to_go_on()}
+        pack(self.source, self.out, **_OPTIONS | {"workers": 1}, **flags)
+
+
+def make_run(kind: str, work: Path, images: int) -> Run:
+    """Make the photographs, the disk's beginning and the expected bytes of one kind of run."""
+    sources, start, disk = work / "images", work / "start", work / "disk"
+    found = photographs(None, work, _SIZE)
+    for folder in [sources / "train", sources / "val"] if kind == "splits" else [sources]:
+        repeat_files(found, folder, images, link=False)
+        broken = sorted(path for path in folder.rglob("*") if path.is_file())[images // 2]
+        broken.write_text("broken")
+    start.mkdir()
+    out = Path("new", "parents", "out") if kind == "fresh" else Path("out")
+    if kind in ("resume", "restart"):
+        _interrupted_pack(sources, start / out)
+    if kind == "overwrite":
+        pack(sources, start / out, **_OPTIONS)
+        shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
+    whole, source = work / "whole", _listed(sources) if kind == "listed" else sources
+    pack(source, whole / out, **_OPTIONS)
+    return Run(kind, source, sources, disk, disk / out, start, files(whole))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Read every file below a folder: relative path -> bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def difference(found: dict[str, bytes], expected: dict[str, bytes]) -> str:
+    """Name the files in which two disks differ."""
+    return ", ".join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))
+
+
+def _listed(images: Path) -> Path:
+    """Write a manifest of all images, with a column of numbers."""
+    paths = sorted(path for path in images.rglob("*") if path.is_file())
+    lines = [f"{path.relative_to(images.parent)},{path.parent.name},{n}.5" for n, path in enumerate(paths)]
+    (images.parent / "list.csv").write_text("\n".join(["path,target,weight", *lines, ""]))
+    return images.parent / "list.csv"
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def _interrupted_pack(images: Path, out: Path) -> None:
+    """Pack until half of the images are written; what was handed over is committed."""
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done * 2 >= progress.total:
+            raise _Interrupted
+
+    try:
+        pack(images, out, **_OPTIONS, progress=stop)
+    except _Interrupted:
+        os.unlink(out / ".packing/lock")

@@ -1,0 +1,113 @@
+"""Power cuts and failing calls. The complete enumerations are scripts/power_test.py and scripts/fault_test.py."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"
+)
+
+
+@pytest.mark.slow
+def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> None:
+    result = run_script("power_test.py", "--images", "16", "--cuts", "10", "--draws", "1")
+    for kind in ("fresh", "resume", "restart", "overwrite", "splits", "listed"):
+        assert result[kind]["disks"] > result[kind]["cuts"] >= 10
+        assert result[kind]["journal_lines"] >= 1
+    # without strace the shim's own record was checked, and nothing says that it misses no call
+    assert result["strace"] == (shutil.which("strace") is not None)
+
+
+@pytest.mark.slow
+def test_a_call_that_fails_is_told_and_costs_nothing() -> None:
+    faults = ("--faults", "EIO", "ENOSPC", "short", "lost", "unread")
+    result = run_script("fault_test.py", "--kinds", "fresh", "--images", "16", "--every", "8", *faults)["fresh"]
+    assert result["EIO"]["spoilt"] > 8
+    assert result["short"]["succeeded"] == result["short"]["spoilt"] > 0
+    assert result["unread"]["succeeded"] == result["unread"]["spoilt"] > 1
+
+
+def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of the order can fail: a made-up record, right, and then without each of its syncs."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from _calls import Call
+    from _order import OrderError, check_order
+
+    out = "/disk/out"
+    calls = [
+        Call("mkdir", out),
+        Call("mkdir", f"{out}/.packing"),
+        Call("fsync", out),
+        Call("mkdir", f"{out}/_tensordict"),
+        Call("create", f"{out}/_tensordict/pixels.memmap"),
+        *(Call("fsync", folder) for folder in (f"{out}/_tensordict", out, "/disk")),
+        Call("create", f"{out}/.packing/journal"),
+        Call("write", f"{out}/.packing/journal", data=b"00000000 {}\n"),
+        Call("fsync", f"{out}/.packing/journal"),
+        Call("fsync", f"{out}/.packing"),
+        Call("pwrite", f"{out}/_tensordict/pixels.memmap", data=b"row"),
+        Call("fdatasync", f"{out}/_tensordict/pixels.memmap"),
+        Call("write", f"{out}/.packing/journal", data=b'00000000 {"rows":1,"rows_stop":1}\n'),
+        Call("create", f"{out}/meta.json"),
+        Call("write", f"{out}/meta.json", data=b"{}"),
+        Call("fsync", f"{out}/meta.json"),
+        Call("fsync", out),
+        Call("create", f"{out}/.manifest.json.tmp"),
+        Call("write", f"{out}/.manifest.json.tmp", data=b"{}"),
+        Call("fsync", f"{out}/.manifest.json.tmp"),
+        Call("rename", f"{out}/.manifest.json.tmp", f"{out}/manifest.json"),
+        Call("fsync", out),
+        Call("unlink", f"{out}/.packing/journal"),
+    ]
+    assert check_order(calls, Path("/disk")) == 1
+    syncs = [n for n, call in enumerate(calls) if call.name in ("fsync", "fdatasync")]
+    assert len(syncs) == 11
+    for n in syncs:
+        with pytest.raises(OrderError):
+            check_order(calls[:n] + calls[n + 1 :], Path("/disk"))
+
+
+def test_the_disk_keeps_what_was_synced_and_nothing_for_certain_besides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from _calls import Call
+    from _disk import Disk
+
+    (tmp_path / "old").write_bytes(b"old")
+    disk, root = Disk(tmp_path), str(tmp_path.resolve())
+    for call in (
+        Call("create", f"{root}/a"),
+        Call("write", f"{root}/a", data=b"one"),
+        Call("fsync", f"{root}/a"),
+        Call("write", f"{root}/a", data=b"two", offset=3),
+    ):
+        disk.apply(call)
+    # synced bytes, but no name yet
+    assert disk.only_synced() == {"old": b"old"}
+    assert disk.all_names() == {"old": b"old", "a": b"one"}
+    disk.apply(Call("rename", f"{root}/a", f"{root}/old"))
+    assert disk.everything() == {"old": b"onetwo"}
+    disk.apply(Call("fsync", root))
+    assert disk.only_synced() == {"old": b"one"}
+    found = {str(disk.some(random.Random(seed))) for seed in range(40)}
+    # a sector is written whole: of "one" and "onetwo" the size tells which, or zeros where it has grown alone
+    assert found == {str({"old": content}) for content in (b"one", b"onetwo", b"one\0\0\0")}
+
+
+def run_script(name: str, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, SCRIPTS / name, *arguments], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
