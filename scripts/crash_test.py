@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -55,6 +56,7 @@ def main() -> int:
     parser.add_argument(
         "--enumerated-images", type=int, default=24, help="images of the enumerated series; 0: leave it out"
     )
+    parser.add_argument("--every", type=int, default=1, help="die only at every so many of the calls")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="runs of the enumerated series")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
@@ -105,16 +107,16 @@ def enumerated_series(work: Path, options: argparse.Namespace) -> dict[str, Any]
     for kind in options.kinds:
         (work / kind).mkdir(parents=True)
         run = make_run(kind, work / kind, options.enumerated_images)
-        deaths[kind] = _die_everywhere(run, Shim(work / kind, run.disk))
-        print(f"enumerated: {kind}: died at each of the {deaths[kind]} calls that change a file;", end=" ")
+        deaths[kind] = _die_everywhere(run, Shim(work / kind, run.disk), options.every)
+        at = "each" if options.every == 1 else f"every {options.every}th"
+        print(f"enumerated: {kind}: died at {at} of the calls that change a file, {deaths[kind]} times;", end=" ")
         print("every one went on to the same bytes")
     return {"images": options.enumerated_images, "deaths": sum(deaths.values()), "kinds": deaths}
 
 
-def _die_everywhere(run: Run, shim: Shim) -> int:
-    n = 0
-    while True:
-        n += 1
+def _die_everywhere(run: Run, shim: Shim, every: int) -> int:
+    for deaths in itertools.count():
+        n = 1 + deaths * every
         run.lay_out()
         done = shim.run(run.command(), at=n, do="die")
         if done.returncode not in (0, -signal.SIGKILL):
@@ -125,7 +127,8 @@ def _die_everywhere(run: Run, shim: Shim) -> int:
         if files(run.disk) != run.expected:
             raise CrashError(f"{run.kind} run, death at call {n}: {difference(files(run.disk), run.expected)} differ")
         if not done.returncode:
-            return n - 1
+            return deaths
+    raise AssertionError("unreachable")
 
 
 def _make_images(folder: Path, count: int) -> Path:

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.slow
 def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> None:
-    result = run_script("power_test.py", "--images", "16", "--cuts", "10", "--draws", "1")
+    result = run_script("power_test.py", "--images", "16", "--cuts", "4", "--draws", "1")
     for kind in ("fresh", "resume", "restart", "overwrite", "splits", "listed"):
-        assert result[kind]["disks"] > result[kind]["cuts"] >= 10
+        assert result[kind]["disks"] > result[kind]["cuts"] >= 4
         assert result[kind]["journal_lines"] >= 1
     # without strace the shim's own record was checked, and nothing says that it misses no call
     assert result["strace"] == (shutil.which("strace") is not None)
