@@ -215,20 +215,6 @@ def test_close_ends_the_thread_and_the_loader_can_be_used_again(train: MemmapDat
 # -- state and ranks
 
 
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_a_state_resumes_at_every_step(train: MemmapDataset, shuffle: Any) -> None:
-    whole = [b.rows.tolist() for b in MemmapLoader(train, 16, shuffle=shuffle, seed=2)]
-    loader = MemmapLoader(train, 16, shuffle=shuffle, seed=2)
-    for step, _ in enumerate(loader, start=1):
-        state = loader.state_dict()
-        assert all(type(value) is int for value in state.values())
-        fresh = MemmapLoader(train, 16, shuffle=shuffle, seed=2)
-        fresh.load_state_dict(state)
-        if step < len(whole):
-            assert [b.rows.tolist() for b in fresh] == whole[step:]
-        assert fresh.state_dict()["epoch"] == 1
-
-
 def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> None:
     whole = rows_of(MemmapLoader(train, 5, shuffle="full"))
     loaders = [MemmapLoader(train, 5, shuffle="full", rank=r, world_size=2) for r in range(2)]
