@@ -170,7 +170,10 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     rates = in_turns(ways, size, options.rounds)
     loader.close()
     epochs = time_epochs(data, options)
-    pairs = [("loader", name) for name in ways if name != "loader"] + [("store[idx]", "limit"), (IN_DATALOADER, "loader")]
+    pairs = [("loader", name) for name in ways if name != "loader"] + [
+        ("store[idx]", "limit"),
+        (IN_DATALOADER, "loader"),
+    ]
     gigabyte = data.manifest.row_bytes / 1e9
     return {
         "benchmark": "bench_read",

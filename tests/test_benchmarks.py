@@ -141,7 +141,11 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
     assert json.loads(file.read_text()) == report
     others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2", "MemmapDataset")
     assert set(report["images_per_second"]) == {"loader", *others}
-    assert set(report["ratio"]) == {"store[idx]/limit", "MemmapDataset/loader", *(f"loader/{other}" for other in others)}
+    assert set(report["ratio"]) == {
+        "store[idx]/limit",
+        "MemmapDataset/loader",
+        *(f"loader/{other}" for other in others),
+    }
     assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
     assert report["checks"]["epoch_rows_once"] == report["rows"] == 64
     assert report["order"] == order
