@@ -458,6 +458,16 @@ def test_an_iterator_taken_over_a_fork_is_refused_not_hung(large: MemmapDataset)
     process.join()
 
 
+@pytest.mark.parametrize("state", [None, {}, {"_snapshot": {}}, {"epoch": 0, "position": 7.5}])
+def test_what_is_no_state_is_refused(train: MemmapDataset, state: Any) -> None:
+    own = MemmapLoader(train, 4).state_dict()
+    with pytest.raises(
+        ValueError, match=r"the state is .*, expected what state_dict\(\) gave: epoch, position, seed"
+    ) as caught:
+        MemmapLoader(train, 4).load_state_dict(own | state if state and "epoch" in state else state)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("change", [{"position": 91}, {"position": -1}, {"epoch": -1}])
 def test_a_state_outside_the_epoch_is_refused(train: MemmapDataset, change: dict[str, int]) -> None:
     loader = MemmapLoader(train, 4)
