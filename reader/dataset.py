@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from reader.buffers import gather, is_run
+from reader.buffers import BufferPool, gather, is_run
 from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines
 from reader.order import Rows, permuted
 from reader.rawfile import RowFile, reads_in_order
@@ -29,6 +29,8 @@ from reader.store import ImageBatch, open_store
 
 # Below this a row is copied from the mapped file in less time than a system call takes.
 _SMALLEST_READ_BYTES = 4096
+# A loop holds a batch while the next one is gathered.
+_LOOP_BUFFERS = 2
 
 Index = int | slice | Sequence[int] | torch.Tensor | npt.NDArray[Any]
 
@@ -80,6 +82,7 @@ class MemmapDataset(Dataset[Any]):
             name: RowFile(self.path / path, specs[name].row_bytes, past_cache=False)
             for name, path in self.manifest.tensor_paths().items()
         }
+        self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
         self._blocks: tuple[list[int], list[Any]] | None = None
         self._lists: dict[str, list[Any]] = {}
 
@@ -92,9 +95,8 @@ class MemmapDataset(Dataset[Any]):
         return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {
-            k: v for k, v in self.__dict__.items() if k not in ("manifest", "store", "_files", "_blocks", "_lists")
-        }
+        opened = ("manifest", "store", "_files", "_pool", "_blocks", "_lists")
+        state = {k: v for k, v in self.__dict__.items() if k not in opened}
         return state | {"digest": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -137,10 +139,14 @@ class MemmapDataset(Dataset[Any]):
         return self._present(self._gather(positions))
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Return a whole batch at once; torch's DataLoader calls this instead of one `__getitem__` an item."""
+        """Return a whole batch at once; torch's DataLoader calls this instead of one `__getitem__` an item.
+
+        The batch is a copy that belongs to the caller: in a worker in shared memory, so that nothing is copied on the way
+        out, else in memory that is used again once the batch and all views of it are dropped.
+        """
         if self._transforms_samples():
             return [self._sample(int(i)) for i in indices]
-        batch = self._gather(self._positions(indices))
+        batch = self._gather(self._positions(indices), self._leased if get_worker_info() is None else _fresh)
         return _TupleBatch((batch.images, batch.targets)) if self.as_tuple else batch
 
     def store_rows(self, positions: Rows) -> Rows:
@@ -276,10 +282,10 @@ class MemmapDataset(Dataset[Any]):
         batch.rows = torch.from_numpy(rows)
         return batch
 
-    def _gather(self, positions: Rows) -> ImageBatch:
+    def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] | None = None) -> ImageBatch:
         rows = self.store_rows(positions)
         self.check_files()
-        pixels = _fresh((len(rows), *self.store.pixels.shape[1:]))
+        pixels = (memory or _fresh)(len(rows) * self.manifest.row_bytes).view(len(rows), *self.store.pixels.shape[1:])
         if get_worker_info() is not None and can_read_ahead() and self.manifest.row_bytes >= _SMALLEST_READ_BYTES:
             # Into fresh memory this is as fast as copying from the mapping, and no page of the store is mapped in any
             # worker. A file cut short meanwhile is an error here, where the mapping would end the worker by SIGBUS.
@@ -287,6 +293,12 @@ class MemmapDataset(Dataset[Any]):
         else:
             gather(self.store.pixels, rows, pixels)
         return batch_of(self.store, rows, pixels)
+
+    def _leased(self, size_bytes: int) -> torch.Tensor:
+        """Lease uint8[size_bytes]; the buffers kept are those of the size that was asked for last."""
+        if self._pool.size_bytes != size_bytes:
+            self._pool = BufferPool(size_bytes, keep=_LOOP_BUFFERS)
+        return self._pool.lease()
 
     def _present(self, batch: ImageBatch, *, single: bool = False) -> Any:
         if not self.as_tuple:
@@ -314,13 +326,12 @@ def batch_of(store: ImageBatch, rows: Rows, pixels: torch.Tensor) -> ImageBatch:
     )
 
 
-def _fresh(shape: tuple[int, ...]) -> torch.Tensor:
-    """Allocate uint8[shape]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
+def _fresh(size_bytes: int) -> torch.Tensor:
+    """Allocate uint8[size_bytes]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
     if get_worker_info() is not None:
-        size = int(np.prod(shape))
-        storage = torch.UntypedStorage._new_shared(size)
-        return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
-    return torch.from_numpy(np.empty(shape, np.uint8))
+        storage = torch.UntypedStorage._new_shared(size_bytes)
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
+    return torch.from_numpy(np.empty(size_bytes, np.uint8))
 
 
 class _TupleBatch(tuple[Any, ...]):

@@ -1,24 +1,35 @@
-"""A thread that works ahead, and the bounded queue between it and the caller; nothing here waits without a way out."""
+"""A thread that works ahead, and the bounded queue between it and the caller; nothing here waits without a way out.
+
+Ctrl-C may come between any two instructions of the caller's thread. With a lock of Python's it can come where that is held
+and nobody will release it; `SimpleQueue` does each step whole, or not at all, and may be used while objects are collected.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator
+from queue import Empty, SimpleQueue
 from typing import Any
+
+
+class _End:
+    """Stands in the queue behind the last group."""
 
 
 class Feed:
     """A bounded queue and the thread that fills it. Every wait ends when the other side stops, fails or is done."""
 
     def __init__(self, source: Iterator[Any], depth: int) -> None:
-        self._changed = threading.Condition()
-        self._groups: deque[Any] = deque()
-        self._depth = depth
-        self._stopped = self._done = False
-        self._error: BaseException | None = None
+        # what is ready, then an error, if one ended the work, then the end
+        self._ready: SimpleQueue[Any] = SimpleQueue()
+        # a token for each group that may be made while another waits to be taken
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(depth - 1):
+            self._room.put(None)
+        self._stopped = False
         self._process = os.getpid()
         _live.add(self)
         self._thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
@@ -30,46 +41,44 @@ class Feed:
             raise RuntimeError(
                 "this iterator belongs to the process that was forked. Iterate over the loader anew here."
             )
-        with self._changed:
-            while not (self._groups or self._done or self._stopped):
-                self._changed.wait()
-            if self._stopped and not self._error:
-                raise RuntimeError("the loader was closed while it was iterated. Iterate over it anew.")
-            if self._groups:
-                group = self._groups.popleft()
-                self._changed.notify_all()
-                return group
-            error, self._error = self._error, None
-        if error is not None:
-            raise error
-        return None
+        # first the room: an interrupt in between then costs one group more in memory; the other way round it stalls the thread
+        self._room.put(None)
+        group = None if self._stopped else self._ready.get()
+        if self._stopped:
+            raise RuntimeError("the loader was closed while it was iterated. Iterate over it anew.")
+        if group is _End:
+            self._ready.put(_End)
+            return None
+        if isinstance(group, BaseException):
+            try:
+                raise group
+            finally:
+                del group  # else error and frame hold each other, and with them the batch that failed
+        return group
 
     def stop(self, *, wait: bool = False) -> None:
         """Tell the thread to end and drop what is queued."""
-        with self._changed:
-            self._stopped = True
-            self._groups.clear()
-            self._changed.notify_all()
+        self._stopped = True
+        self._room.put(None)
         if wait and self._thread is not threading.current_thread():
             self._thread.join()
+        with contextlib.suppress(Empty):
+            while True:
+                self._ready.get_nowait()
+        self._ready.put(_End)  # for a `take` that waits in another thread
 
     def _fill(self, source: Iterator[Any]) -> None:
         try:
             for group in source:
-                with self._changed:
-                    self._groups.append(group)
-                    del group
-                    self._changed.notify_all()
-                    while len(self._groups) >= self._depth and not self._stopped:
-                        self._changed.wait()
-                    if self._stopped:
-                        return
+                self._ready.put(group)
+                del group
+                self._room.get()
+                if self._stopped:
+                    return
         except BaseException as e:  # it belongs to the caller: `take` raises it
-            self._error = e
+            self._ready.put(e)
         finally:
-            with self._changed:
-                self._done = True
-                self._changed.notify_all()
+            self._ready.put(_End)
 
 
 _live: weakref.WeakSet[Feed] = weakref.WeakSet()

@@ -213,6 +213,10 @@ class MemmapLoader:
             ValueError: the state is of another store, subset, seed or order.
         """
         own = self.state_dict()
+        if not isinstance(state, dict) or any(type(state.get(key)) is not int for key in own):
+            raise ValueError(
+                f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, whole numbers."
+            )
         for key, what in (("store", "store"), ("rows", "number of rows"), ("seed", "seed"), ("order", "order")):
             if state.get(key) != own[key]:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""The five ways in which bench_read.py reads a store.
+"""The six ways in which bench_read.py reads a store.
 
 Each has begin(), which is not timed, batch(), called `batches` times, and end(), which is timed; batch() tells the rows of
 the batch and its pixels. Knows what is fair to each way; no clock, no statistics.
@@ -146,18 +146,19 @@ class StoreIndex:
 
 
 class TorchLoader:
-    """torch's DataLoader over a numpy memmap; an iteration is one turn, so that none of its work outlasts it."""
+    """torch's DataLoader over a MemmapDataset or RawRows; an iteration is one turn, so that none of its work outlasts it."""
 
     batches = BATCHES
 
-    def __init__(self, data: MemmapDataset, batch_size: int, workers: int) -> None:
-        self._order = RandomBatches(len(data), batch_size)
+    def __init__(self, dataset: MemmapDataset | RawRows, batch_size: int, workers: int = 0) -> None:
+        self._order = RandomBatches(len(dataset), batch_size)
         ahead = {"persistent_workers": True, "prefetch_factor": 2, "worker_init_fn": touch_in_worker} if workers else {}
         # as many as its workers prefetch, and one
         self._before = 2 * workers + 1
         self._order.a_turn = self._before + self.batches
-        dataset = RawRows(data.path, data.manifest)
-        self._loader = DataLoader(dataset, batch_sampler=self._order, num_workers=workers, collate_fn=as_it_is, **ahead)
+        if isinstance(dataset, RawRows):
+            ahead["collate_fn"] = as_it_is
+        self._loader = DataLoader(dataset, batch_sampler=self._order, num_workers=workers, **ahead)
         # an iteration without batches starts the workers, and they stay
         self._order.a_turn, turn = 0, self._order.a_turn
         self._iterator = iter(self._loader)
@@ -171,8 +172,8 @@ class TorchLoader:
             next(self._iterator)
 
     def batch(self) -> Sample:
-        rows, pixels, _ = next(self._iterator)
-        return rows, pixels
+        batch = next(self._iterator)
+        return (batch.rows, batch.pixels) if isinstance(batch, ImageBatch) else batch[:2]
 
     def end(self) -> None:
         pass

@@ -3,14 +3,15 @@
 
     python scripts/bench_read.py --rows 20000 --batch-size 256 --rounds 40
 
-Five ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times:
+Six ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times:
 
-    limit        consecutive slices of the store's pixels, copied into a ring of BufferPool buffers: as many as the loader
-                 was seen to use, with as many threads, from the same mapping
-    loader       MemmapLoader(shuffle=--order), prefetch thread, queue, targets and recycling included; the loop does nothing
-                 with a batch and drops it
-    store[idx]   random rows of tensordict's own ImageBatch.load_memmap(OUT); the order is made before, untimed
-    DataLoader   torch's, with 0 and 2 workers, over a numpy memmap with __getitems__ and no collation; likewise
+    limit          consecutive slices of the store's pixels, copied into a ring of BufferPool buffers: as many as the loader
+                   was seen to use, with as many threads, from the same mapping
+    loader         MemmapLoader(shuffle=--order), prefetch thread, queue, targets and recycling included; the loop does nothing
+                   with a batch and drops it
+    store[idx]     random rows of tensordict's own ImageBatch.load_memmap(OUT); the order is made before, untimed
+    DataLoader     torch's, with 0 and 2 workers, over a numpy memmap with __getitems__ and no collation; likewise
+    MemmapDataset  in torch's DataLoader as it is, 0 workers; likewise
 
 A prefetching loader can be timed wrong in two ways: begin with a full queue, and its batches cost nothing; or leave one
 being refilled, and it slows down what is timed next. So the loader's clock starts with its queue full and its thread
@@ -52,7 +53,7 @@ from _bench import (
     spread,
     table,
 )
-from _read_ways import ORDERS, Limit, Loader, StoreIndex, TorchLoader
+from _read_ways import ORDERS, Limit, Loader, RawRows, StoreIndex, TorchLoader
 
 import packer
 from packer.journal import LockedError
@@ -63,6 +64,7 @@ from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.manifest import PIXELS, read_manifest
 
 WORKERS = 2
+IN_DATALOADER = "MemmapDataset"
 # Smaller batches are queued in groups, and a full queue is then no number of batches.
 SMALLEST_BATCH_BYTES = 1 << 20
 CHECKED_EVERY = 16
@@ -153,7 +155,9 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     if size * data.manifest.row_bytes < SMALLEST_BATCH_BYTES:
         raise BenchError(f"--batch-size {size} is less than 1 MB a batch, which this does not time. Use a larger one.")
     # before anything else: workers are forked while this process has no other thread at work
-    torch_loaders = {f"DataLoader {workers}": TorchLoader(data, size, workers) for workers in (0, WORKERS)}
+    raw_rows = RawRows(store, data.manifest)
+    torch_loaders = {f"DataLoader {workers}": TorchLoader(raw_rows, size, workers) for workers in (0, WORKERS)}
+    torch_loaders[IN_DATALOADER] = TorchLoader(data, size)
     described = machine(store)
     loader = Loader(data, size, options.order)
     timed(loader, size)
@@ -166,7 +170,10 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     rates = in_turns(ways, size, options.rounds)
     loader.close()
     epochs = time_epochs(data, options)
-    pairs = [("loader", name) for name in ways if name != "loader"] + [("store[idx]", "limit")]
+    pairs = [("loader", name) for name in ways if name != "loader"] + [
+        ("store[idx]", "limit"),
+        (IN_DATALOADER, "loader"),
+    ]
     gigabyte = data.manifest.row_bytes / 1e9
     return {
         "benchmark": "bench_read",
@@ -196,6 +203,7 @@ def text(report: dict[str, Any]) -> str:
         "store[idx]": "store[idx] of the tensorclass",
         "DataLoader 0": "DataLoader over np.memmap, 0 workers",
         f"DataLoader {WORKERS}": f"DataLoader over np.memmap, {WORKERS} workers",
+        IN_DATALOADER: "DataLoader over MemmapDataset, 0 workers",
     }
     lines = [["", "images/s", "min..max", "loader/it", "p10..p90"]]
     for name, title in titles.items():

@@ -139,9 +139,13 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
     options = ("--batch-size", 8, "--rounds", 2, "--order", order, "--json", file)
     report = last_line(run("bench_read.py", "--store", wide_store, *options))
     assert json.loads(file.read_text()) == report
-    others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2")
+    others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2", "MemmapDataset")
     assert set(report["images_per_second"]) == {"loader", *others}
-    assert set(report["ratio"]) == {"store[idx]/limit", *(f"loader/{other}" for other in others)}
+    assert set(report["ratio"]) == {
+        "store[idx]/limit",
+        "MemmapDataset/loader",
+        *(f"loader/{other}" for other in others),
+    }
     assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
     assert report["checks"]["epoch_rows_once"] == report["rows"] == 64
     assert report["order"] == order

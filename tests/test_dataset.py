@@ -257,3 +257,32 @@ def test_a_store_cut_short_is_named_by_every_gather(store: Path) -> None:
             StoreError, match=r"targets\.memmap has 8 bytes, it had 720 when it was opened\. Copy the store"
         ):
             gather()
+
+
+@pytest.mark.parametrize("as_tuple", [False, True])
+def test_batches_of_a_dataloader_are_recycled_and_kept_ones_never_overwritten(
+    shared_store: Path, as_tuple: bool
+) -> None:
+    train = MemmapDataset(shared_store, as_tuple=as_tuple)
+    loader = DataLoader(train, batch_size=20, shuffle=True, drop_last=True)
+    kept = []
+    for step, batch in enumerate(batch for _ in range(6) for batch in loader):
+        images = batch[0] if as_tuple else batch.images
+        if step % 4 == 1:
+            view = images[7].numpy()[:, 3:]
+            kept.append((view, view.copy()))
+        else:
+            images.fill_(step)  # what shares memory with another batch is seen
+        del batch, images
+    assert len(kept) == 6
+    assert all(np.array_equal(view, then) for view, then in kept)
+    assert train._pool.allocated <= 2 + len(kept)
+
+
+def test_lists_of_rows_do_not_stay_in_memory(train: MemmapDataset) -> None:
+    for _ in DataLoader(train, batch_size=30):
+        pass
+    assert train._pool.allocated <= 2
+    train[list(range(80))]
+    train.subset([3, 4, 8])[:]
+    assert (train._pool.allocated, train._pool.size_bytes) == (2, 30 * train.manifest.row_bytes)

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import devices
+from conftest import devices, make_tree
 from torch.utils.data import BatchSampler, SequentialSampler, SubsetRandomSampler
 
+from packer import pack
 from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip
+from reader.buffers import BufferPool
 
 
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
     return MemmapDataset(shared_store)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> MemmapDataset:
+    """40 rows of 224 x 224: a batch of 8 is 1.2 MB."""
+    root = tmp_path_factory.mktemp("large")
+    make_tree(root / "images", classes=2, each=20, size=(240, 230))
+    pack(root / "images", root / "out", size=224)
+    return MemmapDataset(root / "out")
 
 
 def rows_of(loader: MemmapLoader) -> list[int]:
@@ -109,22 +123,42 @@ def test_a_subset_is_loaded_by_its_rows(train: MemmapDataset) -> None:
 # -- buffers
 
 
-def test_kept_batches_are_never_overwritten(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 10, shuffle="full")
-    kept = [batch for _ in range(5) for batch in loader]
-    views = [batch.images[0].numpy()[1:] for batch in loader]
-    rows = [row for epoch in range(5, 6) for row in _first_rows(loader, epoch)]
+KEPT = {
+    "a batch": lambda batch: (batch.images, batch.rows),
+    "a row": lambda batch: (batch.images[3], batch.rows[3]),
+    "a view of a view of a view": lambda batch: (batch.images[2:][1:, :, 4:][..., ::2], batch.rows[3:]),
+    "a row's numpy array": lambda batch: (batch.images[0].numpy()[1:], batch.rows[0]),
+    "a detached row": lambda batch: (batch.pixels[4].detach().numpy(), batch.rows[4]),
+    "a numpy view of numpy views": lambda batch: (batch.pixels.numpy()[5][2:][:, 1], batch.rows[5]),
+    "a row of a split": lambda batch: (batch.split(5)[1].pixels[0].flatten(), batch.rows[5]),
+    "a memoryview": lambda batch: (memoryview(batch.pixels.numpy())[6:7], batch.rows[6]),
+}
+
+
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
+@pytest.mark.parametrize("batch_size", [8, 10])  # 1.2 MB: a buffer each; of small rows: groups of batches in one
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_what_the_caller_keeps_is_never_overwritten(
+    train: MemmapDataset, large: MemmapDataset, residency: str, batch_size: int, prefetch: int
+) -> None:
+    data = large if batch_size == 8 else train
+    loader = MemmapLoader(data, batch_size, shuffle="full", residency=residency, prefetch=prefetch, drop_last=True)
+    kept = []
+    for _ in range(3):
+        for step, batch in enumerate(loader):
+            name = list(KEPT)[(step + len(kept)) % len(KEPT)]
+            view, rows = KEPT[name](batch)
+            kept.append((name, view, np.asarray(view).copy(), rows.tolist()))
+            del batch, view
     gc.collect()
-    list(loader)
-    for batch in kept:
-        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
-    for view, row in zip(views, rows, strict=True):
-        assert np.array_equal(view, train.store.images[row].numpy()[1:])
-
-
-def _first_rows(loader: MemmapLoader, epoch: int) -> list[int]:
-    loader.set_epoch(epoch)
-    return [int(batch.rows[0]) for batch in loader]
+    for _ in range(3):
+        for batch in loader:
+            batch.pixels.fill_(7)  # what comes into a reused buffer is seen in whatever shares it
+    assert {name for name, *_ in kept} == set(KEPT)
+    for name, view, then, rows in kept:
+        assert np.array_equal(np.asarray(view), then), name
+        if name == "a row":
+            assert torch.equal(view, data.store.images[rows])
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -137,19 +171,30 @@ def test_dropped_batches_are_recycled(train: MemmapDataset, prefetch: int) -> No
     assert loader._pool.allocated <= prefetch + 2
 
 
-def test_abandoned_iterators_leave_no_thread(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 8, shuffle="full", prefetch=1)
-    before = threading.active_count()
-    for _ in range(300):
+@pytest.mark.parametrize("residency", ["cache", "disk"])
+def test_abandoned_iterators_leave_no_thread_buffer_or_file(
+    large: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffers: list[weakref.ref[Any]] = []
+    allocate = BufferPool._allocate
+
+    def recorded(pool: BufferPool) -> Any:
+        memory = allocate(pool)
+        buffers.append(weakref.ref(memory))
+        return memory
+
+    monkeypatch.setattr(BufferPool, "_allocate", recorded)
+    loader = MemmapLoader(large, 8, shuffle="full", prefetch=1, residency=residency)
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(150):
         next(iter(loader))
-    del loader
+    for thread in threading.enumerate():
+        if thread.name == "pixpack-feeder":
+            thread.join(10)
     gc.collect()
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        for thread in threading.enumerate():
-            if thread.name == "pixpack-feeder":
-                thread.join(1)
-    assert threading.active_count() == before
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert sum(buffer() is not None for buffer in buffers) <= 3
 
 
 def test_two_iterators_of_one_loader_do_not_disturb_each_other(train: MemmapDataset) -> None:
@@ -168,20 +213,6 @@ def test_close_ends_the_thread_and_the_loader_can_be_used_again(train: MemmapDat
 
 
 # -- state and ranks
-
-
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_a_state_resumes_at_every_step(train: MemmapDataset, shuffle: Any) -> None:
-    whole = [b.rows.tolist() for b in MemmapLoader(train, 16, shuffle=shuffle, seed=2)]
-    loader = MemmapLoader(train, 16, shuffle=shuffle, seed=2)
-    for step, _ in enumerate(loader, start=1):
-        state = loader.state_dict()
-        assert all(type(value) is int for value in state.values())
-        fresh = MemmapLoader(train, 16, shuffle=shuffle, seed=2)
-        fresh.load_state_dict(state)
-        if step < len(whole):
-            assert [b.rows.tolist() for b in fresh] == whole[step:]
-        assert fresh.state_dict()["epoch"] == 1
 
 
 def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> None:
@@ -342,19 +373,6 @@ def test_residency_ram_reads_the_same(train: MemmapDataset) -> None:
 # -- batches of more than a megabyte: a group each, so queue, recycling and errors work batch by batch
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> MemmapDataset:
-    """40 rows of 224 x 224: a batch of 8 is 1.2 MB."""
-    from conftest import make_tree
-
-    from packer import pack
-
-    root = tmp_path_factory.mktemp("large")
-    make_tree(root / "images", classes=2, each=20, size=(240, 230))
-    pack(root / "images", root / "out", size=224)
-    return MemmapDataset(root / "out")
-
-
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 4])
 def test_large_batches_are_right_recycled_and_bounded(large: MemmapDataset, prefetch: int) -> None:
     loader = MemmapLoader(large, 8, shuffle="full", prefetch=prefetch)
@@ -440,6 +458,16 @@ def test_an_iterator_taken_over_a_fork_is_refused_not_hung(large: MemmapDataset)
     process.join()
 
 
+@pytest.mark.parametrize("state", [None, {}, {"_snapshot": {}}, {"epoch": 0, "position": 7.5}])
+def test_what_is_no_state_is_refused(train: MemmapDataset, state: Any) -> None:
+    own = MemmapLoader(train, 4).state_dict()
+    with pytest.raises(
+        ValueError, match=r"the state is .*, expected what state_dict\(\) gave: epoch, position, seed"
+    ) as caught:
+        MemmapLoader(train, 4).load_state_dict(own | state if state and "epoch" in state else state)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("change", [{"position": 91}, {"position": -1}, {"epoch": -1}])
 def test_a_state_outside_the_epoch_is_refused(train: MemmapDataset, change: dict[str, int]) -> None:
     loader = MemmapLoader(train, 4)
@@ -453,3 +481,78 @@ def test_what_the_dataset_says_is_heeded_or_refused(shared_store: Path) -> None:
     assert (images.shape, targets.shape) == ((4, 3, 32, 32), (4,))
     with pytest.raises(ValueError, match="the dataset has a transform of samples"):
         MemmapLoader(MemmapDataset(shared_store, transform=lambda batch: batch), 4)
+
+
+# -- interrupts
+
+
+def _interrupted_at(loader: MemmapLoader, opcode: int) -> bool:
+    """Raise KeyboardInterrupt before an opcode of next() in this thread; says whether there were so many."""
+    left, files = opcode, ("feed.py", "loader.py", "threading.py")
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if event == "opcode" and left == 0:
+            raise KeyboardInterrupt
+        return count
+
+    iterator = iter(loader)
+    next(iterator)
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        next(iterator)
+        next(iterator)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupt_at_any_instruction_of_next_leaves_a_thread_that_ends(large: MemmapDataset) -> None:
+    opcode = 1
+    while _interrupted_at(loader := MemmapLoader(large, 8, prefetch=1), opcode):
+        for feed in list(loader._feeds):
+            feed._thread.join(5)  # its iterator is gone
+            assert not feed._thread.is_alive(), opcode
+        opcode += 1
+    assert opcode > 50
+
+
+_EPOCH = """
+import sys, time
+from reader import MemmapDataset, MemmapLoader
+loader = MemmapLoader(MemmapDataset(sys.argv[1]), 8, shuffle="full", residency=sys.argv[2], prefetch=int(sys.argv[3]))
+while True:
+    for step, batch in enumerate(loader):
+        if step == 1:
+            print("in the middle", flush=True)
+        if sys.argv[4] == "busy":
+            time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("residency", "prefetch", "caller"),
+    [("cache", 2, "busy"), ("disk", 1, "waiting"), ("disk", 0, "waiting")],
+)
+def test_ctrl_c_ends_an_epoch(large: MemmapDataset, residency: str, prefetch: int, caller: str) -> None:
+    command = [sys.executable, "-c", _EPOCH, str(large.path), residency, str(prefetch), caller]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in the middle\n"
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert time.monotonic() - begun < 2
+    assert process.returncode == -signal.SIGINT
+    assert errors.count("Traceback") == 1
+    assert errors.endswith("KeyboardInterrupt\n")

@@ -69,20 +69,6 @@ def test_a_state_moves_between_residencies(train: MemmapDataset) -> None:
     assert [batch.rows.tolist() for batch in other] == rest
 
 
-def test_abandoned_readers_leave_no_thread_and_no_file(train: MemmapDataset) -> None:
-    import gc
-    import threading
-
-    loader = MemmapLoader(train, 4, shuffle="full", residency="disk")
-    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    for _ in range(50):
-        next(iter(loader))
-    gc.collect()
-    loader.close()
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
-
-
 def test_a_store_cut_short_under_the_loader_is_named(store: Path) -> None:
     data = MemmapDataset(store)
     loader = MemmapLoader(data, 8, residency="disk")

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Train the network of train.py on several processes, and go on after an interruption with more or fewer of them.
+
+    torchrun --standalone --nproc-per-node 2 examples/ddp.py out/ --checkpoint run.pt --steps 5
+    torchrun --standalone --nproc-per-node 4 examples/ddp.py out/ --checkpoint run.pt
+
+Every process makes the same MemmapLoader: it asks torch.distributed for its rank and reads that part of each step. The
+order does not depend on the number of processes, and the loader's state is the same few integers on all of them: one
+checkpoint is everybody's. The batch size is that of all processes together, so that a step stays the same step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from train import datasets, network
+
+from reader import MemmapLoader, StoreError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("store", help="a store with classes, as `pack` wrote it")
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", required=True, help="go on from it where it is there; written last"
+    )
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")
+    parser.add_argument("--steps", type=int, help="stop after so many, wherever that is")
+    options = parser.parse_args()
+    is_cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_cuda else torch.device("cpu")
+    distributed.init_process_group("nccl" if is_cuda else "gloo")
+    try:
+        train, _ = datasets(options.store, None)
+        batch_size = options.batch_size // distributed.get_world_size()
+        loader = MemmapLoader(train, batch_size, shuffle="full", device=device, as_tuple=True)
+    except (StoreError, ValueError) as e:
+        print(f"ddp.py: {e}", file=sys.stderr)
+        return 1
+    else:
+        torch.manual_seed(0)
+        # batch norm over all processes needs CUDA; without it a step is the same only but for the statistics
+        model = network(train.manifest).to(device)
+        fit(
+            DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model) if is_cuda else model),
+            loader,
+            options,
+        )
+        return 0
+    finally:
+        distributed.destroy_process_group()
+
+
+def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> None:
+    """Train from the checkpoint on, print a line an epoch from rank 0, and leave a checkpoint."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+    if os.path.exists(options.checkpoint):
+        checkpoint = torch.load(options.checkpoint, map_location=loader.device)
+        model.module.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        loader.load_state_dict(checkpoint["loader"])
+    left = sys.maxsize if options.steps is None else options.steps
+    while (epoch := loader.state_dict()["epoch"]) < options.epochs and left > 0:
+        batches = iter(loader)
+        first, loss = len(loader) - len(batches), torch.zeros((), device=loader.device)
+        for steps, (images, targets) in enumerate(batches, start=1):
+            batch_loss = nn.functional.cross_entropy(model(images), targets)
+            optimizer.zero_grad(set_to_none=True)
+            batch_loss.backward()
+            optimizer.step()
+            loss += batch_loss.detach()
+            if steps == left:
+                break
+        left -= steps
+        distributed.all_reduce(loss)
+        if distributed.get_rank() == 0:
+            mean = loss.item() / steps / distributed.get_world_size()
+            print(
+                f"epoch {epoch + 1}: steps {first + 1} to {first + steps} of {len(loader)}, loss {mean:.4f}", flush=True
+            )
+    if distributed.get_rank() == 0:
+        state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+        torch.save(state, options.checkpoint)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

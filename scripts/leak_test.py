@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Does a MemmapLoader give back every thread, buffer, file and byte, over 1,000 epochs and 10,000 abandoned iterators?
+
+    python scripts/leak_test.py --epochs 1000 --iterators 10000
+
+For each residency: whole epochs whose batches are dropped, then iterators of which one batch is taken, next(iter(loader)).
+Counted after a tenth of each and at its end: threads, open files, bytes of all buffers that are still there, and this process's
+own memory. Rows are 224 x 224, batches of 8 (1.2 MB: a buffer each). Exits 1 when threads or files grew, when more than
+prefetch + 2 buffers are there, or when memory grew by more than 16 MB meanwhile. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from _bench import machine
+from bench_open import sparse_store
+
+from reader import MemmapDataset, MemmapLoader
+from reader.buffers import BufferPool
+
+ROWS, BATCH, PREFETCH = 48, 8, 2
+MOST_GROWTH_MB = 16
+RESIDENCIES = ("cache", "ram", "disk")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--epochs", type=int, default=1000)
+    parser.add_argument("--iterators", type=int, default=10_000)
+    parser.add_argument("--residency", nargs="*", choices=RESIDENCIES, default=RESIDENCIES)
+    options = parser.parse_args()
+    found = []
+    with tempfile.TemporaryDirectory(prefix="pixpack-leak-") as folder:
+        data = MemmapDataset(sparse_store(Path(folder) / "store", ROWS))
+        for residency in options.residency:
+            found.append(repeated("epochs", options.epochs, residency, data, an_epoch))
+            found.append(repeated("abandoned iterators", options.iterators, residency, data, one_batch))
+        report = {"benchmark": "leak_test", "machine": machine(Path(folder)), "runs": found}
+    report["holds"] = all(run["holds"] for run in found)
+    print(json.dumps(report))
+    return 0 if report["holds"] else 1
+
+
+def repeated(
+    what: str, count: int, residency: str, data: MemmapDataset, action: Callable[[MemmapLoader], None]
+) -> dict[str, Any]:
+    """Do it `count` times with one loader; returns what was there before, after a tenth, and at the end."""
+    before, begun = resources(), time.perf_counter()
+    loader = MemmapLoader(data, BATCH, shuffle="full", prefetch=PREFETCH, residency=residency)
+    counted = Counted()
+    pool = loader._buffers(BATCH * data.manifest.row_bytes)
+    pool._allocate = counted.allocate_for(pool)
+    early: dict[str, float] = {}
+    for n in range(count):
+        action(loader)
+        if n + 1 == max(1, count // 10):
+            early = resources()
+    late = resources()
+    run: dict[str, Any] = {"what": what, "count": count, "residency": residency, "seconds": time.perf_counter() - begun}
+    run |= {"before": before, "after_a_tenth": early, "at_the_end": late}
+    run |= {"buffers_allocated": pool.allocated, "buffers_there": counted.there()}
+    run["holds"] = (
+        (late["threads"], late["files"]) == (before["threads"], before["files"])
+        and run["buffers_there"] <= PREFETCH + 2
+        and late["memory_mb"] - early["memory_mb"] < MOST_GROWTH_MB
+    )
+    verdict = "holds" if run["holds"] else "LEAKS"
+    print(
+        f"{count:6} {what:19} {residency:5}: threads {before['threads']} -> {late['threads']}, files {before['files']} ->"
+        f" {late['files']}, buffers {run['buffers_there']} (allocated {run['buffers_allocated']}), memory"
+        f" {early['memory_mb']:.1f} -> {late['memory_mb']:.1f} MB, {run['seconds']:.1f} s: {verdict}",
+        flush=True,
+    )
+    return run
+
+
+def an_epoch(loader: MemmapLoader) -> None:
+    for batch in loader:
+        del batch
+
+
+def one_batch(loader: MemmapLoader) -> None:
+    next(iter(loader))
+
+
+class Counted:
+    """Knows which of the buffers that a pool has allocated are still in memory."""
+
+    def __init__(self) -> None:
+        self._buffers: list[weakref.ref[Any]] = []
+
+    def allocate_for(self, pool: BufferPool) -> Callable[[], Any]:
+        def allocate() -> Any:
+            memory = BufferPool._allocate(pool)
+            self._buffers.append(weakref.ref(memory))
+            return memory
+
+        return allocate
+
+    def there(self) -> int:
+        return sum(buffer() is not None for buffer in self._buffers)
+
+
+def resources() -> dict[str, float]:
+    """Count threads and files once those that are ending have ended, and this process's own memory."""
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("pixpack"):
+            thread.join(10)
+    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    anonymous = int(fields["RssAnon"].split()[0]) * 1024
+    return {
+        "threads": threading.active_count(),
+        "files": len(os.listdir("/proc/self/fd")),
+        "memory_mb": anonymous / 1e6,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""State: every order goes on at every step as if never interrupted, also inside torchdata's StatefulDataLoader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler, IterableDataset, WeightedRandomSampler
+
+from reader import MemmapDataset, MemmapLoader
+
+ORDERS: dict[str, dict[str, Any]] = {
+    "sequential": {},
+    "full": {"shuffle": "full"},
+    "block": {"shuffle": "block"},
+    "weights": {"weights": np.arange(90)},
+    "drop_last": {"shuffle": "full", "drop_last": True},
+    "one of three ranks": {"shuffle": "block", "rank": 1, "world_size": 3},
+}
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("part", ["all rows", "a subset"])
+@pytest.mark.parametrize(("residency", "prefetch"), [("cache", 2), ("cache", 0), ("disk", 1)])
+def test_a_state_resumes_at_every_step(
+    train: MemmapDataset, order: str, part: str, residency: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # blocks, windows and groups so small that the epoch has several of each, and steps begin inside of them
+    monkeypatch.setattr("reader.loader._BLOCK_BYTES", 5 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loader._WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loader._GROUP_BYTES", 3 * 7 * train.manifest.row_bytes)
+    data = train if part == "all rows" else train.subset(np.arange(89, -1, -2))
+    options = ORDERS[order] | {"seed": 2, "residency": residency, "prefetch": prefetch}
+    if order == "weights":
+        options["weights"] = options["weights"][: len(data)]
+
+    def loader() -> MemmapLoader:
+        return MemmapLoader(data, 7, **options)
+
+    running = loader()
+    running.set_epoch(4)
+    whole = [batch.rows.tolist() for batch in running]
+    following = [batch.rows.tolist() for batch in running]
+    assert len(whole) == len(running) >= 2
+    running.set_epoch(4)
+    for step, _ in enumerate(running, start=1):
+        state = running.state_dict()
+        assert all(type(value) is int for value in state.values())
+        fresh = loader()
+        fresh.load_state_dict(state)
+        # after its last step an epoch is over: the state is that of the next one's beginning
+        if step < len(whole):
+            assert [batch.rows.tolist() for batch in fresh] == whole[step:]
+        assert [batch.rows.tolist() for batch in fresh] == following
+
+
+# -- torchdata
+
+
+class Whole(IterableDataset[Any]):
+    """A MemmapLoader where an iterable dataset is wanted, as the reference shows it."""
+
+    def __init__(self, loader: MemmapLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, int]:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.loader.load_state_dict(state)
+
+
+def stateful(data: Any, **options: Any) -> Any:
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    return torchdata.StatefulDataLoader(data, **options)
+
+
+def rows(loader: Any) -> list[list[int]]:
+    return [batch.rows.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("order", ["sequential", "shuffle", "weights", "ranks"])
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_stateful_dataloader_of_the_dataset_goes_on(
+    train: MemmapDataset, workers: int, order: str, step: int
+) -> None:
+    def loader() -> Any:
+        options: dict[str, Any] = {"shuffle": order == "shuffle"}
+        if order == "weights":
+            # torch's own samplers have no state: torchdata draws anew and skips, so the draws must be seeded
+            generator = torch.Generator().manual_seed(1)
+            options = {"sampler": WeightedRandomSampler([1.0] * 45 + [5.0] * 45, 90, generator=generator)}
+        if order == "ranks":
+            options = {"sampler": DistributedSampler(train, num_replicas=2, rank=1, seed=5)}
+        return stateful(train, batch_size=9, num_workers=workers, **options)
+
+    running = loader()
+    iterator = iter(running)
+    for _ in range(step):
+        next(iterator)
+    state = running.state_dict()
+    rest = rows(iterator)
+    assert len(rest) == (5 if order == "ranks" else 10) - step
+    fresh = loader()
+    fresh.load_state_dict(state)
+    assert rows(fresh) == rest
+
+
+def test_a_memmap_loader_inside_a_stateful_dataloader_keeps_its_own_state(train: MemmapDataset) -> None:
+    def loader() -> Any:
+        return stateful(Whole(MemmapLoader(train, 9, shuffle="full", seed=3)), batch_size=None)
+
+    running = loader()
+    epochs = [rows(running) for _ in range(3)]
+    assert [len(epoch) for epoch in epochs] == [len(running)] * 3 == [10] * 3
+    assert epochs[0] != epochs[1]
+    running = loader()
+    rows(running)
+    for step, _ in enumerate(running, start=1):
+        state, fresh = running.state_dict(), loader()
+        fresh.load_state_dict(state)
+        if step < 10:
+            assert rows(fresh) == epochs[1][step:]
+        assert rows(fresh) == epochs[2]
