@@ -54,6 +54,7 @@ def cli() -> None:
       pack info out/                      what it holds
       pack verify out/                    read every byte of it and compare
       pack show out/ -o sheet.png         look at it
+      pack bench out/                     time reading it, beside this machine's limits
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 more rejects than allowed, 28 disk full, 130 or 143 interrupted.
     """
@@ -278,8 +279,7 @@ def show(out: str, rows: str | None, count: int, columns: int, single: bool, out
     path = output or f"{os.path.normpath(out)}-sheet.png"
     if single and (chosen is None or len(chosen) != 1):
         raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
-    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or "."):
-        raise OptionsError(f"-o {path} cannot be written: expected a file name in a folder that exists.")
+    _check_writable("-o", path)
     try:
         image = (
             row_image(out, chosen[0])
@@ -290,6 +290,90 @@ def show(out: str, rows: str | None, count: int, columns: int, single: bool, out
         raise OptionsError(f"--rows: {e}") from None
     image.save(path, format="PNG")
     click.echo(path)
+    return 0
+
+
+@cli.command(short_help="How near reading comes to the speed of this machine's memory and disk.")
+@click.argument("out", type=click.Path())
+@click.option(
+    "--batch-size", type=click.IntRange(1), metavar="N", help="Rows a batch. [default: 256, or all of a smaller store]"
+)
+@click.option("--device", default="cpu", metavar="DEVICE", show_default=True, help="cuda: measure copies to it too.")
+@click.option(
+    "--order",
+    type=click.Choice(("full", "block", "sequential")),
+    help="Time this order of MemmapLoader alone. [default: all, block from the disk]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="About how long to measure.",
+)
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw the figures into this PNG.")
+@click.option("--timeline", type=click.Path(), metavar="FILE", help="Run 16 batches and draw who did what when.")
+@click.option("--trace", type=click.Path(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
+@click.option(
+    "--residency",
+    type=click.Choice(("auto", "cache", "ram", "disk")),
+    default="auto",
+    show_default=True,
+    help="Where that run reads from.",
+)
+@click.option("--normalize", is_flag=True, help="That run normalises to float32, as the loader's transform.")
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(0, 60_000),
+    default=0.0,
+    show_default=True,
+    metavar="MS",
+    help="That run waits so long with each batch, as for a training step.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
+def bench(out: str, as_json: bool, **options: Any) -> int:
+    """Time the reader on the store OUT, beside copying memory and reading the disk, and torch's DataLoader.
+
+    Pages of OUT are dropped from the page cache to time the disk, and read again. Nothing is written but pictures.
+
+    \b
+    Examples:
+      pack bench out/
+      pack bench out/ --seconds 20 --plot bench.png
+      pack bench out/ --timeline timeline.png --step-ms 20 --order full
+      pack bench out/ --json | jq '.sections[0].ways'
+    """
+    pictures = {name: options.pop(name) for name in ("plot", "timeline", "trace")}
+    run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
+    for name, path in pictures.items():
+        if path is not None:
+            _check_writable(f"--{name}", path)
+    # torch's profiler would report on stderr that it starts and stops; read when torch is imported
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    from packer import bench as view
+    from reader.bench import BenchError, measure
+    from reader.timeline import record_store
+
+    recorded = None
+    try:
+        with _ProgressBar(hidden=as_json) as bar:
+            report = dataclasses.asdict(measure(out, **options, tell=bar.share_done))
+        if pictures["timeline"] or pictures["trace"]:
+            run |= {name: options[name] for name in ("batch_size", "device")}
+            order = options["order"] or "full"
+            recorded = dataclasses.asdict(record_store(out, order=order, trace=pictures["trace"], **run))
+            report["timeline"] = recorded
+    except BenchError as e:
+        raise OptionsError(str(e)) from None
+    click.echo(json.dumps(report) if as_json else view.text(report))
+    try:
+        if pictures["plot"]:
+            view.plot(report, pictures["plot"])
+        if recorded and pictures["timeline"]:
+            view.plot_timeline(recorded, view.about(report), pictures["timeline"])
+    except view.PictureError as e:
+        return _fail(str(e), EXIT_FAILED)
     return 0
 
 
@@ -405,6 +489,13 @@ class _ProgressBar:
         if not self._hidden:
             self._move(self._stage_bar("verify", total), done)
 
+    def share_done(self, stage: str, share: float) -> None:
+        """Show the share of a stage that is done, 0..1."""
+        if not self._hidden:
+            bar = self._stage_bar(stage, 100)
+            bar.bar_format = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
+            self._move(bar, round(100 * share))
+
     def _move(self, bar: Any, done: int) -> None:
         bar.update(done - bar.n)
 
@@ -467,6 +558,11 @@ def _line_numbers(numbers: list[int], count: int) -> str:
 
 def _shape(report: PackReport) -> str:
     return f"{report.size[0]} x {report.size[1]} x {report.channels}"
+
+
+def _check_writable(option: str, path: str) -> None:
+    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or "."):
+        raise OptionsError(f"{option} {path} cannot be written: expected a file name in a folder that exists.")
 
 
 def _parse_rows(text: str) -> list[int]:

@@ -7,17 +7,18 @@ chunk before are handed out. Knows files and rows; who asks for which row is the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.profiler import record_function
 
 from reader.buffers import gather
 from reader.order import Rows, Steps
-from reader.rawfile import READERS, RowFile, RowMemory, plan_reads, tasks
+from reader.rawfile import READERS, Read, RowFile, RowMemory, plan_reads, tasks
 
 
 class ReadAhead:
@@ -71,9 +72,7 @@ class ReadAhead:
         done = 0
         while done < len(flat):
             chunk = self._chunks[0]
-            for read in chunk.reads:
-                read.result()
-            chunk.reads.clear()
+            chunk.wait()
             count = min(len(flat) - done, len(chunk.slots) - chunk.taken)
             slots = chunk.slots[chunk.taken : chunk.taken + count]
             gather(chunk.memory.rows, slots, flat[done : done + count])
@@ -121,7 +120,11 @@ class ReadAhead:
         reads, slots, count = plan_reads(rows, self._row_bytes, self._file.align)
         memory = self._memory(count)
         groups = tasks(reads, self._row_bytes)
-        return _Chunk(memory, slots, [self._readers.submit(self._file.read, memory.bytes, group) for group in groups])
+        return _Chunk(memory, slots, [self._readers.submit(self._read, memory.bytes, group) for group in groups])
+
+    def _read(self, memory: memoryview, group: Sequence[Read]) -> None:
+        with record_function("pixpack.read"):
+            self._file.read(memory, group)
 
     def _memory(self, count: int) -> RowMemory:
         while self._spare:
@@ -139,3 +142,12 @@ class _Chunk:
     slots: Rows
     reads: list[Future[None]]
     taken: int = 0
+
+    def wait(self) -> None:
+        """Wait for the reads; raises what they raised."""
+        if not all(read.done() for read in self.reads):
+            with record_function("pixpack.wait"):
+                wait(self.reads)
+        for read in self.reads:
+            read.result()
+        self.reads.clear()

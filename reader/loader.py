@@ -38,7 +38,7 @@ _ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 
 # Batches smaller than this are gathered and queued in groups: handing one over costs about 30 us of thread switching,
 # which a 38 MB batch does not feel and a 1 kB one would be made of.
-_GROUP_BYTES = 1 << 20
+GROUP_BYTES = 1 << 20
 # shuffle="block": one read of 8 MiB is sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
 _BLOCK_BYTES = 8 << 20
 _WINDOW_BLOCKS = 32
@@ -123,7 +123,7 @@ class MemmapLoader:
         self.transform = transform
         self.prefetch = prefetch
         self.as_tuple = as_tuple or dataset.as_tuple
-        self.device = _checked_device(device)
+        self.device = checked_device(device)
         self.sampler = sampler
         self.order = _checked_shuffle(shuffle, dataset)
         if weights is not None or sampler is not None:
@@ -167,7 +167,7 @@ class MemmapLoader:
             f" {self.device}, order {self.order}, residency {self.residency})"
         )
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> _Iteration:
         epoch, position = self._next
         self._next = (epoch + 1, 0)
         self._progress = _Progress(epoch, position)
@@ -237,7 +237,7 @@ class MemmapLoader:
             yield from self._sampled(self._sampling, position)
             return
         rows_at = _chunked(self._rows_at(epoch), self.cut.count)
-        group = max(1, _GROUP_BYTES // max(1, self.dataset.manifest.row_bytes * self.batch_size))
+        group = max(1, GROUP_BYTES // max(1, self.dataset.manifest.row_bytes * self.batch_size))
         left = self.cut.steps(position) if len(self.dataset) else 0
         while left:
             steps = Steps([], [], [])
@@ -317,6 +317,25 @@ class MemmapLoader:
             yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken + len(rows)])
 
 
+def checked_device(device: str | torch.device) -> torch.device:
+    """Return the device that batches are put on; "cuda" is the current one.
+
+    Raises:
+        ValueError: there is no such device, or it is of another kind.
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError as e:
+        raise ValueError(f"device is {device!r}: {str(e).splitlines()[0]}") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, but this torch sees no CUDA device. Use device='cpu'.")
+    if str(found) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}, expected cpu or cuda.")
+    return found
+
+
 @dataclass
 class _Progress:
     """Where the newest iterator is; the loader's state after that iterator is gone."""
@@ -356,6 +375,18 @@ class _Iteration:
 
     def __len__(self) -> int:
         return self._loader.steps_left(self._begin)
+
+    # -- for bench_ways, which times from a full queue to a full queue
+
+    @property
+    def holds_batches(self) -> bool:
+        """Say whether batches of a group that was taken are left."""
+        return bool(self._ready)
+
+    @property
+    def is_idle(self) -> bool:
+        """Say whether all that may be prefetched is."""
+        return self._feed is None or self._feed.is_idle
 
 
 def _produce(loader: MemmapLoader, epoch: int, position: int) -> Iterator[list[tuple[Any, int]]]:
@@ -417,20 +448,6 @@ def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, 
 
 def _yields_batches(sampler: Any) -> bool:
     return isinstance(sampler, torch.utils.data.BatchSampler) or hasattr(sampler, "batch_size")
-
-
-def _checked_device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-    except RuntimeError as e:
-        raise ValueError(f"device is {device!r}: {str(e).splitlines()[0]}") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but this torch sees no CUDA device. Use device='cpu'.")
-    if str(found) == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"device is {device!r}, expected cpu or cuda.")
-    return found
 
 
 def _checked_shuffle(shuffle: bool | str, dataset: MemmapDataset) -> str:

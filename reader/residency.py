@@ -18,15 +18,15 @@ RESIDENCIES = ("auto", "cache", "ram", "disk")
 # Of free memory, what a store may take as page cache: the rest is the training program's.
 _CACHE_SHARE = 0.8
 # A copy stays for as long as the loader lives.
-_COPY_SHARE = 0.5
+COPY_SHARE = 0.5
 # A share of pages below this is a cold store.
-_WARM = 0.95
+WARM = 0.95
 # Pages looked at: the share is then known to about 6 %.
 _PROBES = 256
 # Smaller stores are warm after a few page faults.
-_SMALL_BYTES = 32 << 20
+SMALL_BYTES = 32 << 20
 
-_MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
 _NETWORK_FILE_SYSTEMS = (
     "nfs",
     "nfs4",
@@ -70,11 +70,11 @@ def choose(asked: str, path: Path, size_bytes: int) -> Residency:
 
 def _chosen(path: Path, size_bytes: int) -> Residency:
     kind = file_system(path)
-    if kind in _MEMORY_FILE_SYSTEMS:
+    if kind in MEMORY_FILE_SYSTEMS:
         return Residency("cache", f"{kind} is memory itself")
     room, cached = available_bytes(), cached_share(path)
     size = f"{_gb(size_bytes)} of rows, {_gb(room)} of memory free"
-    if is_network(kind) and cached < _WARM and size_bytes <= room * _COPY_SHARE:
+    if is_network(kind) and cached < WARM and size_bytes <= room * COPY_SHARE:
         return Residency("ram", f"{size}, and {kind} is a network file system")
     if size_bytes <= room * _CACHE_SHARE or not can_read_ahead():
         return Residency("cache", f"{size}, {cached:.0%} of them in the page cache on {kind}")
@@ -83,7 +83,7 @@ def _chosen(path: Path, size_bytes: int) -> Residency:
 
 def is_cold(path: Path, size_bytes: int) -> bool:
     """Say whether reading the mapped file would mostly wait for page faults."""
-    return size_bytes > _SMALL_BYTES and can_read_ahead() and cached_share(path) < _WARM
+    return size_bytes > SMALL_BYTES and can_read_ahead() and cached_share(path) < WARM
 
 
 def can_read_ahead() -> bool:
@@ -96,8 +96,8 @@ def is_network(kind: str) -> bool:
     return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse")
 
 
-def cached_share(path: Path) -> float:
-    """Estimate the share of a file that is in the page cache, 0..1; 1 where the system does not tell.
+def cached_share(path: Path, first_bytes: int | None = None) -> float:
+    """Estimate the share of a file, or of its first bytes, that is in the page cache, 0..1; 1 where the system does not tell.
 
     Asks for bytes that can be had without waiting. mincore would tell it too, but not to who may only read the file.
     """
@@ -105,7 +105,7 @@ def cached_share(path: Path) -> float:
         return 1.0
     byte, hits = bytearray(1), 0
     with open(path, "rb", buffering=0) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
+        size_bytes = os.fstat(file.fileno()).st_size if first_bytes is None else first_bytes
         if size_bytes == 0:
             return 1.0
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbours
