@@ -95,8 +95,8 @@ class Feed:
 
 
 def _wait_for(queue: SimpleQueue[Any]) -> Any:
-    with contextlib.suppress(Empty):
-        return queue.get_nowait()
+    if not queue.empty():
+        return queue.get()
     with record_function("pixpack.wait"):
         return queue.get()
 
