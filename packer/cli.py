@@ -18,6 +18,7 @@ from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
 
 if TYPE_CHECKING:
     from packer.report import PackReport, Progress
+    from packer.requantize import RequantizeReport
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
@@ -98,6 +99,12 @@ def cli() -> None:
 @click.option(
     "--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="What a row holds."
 )
+@click.option(
+    "--requantize",
+    type=int,
+    metavar="Q",
+    help="Store what the JPEG would decode to after ffmpeg -q:v Q: 2 (best) to 31 (smallest).",
+)
 @click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
 @click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")
 @click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]")
@@ -175,12 +182,7 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
     for note in [] if quiet else report.notes:
         click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
-        allowed = options["max_rejects"]
-        click.echo(
-            f"pack: {report.rejected} of {report.inputs} inputs were rejected, more than --max-rejects {allowed}.",
-            err=True,
-        )
-        return EXIT_REJECTS
+        return _too_many(report.rejected, report.inputs, options["max_rejects"])
     return 0
 
 
@@ -256,6 +258,87 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
     return 0
 
 
+@cli.command(short_help="Write a folder of images anew as smaller JPEGs, by FFmpeg.")
+@click.argument("images", type=click.Path())
+@click.argument("dest", type=click.Path())
+@click.option("-q", "--quality", type=int, required=True, metavar="Q", help="ffmpeg's -q:v: 2 (best) to 31 (smallest).")
+@click.option(
+    "--size",
+    metavar="S|HxW",
+    help="Scale first: 480 makes the short side 480 where it is longer, 480x640 (height x width) makes just that.",
+)
+@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@click.option(
+    "--fidelity",
+    type=click.IntRange(0),
+    default=32,
+    show_default=True,
+    metavar="K",
+    help="Images to compare with their sources afterwards.",
+)
+@click.option(
+    "--max-rejects",
+    default="1%",
+    show_default=True,
+    metavar="N|P%",
+    help="More rejects than this end with exit code 3.",
+)
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run, or do what is new or changed since.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Write the folder IMAGES anew to DEST as JPEGs of ffmpeg's -q:v, in the same folders under the same names.
+
+    What is no JPEG, and JPEGs that FFmpeg would convert on the way, lie in DEST as they are; broken images are left
+    out, recorded and summed up. EXIF orientation is kept. IMAGES is never touched.
+
+    \b
+    Examples:
+      pack requantize images/ smaller/ -q 3
+      pack requantize images/ smaller/ -q 5 --size 480
+      pack requantize images/ smaller/ -q 3 --json | jq '.bytes_after / .bytes_before'
+    """
+    from packer.requantize import requantize as run
+
+    with _ProgressBar(hidden=quiet or as_json) as bar:
+        report = run(images, dest, **options, progress=bar.update)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        click.echo(_requantized(report))
+    if report.too_many_rejects:
+        return _too_many(report.rejected, report.inputs, options["max_rejects"])
+    return 0
+
+
+@cli.command(short_help="What this machine has and lacks for packing.")
+@click.argument("path", type=click.Path(), default=".")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
+def doctor(path: str, as_json: bool) -> int:
+    """Look at decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where a store is to lie.
+
+    Says what is missing and what mends it; exits with 1 where packing needs it.
+
+    \b
+    Examples:
+      pack doctor
+      pack doctor /data/stores
+      pack doctor --json | jq '.findings[] | select(.level != "ok")'
+    """
+    from packer.doctor import examine
+
+    report = examine(path)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    else:
+        for finding in report.findings:
+            level = "" if finding.level == "ok" else f"{finding.level}: "
+            click.echo(f"{finding.name:14}{level}{finding.found}")
+            if finding.mend:
+                click.echo(f"{'':14}mend it: {finding.mend}")
+    return 0 if report.is_fit else EXIT_FAILED
+
+
 @cli.command(short_help="A contact sheet, or single rows, as PNG.")
 @click.argument("out", type=click.Path())
 @click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
@@ -293,6 +376,10 @@ def show(out: str, rows: str | None, count: int, columns: int, single: bool, out
     return 0
 
 
+def _too_many(rejected: int, inputs: int, allowed: str) -> int:
+    return _fail(f"{rejected} of {inputs} inputs were rejected, more than --max-rejects {allowed}.", EXIT_REJECTS)
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
     sys.exit(run(arguments))
@@ -302,9 +389,6 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # numpy starts a thread a CPU for algebra that packing never does; without them it starts in half the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from packer.inputs import ScanError
-    from reader.manifest import StoreError
-
     with _sigterm_raises():
         try:
             return cli.main(arguments, prog_name="pack", standalone_mode=False) or 0
@@ -317,10 +401,6 @@ def run(arguments: list[str] | None = None) -> int:
             return _fail("interrupted. Go on with --resume where a pack had begun.", EXIT_INTERRUPTED)
         except _Terminated:
             return _fail("terminated. Go on with --resume where a pack had begun.", EXIT_TERMINATED)
-        except (OptionsError, ScanError) as e:
-            return _fail(str(e), EXIT_USAGE)
-        except StoreError as e:
-            return _fail(str(e), EXIT_FAILED)
         except BrokenPipeError:
             # the reader of our stdout is gone; nothing is left to say, and Python must not try at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -333,17 +413,19 @@ def _explain(error: Exception) -> int:
     """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
     from packer.disk import DiskFullError
     from packer.engine import EngineError
+    from packer.inputs import ScanError
     from packer.report import PackError
+    from reader.manifest import StoreError
 
+    if isinstance(error, OptionsError | ScanError):
+        return _fail(str(error), EXIT_USAGE)
     if isinstance(error, DiskFullError):
         return _fail(str(error), EXIT_DISK_FULL)
-    if isinstance(error, PackError):
+    if isinstance(error, PackError | StoreError | EngineError):
         return _fail(str(error), EXIT_FAILED)
     if isinstance(error, OSError):
         where = error.filename or "standard output or the current folder"
         return _fail(f"{where}: {error.strerror}.", EXIT_DISK_FULL if error.errno == errno.ENOSPC else EXIT_FAILED)
-    if isinstance(error, EngineError):
-        return _fail(str(error), EXIT_FAILED)
     raise error
 
 
@@ -451,6 +533,32 @@ def _summary(report: PackReport) -> str:
             lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
         if len(reasons) > _REASONS_SHOWN:
             lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+    return "\n".join(lines)
+
+
+def _requantized(report: RequantizeReport) -> str:
+    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    share = report.bytes_after / report.bytes_before if report.bytes_before else 1
+    lines = [
+        f"{report.out}: {report.requantized:,} of {report.inputs:,} images requantized{already} in {report.seconds:.1f} s",
+        f"{'before':10}{_size(report.bytes_before)}",
+        f"{'after':10}{_size(report.bytes_after)}, {share:.0%} of it",
+    ]
+    if report.ssim is not None and report.lowest_ssim is not None:
+        psnr = "no error" if report.psnr is None else f"PSNR {report.psnr:.1f} dB"
+        lowest, path = report.lowest_ssim
+        lines.append(
+            f"{'fidelity':10}{psnr}, SSIM {report.ssim:.3f}, of {report.compared} images; least {lowest:.3f}, {path}"
+        )
+    for what, count, reasons in (
+        ("kept as they are", report.kept, report.kept_reasons),
+        ("rejected", report.rejected, report.reasons),
+    ):
+        if count:
+            lines.append(f"{what} {count:,} (see requantized.jsonl):")
+            lines += [f"  {number:>6,} x {reason}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
+            if len(reasons) > _REASONS_SHOWN:
+                lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
     return "\n".join(lines)
 
 
