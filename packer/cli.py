@@ -17,8 +17,10 @@ from packer import __version__
 from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
 
 if TYPE_CHECKING:
+    from packer.info import Duplicates, Sources
     from packer.report import PackReport, Progress
     from packer.requantize import RequantizeReport
+    from reader.manifest import Manifest
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
@@ -188,38 +190,38 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
 
 @cli.command(short_help="What a store holds.")
 @click.argument("out", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest, without its table of blocks, as JSON.")
-def info(out: str, as_json: bool) -> int:
-    """Say what the store OUT holds and how it was made. Checks its structure, reads no pixel.
+@click.option("--brief", is_flag=True, help="Read the manifest alone, not the targets and samples.jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it, but for the table of blocks, as JSON.")
+def info(out: str, brief: bool, as_json: bool) -> int:
+    """Say what the store OUT holds and how it was made, and what its sources were. Reads no pixel.
+
+    OUT may also be a folder of train, val, valid or test stores.
 
     \b
     Examples:
       pack info out/
       pack info out/ --json | jq .rows
+      pack info out/ --json | jq .duplicates
     """
     from reader.manifest import check_store
 
-    manifest = check_store(out)
-    if as_json:
-        click.echo(json.dumps(manifest.to_json() | {"digest": manifest.digest}))
+    if brief:
+        manifest = check_store(out)
+        head = manifest.to_json() | {"digest": manifest.digest}
+        click.echo(json.dumps(head) if as_json else _table(_manifest_lines(out, manifest)))
         return 0
-    m = manifest
-    size_bytes = sum(entry.size_bytes for entry in m.files.values())
-    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
-    decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
-    width = f" x {m.target_count}" if m.target_count else ""
-    lines = {
-        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
-        "rows": f"{m.rows:,} of uint8[{m.height}, {m.width}, {m.channels}], {_size(size_bytes)}",
-        "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
-        "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
-        "extras": ", ".join(m.extras) or "none",
-        "mean": " ".join(f"{value:.4f}" for value in m.mean),
-        "std": " ".join(f"{value:.4f}" for value in m.std),
-        "options": options,
-        "decoders": decoders,
-    }
-    click.echo("\n".join(f"{key:9}{value}" for key, value in lines.items()))
+    from packer.info import describe
+
+    found = describe(out)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+        return 0
+    for split, manifest in found.manifests.items():
+        name = os.path.join(out, split) if split else out
+        click.echo(_table(_manifest_lines(name, manifest) | _source_lines(manifest, found.sources[split])))
+        if split:
+            click.echo()
+    click.echo(_table(_duplicate_lines(found.duplicates, "" not in found.manifests)))
     return 0
 
 
@@ -344,19 +346,30 @@ def doctor(path: str, as_json: bool) -> int:
 @click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Tiles of the sheet.")
 @click.option("--columns", type=click.IntRange(1, 200), default=8, show_default=True, help="Tiles in a line.")
+@click.option(
+    "--per-class",
+    type=click.IntRange(1, 100),
+    metavar="K",
+    help="A line for each class, of K rows spread over it; of more than 100 classes, 100 spread over the list.",
+)
 @click.option("--single", is_flag=True, help="Write one row as it is stored, without caption or scaling.")
 @click.option("-o", "--output", type=click.Path(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
-def show(out: str, rows: str | None, count: int, columns: int, single: bool, output: str | None) -> int:
+def show(
+    out: str, rows: str | None, count: int, columns: int, per_class: int | None, single: bool, output: str | None
+) -> int:
     """Draw rows of the store OUT into a PNG.
 
     \b
     Examples:
       pack show out/ -o sheet.png
       pack show out/ --rows 100-149 -o some.png
+      pack show out/ --per-class 6 -o classes.png
       pack show out/ --rows 7 --single -o seven.png
     """
-    from packer.show import contact_sheet, row_image
+    from packer.show import class_sheet, contact_sheet, row_image
 
+    if per_class and (rows or single):
+        raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
     chosen = None if rows is None else _parse_rows(rows)
     path = output or f"{os.path.normpath(out)}-sheet.png"
     if single and (chosen is None or len(chosen) != 1):
@@ -364,11 +377,12 @@ def show(out: str, rows: str | None, count: int, columns: int, single: bool, out
     if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or "."):
         raise OptionsError(f"-o {path} cannot be written: expected a file name in a folder that exists.")
     try:
-        image = (
-            row_image(out, chosen[0])
-            if single and chosen
-            else contact_sheet(out, rows=chosen, count=count, columns=columns)
-        )
+        if single and chosen:
+            image = row_image(out, chosen[0])
+        elif per_class:
+            image = class_sheet(out, per_class)
+        else:
+            image = contact_sheet(out, rows=chosen, count=count, columns=columns)
     except IndexError as e:
         raise OptionsError(f"--rows: {e}") from None
     image.save(path, format="PNG")
@@ -560,6 +574,54 @@ def _requantized(report: RequantizeReport) -> str:
             if len(reasons) > _REASONS_SHOWN:
                 lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
     return "\n".join(lines)
+
+
+def _table(lines: dict[str, str]) -> str:
+    return "\n".join(f"{key:12}{value}" for key, value in lines.items())
+
+
+def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
+    size_bytes = sum(entry.size_bytes for entry in m.files.values())
+    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
+    decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
+    width = f" x {m.target_count}" if m.target_count else ""
+    return {
+        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
+        "rows": f"{m.rows:,} of uint8[{m.height}, {m.width}, {m.channels}], {_size(size_bytes)}",
+        "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
+        "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
+        "extras": ", ".join(m.extras) or "none",
+        "mean": " ".join(f"{value:.4f}" for value in m.mean),
+        "std": " ".join(f"{value:.4f}" for value in m.std),
+        "options": options,
+        "decoders": decoders,
+    }
+
+
+def _source_lines(manifest: Manifest, sources: Sources) -> dict[str, str]:
+    """Say how rows spread over classes, and what sizes their sources had."""
+    lines = {}
+    if counts := sources.class_counts:
+        least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
+        spread = f"{counts[least]:,} ({manifest.classes[least]}) to {counts[most]:,} ({manifest.classes[most]})"
+        lines["a class"] = f"{spread} rows" if counts[least] != counts[most] else f"{counts[least]:,} rows"
+        lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
+    if sources.sizes:
+        common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
+        more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
+        lines["sources"] = f"{_size(sources.source_bytes)}; {common}{more}"
+        sides = ", ".join(f"{start} to {stop - 1} ({count:,})" for start, stop, count in sources.short_sides)
+        lines["short side"] = sides
+    return lines
+
+
+def _duplicate_lines(duplicates: Duplicates, has_splits: bool) -> dict[str, str]:
+    if not duplicates.images:
+        return {"duplicates": "none"}
+    across = f", {duplicates.across:,} of them in more than one split" if has_splits else ""
+    lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows{across}"]
+    lines += [" = ".join(group) for group in duplicates.examples]
+    return {"duplicates": f"\n{'':12}".join(lines)}
 
 
 def _line_numbers(numbers: list[int], count: int) -> str:
