@@ -17,7 +17,10 @@ from packer import __version__
 from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
 
 if TYPE_CHECKING:
+    from packer.info import Duplicates, Sources
     from packer.report import PackReport, Progress
+    from packer.requantize import RequantizeReport
+    from reader.manifest import Manifest
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
@@ -99,6 +102,12 @@ def cli() -> None:
 @click.option(
     "--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="What a row holds."
 )
+@click.option(
+    "--requantize",
+    type=int,
+    metavar="Q",
+    help="Store what the JPEG would decode to after ffmpeg -q:v Q: 2 (best) to 31 (smallest).",
+)
 @click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
 @click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")
 @click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]")
@@ -176,49 +185,44 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
     for note in [] if quiet else report.notes:
         click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
-        allowed = options["max_rejects"]
-        click.echo(
-            f"pack: {report.rejected} of {report.inputs} inputs were rejected, more than --max-rejects {allowed}.",
-            err=True,
-        )
-        return EXIT_REJECTS
+        return _too_many(report.rejected, report.inputs, options["max_rejects"])
     return 0
 
 
 @cli.command(short_help="What a store holds.")
 @click.argument("out", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest, without its table of blocks, as JSON.")
-def info(out: str, as_json: bool) -> int:
-    """Say what the store OUT holds and how it was made. Checks its structure, reads no pixel.
+@click.option("--brief", is_flag=True, help="Read the manifest alone, not the targets and samples.jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it, but for the table of blocks, as JSON.")
+def info(out: str, brief: bool, as_json: bool) -> int:
+    """Say what the store OUT holds and how it was made, and what its sources were. Reads no pixel.
+
+    OUT may also be a folder of train, val, valid or test stores.
 
     \b
     Examples:
       pack info out/
       pack info out/ --json | jq .rows
+      pack info out/ --json | jq .duplicates
     """
     from reader.manifest import check_store
 
-    manifest = check_store(out)
-    if as_json:
-        click.echo(json.dumps(manifest.to_json() | {"digest": manifest.digest}))
+    if brief:
+        manifest = check_store(out)
+        head = manifest.to_json() | {"digest": manifest.digest}
+        click.echo(json.dumps(head) if as_json else _table(_manifest_lines(out, manifest)))
         return 0
-    m = manifest
-    size_bytes = sum(entry.size_bytes for entry in m.files.values())
-    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
-    decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
-    width = f" x {m.target_count}" if m.target_count else ""
-    lines = {
-        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
-        "rows": f"{m.rows:,} of uint8[{m.height}, {m.width}, {m.channels}], {_size(size_bytes)}",
-        "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
-        "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
-        "extras": ", ".join(m.extras) or "none",
-        "mean": " ".join(f"{value:.4f}" for value in m.mean),
-        "std": " ".join(f"{value:.4f}" for value in m.std),
-        "options": options,
-        "decoders": decoders,
-    }
-    click.echo("\n".join(f"{key:9}{value}" for key, value in lines.items()))
+    from packer.info import describe
+
+    found = describe(out)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+        return 0
+    for split, manifest in found.manifests.items():
+        name = os.path.join(out, split) if split else out
+        click.echo(_table(_manifest_lines(name, manifest) | _source_lines(manifest, found.sources[split])))
+        if split:
+            click.echo()
+    click.echo(_table(_duplicate_lines(found.duplicates, "" not in found.manifests)))
     return 0
 
 
@@ -257,35 +261,128 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
     return 0
 
 
+@cli.command(short_help="Write a folder of images anew as smaller JPEGs, by FFmpeg.")
+@click.argument("images", type=click.Path())
+@click.argument("dest", type=click.Path())
+@click.option("-q", "--quality", type=int, required=True, metavar="Q", help="ffmpeg's -q:v: 2 (best) to 31 (smallest).")
+@click.option(
+    "--size",
+    metavar="S|HxW",
+    help="Scale first: 480 makes the short side 480 where it is longer, 480x640 (height x width) makes just that.",
+)
+@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@click.option(
+    "--fidelity",
+    type=click.IntRange(0),
+    default=32,
+    show_default=True,
+    metavar="K",
+    help="Images to compare with their sources afterwards.",
+)
+@click.option(
+    "--max-rejects",
+    default="1%",
+    show_default=True,
+    metavar="N|P%",
+    help="More rejects than this end with exit code 3.",
+)
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run, or do what is new or changed since.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Write the folder IMAGES anew to DEST as JPEGs of ffmpeg's -q:v, in the same folders under the same names.
+
+    What is no JPEG, and JPEGs that FFmpeg would convert on the way, lie in DEST as they are; broken images are left
+    out, recorded and summed up. EXIF orientation is kept. IMAGES is never touched.
+
+    \b
+    Examples:
+      pack requantize images/ smaller/ -q 3
+      pack requantize images/ smaller/ -q 5 --size 480
+      pack requantize images/ smaller/ -q 3 --json | jq '.bytes_after / .bytes_before'
+    """
+    from packer.requantize import requantize as run
+
+    with _ProgressBar(hidden=quiet or as_json) as bar:
+        report = run(images, dest, **options, progress=bar.update)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        click.echo(_requantized(report))
+    if report.too_many_rejects:
+        return _too_many(report.rejected, report.inputs, options["max_rejects"])
+    return 0
+
+
+@cli.command(short_help="What this machine has and lacks for packing.")
+@click.argument("path", type=click.Path(), default=".")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
+def doctor(path: str, as_json: bool) -> int:
+    """Look at decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where a store is to lie.
+
+    Says what is missing and what mends it; exits with 1 where packing needs it.
+
+    \b
+    Examples:
+      pack doctor
+      pack doctor /data/stores
+      pack doctor --json | jq '.findings[] | select(.level != "ok")'
+    """
+    from packer.doctor import examine
+
+    report = examine(path)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    else:
+        for finding in report.findings:
+            level = "" if finding.level == "ok" else f"{finding.level}: "
+            click.echo(f"{finding.name:14}{level}{finding.found}")
+            if finding.mend:
+                click.echo(f"{'':14}mend it: {finding.mend}")
+    return 0 if report.is_fit else EXIT_FAILED
+
+
 @cli.command(short_help="A contact sheet, or single rows, as PNG.")
 @click.argument("out", type=click.Path())
 @click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Tiles of the sheet.")
 @click.option("--columns", type=click.IntRange(1, 200), default=8, show_default=True, help="Tiles in a line.")
+@click.option(
+    "--per-class",
+    type=click.IntRange(1, 100),
+    metavar="K",
+    help="A line for each class, of K rows spread over it; of more than 100 classes, 100 spread over the list.",
+)
 @click.option("--single", is_flag=True, help="Write one row as it is stored, without caption or scaling.")
 @click.option("-o", "--output", type=click.Path(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
-def show(out: str, rows: str | None, count: int, columns: int, single: bool, output: str | None) -> int:
+def show(
+    out: str, rows: str | None, count: int, columns: int, per_class: int | None, single: bool, output: str | None
+) -> int:
     """Draw rows of the store OUT into a PNG.
 
     \b
     Examples:
       pack show out/ -o sheet.png
       pack show out/ --rows 100-149 -o some.png
+      pack show out/ --per-class 6 -o classes.png
       pack show out/ --rows 7 --single -o seven.png
     """
-    from packer.show import contact_sheet, row_image
+    from packer.show import class_sheet, contact_sheet, row_image
 
+    if per_class and (rows or single):
+        raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
     chosen = None if rows is None else _parse_rows(rows)
     path = output or f"{os.path.normpath(out)}-sheet.png"
     if single and (chosen is None or len(chosen) != 1):
         raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
     _check_writable("-o", path)
     try:
-        image = (
-            row_image(out, chosen[0])
-            if single and chosen
-            else contact_sheet(out, rows=chosen, count=count, columns=columns)
-        )
+        if single and chosen:
+            image = row_image(out, chosen[0])
+        elif per_class:
+            image = class_sheet(out, per_class)
+        else:
+            image = contact_sheet(out, rows=chosen, count=count, columns=columns)
     except IndexError as e:
         raise OptionsError(f"--rows: {e}") from None
     image.save(path, format="PNG")
@@ -377,6 +474,10 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
     return 0
 
 
+def _too_many(rejected: int, inputs: int, allowed: str) -> int:
+    return _fail(f"{rejected} of {inputs} inputs were rejected, more than --max-rejects {allowed}.", EXIT_REJECTS)
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
     sys.exit(run(arguments))
@@ -386,9 +487,6 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # numpy starts a thread a CPU for algebra that packing never does; without them it starts in half the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from packer.inputs import ScanError
-    from reader.manifest import StoreError
-
     with _sigterm_raises():
         try:
             return cli.main(arguments, prog_name="pack", standalone_mode=False) or 0
@@ -401,10 +499,6 @@ def run(arguments: list[str] | None = None) -> int:
             return _fail("interrupted. Go on with --resume where a pack had begun.", EXIT_INTERRUPTED)
         except _Terminated:
             return _fail("terminated. Go on with --resume where a pack had begun.", EXIT_TERMINATED)
-        except (OptionsError, ScanError) as e:
-            return _fail(str(e), EXIT_USAGE)
-        except StoreError as e:
-            return _fail(str(e), EXIT_FAILED)
         except BrokenPipeError:
             # the reader of our stdout is gone; nothing is left to say, and Python must not try at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -417,18 +511,20 @@ def _explain(error: Exception) -> int:
     """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
     from packer.disk import FULL, DiskFullError
     from packer.engine import EngineError
+    from packer.inputs import ScanError
     from packer.report import PackError
+    from reader.manifest import StoreError
 
+    if isinstance(error, OptionsError | ScanError):
+        return _fail(str(error), EXIT_USAGE)
     if isinstance(error, DiskFullError):
         return _fail(str(error), EXIT_DISK_FULL)
-    if isinstance(error, PackError):
+    if isinstance(error, PackError | StoreError | EngineError):
         return _fail(str(error), EXIT_FAILED)
     if isinstance(error, OSError):
         where = error.filename or "standard output or the current folder"
         name = errno.errorcode.get(error.errno or 0, "?")
         return _fail(f"{where}: {error.strerror} ({name}).", EXIT_DISK_FULL if error.errno in FULL else EXIT_FAILED)
-    if isinstance(error, EngineError):
-        return _fail(str(error), EXIT_FAILED)
     raise error
 
 
@@ -546,6 +642,80 @@ def _summary(report: PackReport) -> str:
         if len(reasons) > _REASONS_SHOWN:
             lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
     return "\n".join(lines)
+
+
+def _requantized(report: RequantizeReport) -> str:
+    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    share = report.bytes_after / report.bytes_before if report.bytes_before else 1
+    lines = [
+        f"{report.out}: {report.requantized:,} of {report.inputs:,} images requantized{already} in {report.seconds:.1f} s",
+        f"{'before':10}{_size(report.bytes_before)}",
+        f"{'after':10}{_size(report.bytes_after)}, {share:.0%} of it",
+    ]
+    if report.ssim is not None and report.lowest_ssim is not None:
+        psnr = "no error" if report.psnr is None else f"PSNR {report.psnr:.1f} dB"
+        lowest, path = report.lowest_ssim
+        lines.append(
+            f"{'fidelity':10}{psnr}, SSIM {report.ssim:.3f}, of {report.compared} images; least {lowest:.3f}, {path}"
+        )
+    for what, count, reasons in (
+        ("kept as they are", report.kept, report.kept_reasons),
+        ("rejected", report.rejected, report.reasons),
+    ):
+        if count:
+            lines.append(f"{what} {count:,} (see requantized.jsonl):")
+            lines += [f"  {number:>6,} x {reason}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
+            if len(reasons) > _REASONS_SHOWN:
+                lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+    return "\n".join(lines)
+
+
+def _table(lines: dict[str, str]) -> str:
+    return "\n".join(f"{key:12}{value}" for key, value in lines.items())
+
+
+def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
+    size_bytes = sum(entry.size_bytes for entry in m.files.values())
+    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
+    decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
+    width = f" x {m.target_count}" if m.target_count else ""
+    return {
+        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
+        "rows": f"{m.rows:,} of uint8[{m.height}, {m.width}, {m.channels}], {_size(size_bytes)}",
+        "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
+        "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
+        "extras": ", ".join(m.extras) or "none",
+        "mean": " ".join(f"{value:.4f}" for value in m.mean),
+        "std": " ".join(f"{value:.4f}" for value in m.std),
+        "options": options,
+        "decoders": decoders,
+    }
+
+
+def _source_lines(manifest: Manifest, sources: Sources) -> dict[str, str]:
+    """Say how rows spread over classes, and what sizes their sources had."""
+    lines = {}
+    if counts := sources.class_counts:
+        least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
+        spread = f"{counts[least]:,} ({manifest.classes[least]}) to {counts[most]:,} ({manifest.classes[most]})"
+        lines["a class"] = f"{spread} rows" if counts[least] != counts[most] else f"{counts[least]:,} rows"
+        lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
+    if sources.sizes:
+        common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
+        more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
+        lines["sources"] = f"{_size(sources.source_bytes)}; {common}{more}"
+        sides = ", ".join(f"{start} to {stop - 1} ({count:,})" for start, stop, count in sources.short_sides)
+        lines["short side"] = sides
+    return lines
+
+
+def _duplicate_lines(duplicates: Duplicates, has_splits: bool) -> dict[str, str]:
+    if not duplicates.images:
+        return {"duplicates": "none"}
+    across = f", {duplicates.across:,} of them in more than one split" if has_splits else ""
+    lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows{across}"]
+    lines += [" = ".join(group) for group in duplicates.examples]
+    return {"duplicates": f"\n{'':12}".join(lines)}
 
 
 def _line_numbers(numbers: list[int], count: int) -> str:

@@ -249,6 +249,11 @@ def decoder_versions() -> dict[str, Any]:
     }
 
 
+def missing_features(names: tuple[str, ...]) -> list[str]:
+    """Return which of these optional parts (as `PIL.features` names them) the live Pillow was built without."""
+    return [name for name in names if not features.check(name)]
+
+
 def pillow_distribution() -> str:
     """Name the live Pillow: both distributions are the same import, and Pillow-SIMD numbers itself "x.y.z.postN"."""
     try:

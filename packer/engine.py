@@ -19,9 +19,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
-from packer.worker import BlockWorker, Job, Result, Task
+from packer.worker import Result, Task
 
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn.
 _DEPTH = 4
@@ -33,6 +33,20 @@ _MAX_IDLE_DEATHS = 3
 _PATIENCE_SECONDS = 1.0
 # A worker's own exit code for MemoryError; no signal and no Python uses it.
 _NO_MEMORY = 101
+
+
+class Worker(Protocol):
+    """What does the work in a process of its own: a block at a time, then its rows to their place."""
+
+    def decode(self, task: Task) -> Result: ...
+
+    def write(self, block: int, first_row: int) -> None: ...
+
+
+class Job(Protocol):
+    """What all blocks have in common; travels to the workers."""
+
+    def worker(self, in_flight: Any) -> Worker: ...
 
 
 class EngineError(RuntimeError):
@@ -355,7 +369,7 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
         other.close()
     silence_warnings()
     try:
-        worker = BlockWorker(job, in_flight)
+        worker = job.worker(in_flight)
         messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=_drain, args=(pipe, messages), daemon=True).start()
         while True:

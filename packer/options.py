@@ -44,6 +44,7 @@ class PackOptions:
     path_column: str | None = None
     target_column: str | None = None
     extension: str | None = None
+    requantize: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)
@@ -64,6 +65,7 @@ class PackOptions:
             raise OptionsError(f"--shuffle is {self.shuffle!r}, expected a whole number of 0 or more.")
         if self.classes is not None and not isinstance(self.classes, str | os.PathLike):
             raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
+        check_quality("--requantize", self.requantize)
         if self.max_pixels < 1:
             raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
         if not isinstance(self.timeout, int | float) or not self.timeout > 0:
@@ -72,13 +74,14 @@ class PackOptions:
             raise OptionsError("--resume goes on with a pack, --overwrite starts anew: give one of them.")
         self.allowed_rejects(0)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether JPEGs are never decoded at a reduced size first: neither are requantized ones."""
+        return self.exact or self.requantize is not None
+
     def allowed_rejects(self, inputs: int) -> int:
         """Return how many of so many inputs may be rejected; --max-rejects is a count or a percentage."""
-        text = str(self.max_rejects).strip()
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text)
-        if not match or (not match[2] and "." in text) or (match[2] and float(match[1]) > 100):
-            raise OptionsError(f"--max-rejects is {text!r}, expected a count such as 10 or a share such as 1%.")
-        return math.floor(inputs * float(match[1]) / 100) if match[2] else int(match[1])
+        return allowed_rejects(self.max_rejects, inputs)
 
     def shaping(self) -> dict[str, Any]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
@@ -87,12 +90,27 @@ class PackOptions:
             "fit": self.fit,
             "crop_fraction": self.crop_fraction,
             "resample": self.resample,
-            "exact": self.exact,
+            "exact": self.is_exact,
             "channels": self.channels,
             "shuffle": self.shuffle,
             "strict": self.strict,
             "max_pixels": self.max_pixels,
-        }
+        } | ({} if self.requantize is None else {"requantize": self.requantize})
+
+
+def allowed_rejects(limit: str, inputs: int) -> int:
+    """Return how many of so many inputs may be rejected under a limit such as "10" or "1%"; shares are rounded down."""
+    text = str(limit).strip()
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text)
+    if not match or (not match[2] and "." in text) or (match[2] and float(match[1]) > 100):
+        raise OptionsError(f"--max-rejects is {text!r}, expected a count such as 10 or a share such as 1%.")
+    return math.floor(inputs * float(match[1]) / 100) if match[2] else int(match[1])
+
+
+def check_quality(option: str, quality: int | None) -> None:
+    """Refuse what is no -q:v of FFmpeg's, 2 (best) to 31 (smallest); None is none."""
+    if quality is not None and not (isinstance(quality, int) and 2 <= quality <= 31):
+        raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")
 
 
 def parse_size(text: str) -> tuple[int, int]:

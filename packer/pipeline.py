@@ -33,6 +33,7 @@ from packer.disk import (
     missing_bytes,
 )
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
+from packer.ffmpeg import open_ffmpeg
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
@@ -47,6 +48,7 @@ from packer.place import (
     swap,
     sync_names,
 )
+from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
 from packer.seal import remove_working_folder, seal
@@ -84,6 +86,7 @@ def pack(
     path_column: str | None = None,
     target_column: str | None = None,
     extension: str | None = None,
+    requantize: int | None = None,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -102,6 +105,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 
     Raises:
@@ -127,6 +131,7 @@ def pack(
         path_column=path_column,
         target_column=target_column,
         extension=extension,
+        requantize=requantize,
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -142,6 +147,8 @@ def pack(
     if target.name in ("", "..") or target.is_symlink():
         target = Path(os.path.realpath(target))
     guard_standard_streams()
+    if requantize is not None:
+        open_ffmpeg()  # without one nothing may be begun
     tell = progress or (lambda _: None)
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
     check_places(sources, target)
@@ -209,10 +216,11 @@ class _Pack:
             pixels_path=pixels,
             geometry=geometry,
             channels=options.channels,
-            exact=options.exact,
+            exact=options.is_exact,
             strict=options.strict,
             max_pixels=options.max_pixels,
             archives=inputs.archives,
+            requantize=options.requantize,
         )
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
@@ -293,8 +301,6 @@ class _Pack:
 
     def _header(self) -> dict[str, Any]:
         """Say what is packed and how; a resume must find the same."""
-        from packer.decode import decoder_versions
-
         listing = hashlib.sha256()
         for path in self._inputs.paths:
             listing.update(f"{path}\0".encode("utf-8", "surrogatepass"))
@@ -308,7 +314,7 @@ class _Pack:
             "listing": listing.hexdigest(),
             "classes": list(self._inputs.classes),
             "options": self._options.shaping() | {"size": [geometry.height, geometry.width]},
-            "decoders": decoder_versions(),
+            "decoders": pixel_versions(self._options.requantize),
             "block_inputs": block_inputs(len(self._inputs), self._job.row_bytes),
         }
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from packer.archives import member_places
-from packer.decode import DecodeError, Decoder, decoder_versions
+from packer.decode import DecodeError
 from packer.fit import Geometry
 from packer.inputs import Place
+from packer.recode import pixel_versions, row_decoder
 from packer.source import Source
 from reader.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines
 
@@ -29,20 +30,22 @@ def redecode_rows(root: Path, manifest: Manifest, images: Path, count: int) -> I
     Raises:
         StoreError: other decoders than those of the pack are installed, whose pixels may differ.
     """
-    if manifest.decoders != decoder_versions():
+    options: dict[str, Any] = dict(manifest.options)
+    here = pixel_versions(options.get("requantize"))
+    if manifest.decoders != here:
         raise StoreError(
-            f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoder_versions())}:"
+            f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(here)}:"
             " pixels may differ. Use the same versions to decode rows again."
         )
-    options: dict[str, Any] = dict(manifest.options)
     shape = (manifest.height, manifest.width)
     geometry = Geometry(*shape, *(options[name] for name in ("fit", "crop_fraction", "resample")))
-    decoder = Decoder(
+    decoder = row_decoder(
         geometry,
         channels=options["channels"],
         exact=options["exact"],
         strict=options["strict"],
         max_pixels=options["max_pixels"],
+        requantize=options.get("requantize"),
     )
     wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
     finder = _Finder(images)

@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from packer.options import OptionsError
 from reader.manifest import PIXELS, Manifest, check_store
 
 _TILE = 128
 _MARGIN = 6
 _CAPTION = 16
+_CLASSES = 100
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 
 
@@ -28,9 +30,37 @@ def contact_sheet(
         StoreError: OUT is no whole store.
         IndexError: a row is out of range.
     """
+    store = _open(out)
+    chosen = list(rows) if rows is not None else spread(store[0].rows, count)
+    return _sheet(*store, chosen, min(columns, len(chosen)))
+
+
+def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
+    """Draw a line for each class, of up to count of its rows, evenly spread; of more than 100 classes, 100 evenly spread.
+
+    Raises:
+        StoreError: OUT is no whole store.
+        OptionsError: its rows have no classes.
+    """
     manifest, pixels, targets = _open(out)
-    chosen = list(rows) if rows is not None else spread(manifest.rows, count)
-    columns = min(columns, len(chosen))
+    if manifest.target_kind == "regression" or not manifest.classes:
+        raise OptionsError(f"{out} has no classes to draw a line of. Leave --per-class out.")
+    chosen: list[int | None] = []
+    for index in spread(len(manifest.classes), _CLASSES):
+        own = np.flatnonzero(targets[:, index] if manifest.target_kind == "multi-hot" else targets == index)
+        line = [int(own[i]) for i in spread(len(own), count)]
+        chosen += [*line, *[None] * (count - len(line))] if line else []
+    return _sheet(manifest, pixels, targets, chosen, count)
+
+
+def _sheet(
+    manifest: Manifest,
+    pixels: npt.NDArray[np.uint8],
+    targets: npt.NDArray[Any],
+    chosen: Sequence[int | None],
+    columns: int,
+) -> Image.Image:
+    """Draw rows as labelled tiles, so many in a line; None leaves a gap."""
     scale = _TILE / max(manifest.height, manifest.width)
     tile = max(1, round(manifest.width * scale)), max(1, round(manifest.height * scale))
     step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
@@ -38,6 +68,8 @@ def contact_sheet(
     sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
     for place, row in enumerate(chosen):
+        if row is None:
+            continue
         x, y = _MARGIN + place % columns * step_x, _MARGIN + place // columns * step_y
         image = _row_image(manifest, pixels, row).convert("RGB")
         # small rows (32 x 32) are shown as the squares they are

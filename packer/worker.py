@@ -20,6 +20,7 @@ from packer.decode import DecodeError, Decoder, Row
 from packer.fit import Geometry
 from packer.inputs import Archive
 from packer.options import CHANNELS
+from packer.recode import row_decoder
 from packer.source import BINARY, Source
 from reader.manifest import naming
 
@@ -39,6 +40,11 @@ class Job:
     strict: bool
     max_pixels: int
     archives: tuple[Archive, ...] = ()
+    requantize: int | None = None
+
+    def worker(self, in_flight: Any) -> BlockWorker:
+        """Make what does this job in a process of its own."""
+        return BlockWorker(self, in_flight)
 
     def source(self, path: str, place: list[int] | None) -> Source:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
@@ -105,8 +111,13 @@ class BlockWorker:
 
     def __init__(self, job: Job, in_flight: Any = None) -> None:
         self._job = job
-        self._decoder = Decoder(
-            job.geometry, channels=job.channels, exact=job.exact, strict=job.strict, max_pixels=job.max_pixels
+        self._decoder = row_decoder(
+            job.geometry,
+            channels=job.channels,
+            exact=job.exact,
+            strict=job.strict,
+            max_pixels=job.max_pixels,
+            requantize=job.requantize,
         )
         self._sums = ChannelSums(job.geometry.height, job.row_bytes, CHANNELS[job.channels])
         self._in_flight = in_flight

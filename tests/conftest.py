@@ -108,3 +108,19 @@ def torchvision_or_skip() -> Any:
 def devices() -> list[Any]:
     """Parametrise one body for both: "cpu", and "cuda" marked so."""
     return ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def ffmpeg_or_skip(kind: str = "") -> Any:
+    """Return FFmpeg as `packer.ffmpeg` gives it, or one kind of it ("PyAV", "program"); skips where it is not there."""
+    import shutil
+
+    from packer.ffmpeg import FfmpegError, InProcess, OnPath, open_ffmpeg
+
+    try:
+        if kind == "PyAV":
+            return InProcess()
+        if kind == "program":
+            return OnPath(shutil.which("ffmpeg") or pytest.skip("no ffmpeg on PATH"))
+        return open_ffmpeg()
+    except (ImportError, FfmpegError) as e:
+        pytest.skip(f"no {kind or 'FFmpeg'} here: {e}")

@@ -49,6 +49,7 @@ def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Pat
         # fit.py names it for types alone; show.py draws
         ("PIL", {"decode.py", "fit.py", "show.py"}),
         ("matplotlib", {"bench.py"}),
+        ("av", {"ffmpeg.py"}),
     ],
 )
 def test_each_library_has_its_home(library: str, homes: set[str]) -> None:
@@ -63,7 +64,7 @@ def test_each_library_has_its_home(library: str, homes: set[str]) -> None:
         ("import packer", "torch numpy PIL click tqdm"),
         ("import packer.cli", "torch numpy PIL tqdm matplotlib"),
         ("import packer.bench", "torch numpy PIL matplotlib"),
-        ("import packer.pipeline, packer.worker, packer.decode", "torch tensordict click tqdm"),
+        ("import packer.pipeline, packer.worker, packer.decode", "torch tensordict click tqdm av"),
     ],
 )
 def test_imports_stay_light(statement: str, absent: str) -> None:

@@ -385,7 +385,7 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     with pytest.raises(PackError, match=r"was begun with other options \(size: \[32, 32\], now \[16, 16\]\)"):
         pack(images, out, size=16, resume=True)
     with monkeypatch.context() as patch:
-        patch.setattr("packer.decode.decoder_versions", lambda: {"pillow": {"version": "0"}})
+        patch.setattr("packer.recode.decoder_versions", lambda: {"pillow": {"version": "0"}})
         with pytest.raises(PackError, match=r"was begun with other decoders \(pillow: .*, now \{'version': '0'\}\)"):
             pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").write_bytes((images / "class2/000.jpg").read_bytes())

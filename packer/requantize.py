@@ -1,0 +1,396 @@
+"""`pack requantize`: a folder of images written anew as smaller JPEGs, in the same folders under the same names.
+
+DEST/requantized.jsonl says what became of each input, and is written last. A record of what is done so far lies in .packing
+until then; with it an interrupted run is gone on with. The images themselves are read, never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packer.decode import DecodeError
+from packer.engine import EngineError, LocalEngine
+from packer.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
+from packer.journal import FOLDER, Lock
+from packer.options import OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
+from packer.recode import Recoder
+from packer.report import PackError, Progress
+from packer.scan import scan
+from packer.source import Source
+from packer.worker import Result, Task, encode_line
+from reader.manifest import read_json_lines, write_atomically
+
+RECORD = "requantized.jsonl"
+_UNFINISHED = f"{FOLDER}/{RECORD}"
+_BLOCK_INPUTS = 32
+
+
+@dataclass(frozen=True)
+class RequantizeReport:
+    """What became of a tree. Bytes are those of all images in DEST, and of their sources.
+
+    kept counts inputs that lie in DEST unchanged, kept_reasons why, reasons why others were rejected. psnr (dB, of all errors
+    together) and ssim (mean) are of `compared` requantized images, spread evenly; None where none was compared, or psnr where
+    nothing changed. lowest_ssim names the image that suffered most.
+    """
+
+    out: str
+    quality: int
+    size: str | None
+    inputs: int
+    requantized: int
+    kept: int
+    rejected: int
+    ignored: int
+    bytes_before: int
+    bytes_after: int
+    compared: int
+    psnr: float | None
+    ssim: float | None
+    lowest_ssim: tuple[float, str] | None
+    seconds: float
+    resumed_from: int
+    too_many_rejects: bool
+    reasons: dict[str, int] = field(default_factory=dict)
+    kept_reasons: dict[str, int] = field(default_factory=dict)
+
+
+def requantize(
+    images: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    quality: int,
+    size: str | int | None = None,
+    workers: int | None = None,
+    fidelity: int = 32,
+    max_rejects: int | str = "1%",
+    max_pixels: int = 50_000_000,
+    timeout: float = 30.0,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> RequantizeReport:
+    """Write a folder of images anew as JPEGs of ffmpeg's -q:v quality. The same as `pack requantize IMAGES DEST`.
+
+    Args:
+        images: what `pack` takes as a folder.
+        dest: a folder that does not exist yet, or is empty, or (resume) holds an earlier run.
+        quality: 2 (best) to 31 (smallest).
+        size: 224: the short side becomes 224 where it is longer; "480x640": height x width, whatever the shape. None: as it is.
+        fidelity: images to compare with their sources.
+
+    Raises:
+        OptionsError: an option has a value it cannot have, DEST lies in IMAGES or the reverse, or two images would get one name.
+        ScanError: images cannot be read or holds no image.
+        PackError: there is no FFmpeg, DEST is in the way, cannot be written, or is held by another process.
+    """
+    started = time.monotonic()
+    source, out = Path(images), Path(os.path.normpath(os.fspath(dest)))
+    check_quality("-q", quality)
+    allowed_rejects(str(max_rejects), 0)
+    open_ffmpeg()
+    _check_places(source, out)
+    paths, refused, ignored = _listed(source)
+    _check_names(paths)
+    asked = None if size is None else str(size)
+    head = {"quality": quality, "size": asked, "ffmpeg": versions()}
+    job = TreeJob(str(source.absolute()), str(out.absolute()), quality, _parsed(size), max_pixels)
+    tree = _Tree(job, paths, refused, out, head)
+    lines = tree.run(workers or available_cpus(), timeout, resume, progress or (lambda _: None))
+    compared = _compared(job, lines, fidelity)
+    lowest = min(((ssim, path) for _, ssim, path in compared), default=None)
+    rejects = [line["reason"] for line in lines if "reason" in line]
+    kept = [line["kept"] for line in lines if line.get("kept")]
+    return RequantizeReport(
+        out=str(out),
+        quality=quality,
+        size=asked,
+        inputs=len(lines),
+        requantized=len(lines) - len(rejects) - len(kept),
+        kept=len(kept),
+        rejected=len(rejects),
+        ignored=ignored,
+        bytes_before=sum(line["bytes"] for line in lines if "to" in line),
+        bytes_after=sum(line["bytes_after"] for line in lines if "to" in line),
+        compared=len(compared),
+        psnr=mean_psnr([psnr for psnr, _, _ in compared]) if compared else None,
+        ssim=sum(ssim for _, ssim, _ in compared) / len(compared) if compared else None,
+        lowest_ssim=lowest,
+        seconds=time.monotonic() - started,
+        resumed_from=tree.resumed_from,
+        too_many_rejects=len(rejects) > allowed_rejects(str(max_rejects), len(lines)),
+        reasons=dict(Counter(rejects).most_common()),
+        kept_reasons=dict(Counter(kept).most_common()),
+    )
+
+
+@dataclass(frozen=True)
+class TreeJob:
+    """What all images of a tree have in common; size is as `Recoder` takes it."""
+
+    images: str
+    dest: str
+    quality: int
+    size: tuple[int | None, int] | None
+    max_pixels: int
+
+    def recoder(self) -> Recoder:
+        """Make what requantizes one image after the other."""
+        return Recoder(self.quality, size=self.size, max_pixels=self.max_pixels)
+
+    def worker(self, in_flight: Any) -> TreeWorker:
+        """Make what does this job in a process of its own."""
+        return TreeWorker(self, in_flight)
+
+
+class TreeWorker:
+    """Requantizes images into DEST. A file there is whole or not there: it is synced, then renamed."""
+
+    def __init__(self, job: TreeJob, in_flight: Any) -> None:
+        self._job, self._recoder, self._in_flight = job, job.recoder(), in_flight
+
+    def decode(self, task: Task) -> Result:
+        """Do a block of images; their lines are the result's samples, in the block's order."""
+        done: dict[int, dict[str, Any]] = {}
+        result = Result(task.block, len(task.paths))
+        for index in (*task.first, *range(task.start, task.start + len(task.paths))):
+            if index not in done:
+                self._mark(index)
+                done[index] = self._line(task.paths[index - task.start], task.refused.get(index))
+        self._mark(-1)
+        result.samples = [encode_line(done[index]) for index in sorted(done)]
+        result.rejects = [line for line in done.values() if "reason" in line]
+        result.source_bytes = sum(line.get("bytes", 0) for line in done.values())
+        return result
+
+    def write(self, block: int, first_row: int) -> None:
+        """Do nothing: a tree has no rows, its files are written."""
+
+    def _mark(self, index: int) -> None:
+        """Leave word of the image in flight where the parent can read it even after a crash."""
+        self._in_flight[1] += 1
+        self._in_flight[0] = index
+
+    def _line(self, path: str, refusal: str | None) -> dict[str, Any]:
+        """Requantize one image, or keep it, or say why it is neither."""
+        try:
+            if refusal is not None:
+                raise DecodeError(refusal)
+            data, (_, mtime) = Source(os.path.join(self._job.images, path)).read()
+            recoded = self._recoder.recode(data)
+        except DecodeError as e:
+            self._remove(path, "")
+            return {"path": path, "reason": str(e)}
+        to = path if recoded.kept else jpg_name(path)
+        _write(Path(self._job.dest, to), recoded.data)
+        self._remove(path, to)
+        line = {"path": path, "to": to, "bytes": len(data), "bytes_after": len(recoded.data), "mtime_ns": mtime}
+        return line | {"kept": recoded.kept} if recoded.kept else line
+
+    def _remove(self, path: str, to: str) -> None:
+        """Take away what an earlier run made of a source that has changed since."""
+        for name in {path, jpg_name(path)} - {to}:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._job.dest, name))
+
+
+class _Tree:
+    """A tree being written: what is done, what is to do, and the record of it."""
+
+    def __init__(
+        self, job: TreeJob, paths: list[str], refused: dict[int, str], out: Path, head: dict[str, Any]
+    ) -> None:
+        self._job, self._paths, self._refused, self._out, self._head = job, paths, refused, out, head
+        self.resumed_from = 0
+
+    def run(self, workers: int, timeout: float, resume: bool, tell: Callable[[Progress], None]) -> list[dict[str, Any]]:
+        """Do what is not done yet; returns a line for each input, in order."""
+        self._check_out(resume)
+        try:
+            (self._out / FOLDER).mkdir(parents=True, exist_ok=True)
+            lock = Lock(self._out)
+        except OSError as e:
+            raise PackError(f"{self._out} cannot be made or held: {e.strerror}.") from None
+        try:
+            lines = self._done_before() if resume else {}
+            self.resumed_from = len(lines)
+            with open(self._out / _UNFINISHED, "w", encoding="ascii") as record:
+                record.write(encode_line(self._head))
+                record.writelines(map(encode_line, lines.values()))
+                for result in self._results(lines, workers, timeout, lock, tell):
+                    record.writelines(result.samples)
+                    record.flush()
+                    lines |= {line["path"]: line for line in map(json.loads, result.samples)}
+            ordered = [lines[path] for path in self._paths]
+            write_atomically(self._out / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
+            # last, and under the lock: another run may begin here as soon as it is gone
+            shutil.rmtree(self._out / FOLDER)
+        except OSError as e:
+            raise PackError(
+                f"{e.filename or self._out} cannot be written: {e.strerror}. Go on with --resume."
+            ) from None
+        except EngineError as e:
+            raise PackError(f"requantizing stopped: {e}") from None
+        finally:
+            lock.close()
+        return ordered
+
+    def _results(
+        self,
+        lines: dict[str, Any],
+        workers: int,
+        timeout: float,
+        lock: Lock,
+        tell: Callable[[Progress], None],
+    ) -> Iterator[Result]:
+        todo = [index for index, path in enumerate(self._paths) if path not in lines]
+        if not todo:
+            return
+        workers = max(1, min(workers, -(-len(todo) // _BLOCK_INPUTS)))
+        engine = LocalEngine(self._job, workers=workers, timeout=timeout, inherited=[lock])
+        done, rejected, source_bytes = self.resumed_from, 0, 0
+        try:
+            for result in engine.run(self._tasks(todo), 0, ready=lambda: None):
+                done, rejected = done + result.inputs, rejected + len(result.rejects)
+                source_bytes += result.source_bytes
+                yield result
+                tell(Progress("pack", done, len(self._paths), rejected, source_bytes))
+        finally:
+            engine.close()
+
+    def _tasks(self, todo: list[int]) -> Iterator[Task]:
+        """Cut what is to do into blocks; their inputs are numbered by what is to do, not by the tree."""
+        for start in range(0, len(todo), _BLOCK_INPUTS):
+            part = todo[start : start + _BLOCK_INPUTS]
+            refused = {start + i: self._refused[index] for i, index in enumerate(part) if index in self._refused}
+            yield Task(start // _BLOCK_INPUTS, start, [self._paths[index] for index in part], [], [], refused)
+
+    def _check_out(self, resume: bool) -> None:
+        """Refuse a DEST that is in the way; says how to go on."""
+        is_begun = any((self._out / name).is_file() for name in (RECORD, _UNFINISHED))
+        if not is_begun and self._out.exists() and any(self._out.iterdir()):
+            raise PackError(f"{self._out} is not empty and was not made by pack requantize. Choose another DEST.")
+        if is_begun and not resume:
+            raise PackError(
+                f"{self._out} holds an earlier run. Go on with --resume, which does what is new or changed,"
+                " or choose another DEST."
+            )
+        if resume and not is_begun:
+            raise PackError(f"{self._out} holds no earlier run, so there is nothing to resume. Leave --resume out.")
+
+    def _done_before(self) -> dict[str, Any]:
+        """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
+        lines: dict[str, Any] = {}
+        for name in (RECORD, _UNFINISHED):
+            written = _whole_lines(self._out / name)
+            head = written[0] if written else self._head
+            if head != self._head:
+                what = next(key for key in self._head if head.get(key) != self._head[key])
+                raise PackError(
+                    f"{self._out} was begun with another {what} ({head.get(what)}, now {self._head[what]})."
+                    " Resume with the same, or choose another DEST."
+                )
+            lines |= {line["path"]: line for line in written[1:]}
+        wanted = set(self._paths)
+        return {path: line for path, line in lines.items() if path in wanted and self._is_unchanged(line)}
+
+    def _is_unchanged(self, line: dict[str, Any]) -> bool:
+        if "to" not in line:
+            return False
+        source = Source(os.path.join(self._job.images, line["path"])).state()
+        result = Source(os.path.join(self._job.dest, line["to"])).state()
+        return source == (line["bytes"], line["mtime_ns"]) and result[0] == line["bytes_after"]
+
+
+def jpg_name(path: str) -> str:
+    """Name what a requantized image is written to.
+
+    Example:
+        >>> jpg_name("n01/hen.JPEG")
+        'n01/hen.jpg'
+    """
+    return f"{os.path.splitext(path)[0]}.jpg"
+
+
+def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
+    """Parse "480x640" to (480, 640), and "224" to (None, 224): of the short side."""
+    if size is None:
+        return None
+    height, width = parse_size(str(size))
+    if min(height, width) < 1 or max(height, width) > 65_500:  # libjpeg's limit
+        raise OptionsError(f"--size is {size}, expected 1 to 65500 pixels a side.")
+    return (height, width) if "x" in str(size).lower() else (None, width)
+
+
+def _check_places(images: Path, out: Path) -> None:
+    """Refuse trees that lie in one another: the next look at IMAGES would find its own results."""
+    source, target = Path(os.path.realpath(images)), Path(os.path.realpath(out))
+    if source == target or source in target.parents:
+        raise OptionsError(f"DEST {out} lies in IMAGES {images}. Choose a folder outside it.")
+    if target in source.parents:
+        raise OptionsError(f"IMAGES {images} lies in DEST {out}. Choose another DEST.")
+    if os.path.lexists(out) and not out.is_dir():
+        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+
+
+def _listed(images: Path) -> tuple[list[str], dict[int, str], int]:
+    """List a folder as a pack does: paths below it, refusals by position, and the number of other files."""
+    if images.is_file():
+        raise OptionsError(f"{images} is a file. Expected a folder of images.")
+    paths: list[str] = []
+    refused: dict[int, str] = {}
+    ignored = 0
+    for split, inputs in scan(images).items():
+        refused |= {len(paths) + index: reason for index, reason in inputs.refused.items()}
+        paths += [f"{split}/{path}" if split else path for path in inputs.paths]
+        ignored += inputs.ignored
+    return paths, refused, ignored
+
+
+def _check_names(paths: list[str]) -> None:
+    """Refuse two images that would get one name; names both."""
+    known: dict[str, str] = {}
+    for path in paths:
+        other = known.setdefault(jpg_name(path), path)
+        if other is not path:
+            raise OptionsError(f"{other} and {path} would both become {jpg_name(path)}. Rename one of them.")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file beside its place, then rename it: at its name it is whole, also after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with open(part, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a record up to its first torn line; nothing where there is none."""
+    lines: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in read_json_lines(path):
+            lines.append(line)
+    return lines
+
+
+def _compared(job: TreeJob, lines: list[dict[str, Any]], count: int) -> list[tuple[float, float, str]]:
+    """Compare some requantized images with their sources: PSNR, SSIM, path."""
+    done = [line for line in lines if "to" in line and "kept" not in line]
+    count = min(count, len(done))
+    recoder, found = job.recoder(), []
+    for line in (done[(2 * i + 1) * len(done) // (2 * count)] for i in range(count)):
+        before, after = Path(job.images, line["path"]), Path(job.dest, line["to"])
+        with contextlib.suppress(OSError, NotRequantized, DecodeError):  # changed or gone since
+            found.append((*recoder.compare(before.read_bytes(), after.read_bytes()), line["path"]))
+    return found

@@ -1,0 +1,278 @@
+"""A requantized tree and a requantized store: the same pixels, sources untouched, resumable, refusals before writing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
+from PIL import Image
+
+from packer import OptionsError, PackError, pack
+from packer.cli import run
+from packer.requantize import requantize
+from packer.verify import verify
+from reader import MemmapDataset
+from reader.manifest import read_json_lines
+
+PACK = [sys.executable, "-m", "packer"]
+
+
+@pytest.fixture(autouse=True)
+def _needs_ffmpeg() -> None:
+    ffmpeg_or_skip()
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Class folders of JPEGs of all kinds: turned by EXIF, gray, CMYK, named .JPEG, and a PNG, a broken one, a text."""
+    root = make_tree(tmp_path / "mixed", each=3, size=(120, 90))
+    for orientation in range(2, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        photo(90, 60, orientation).save(root / f"class0/turned{orientation}.JPEG", quality=90, exif=exif)
+    photo(70, 90, 20).convert("L").save(root / "class1/gray.jpeg", quality=90)
+    photo(70, 90, 21).convert("CMYK").save(root / "class1/print.jpg", quality=90)
+    photo(70, 90, 22).save(root / "class2/drawn.png")
+    whole = (root / "class2/000.jpg").read_bytes()
+    (root / "class2/cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (root / "class2/notes.txt").write_text("not an image")
+    return root
+
+
+def test_both_ways_give_the_same_pixels(mixed: Path, tmp_path: Path) -> None:
+    # rows so small that DCT scaling would be used
+    tree = requantize(mixed, tmp_path / "tree", quality=6)
+    two = pack(tmp_path / "tree", tmp_path / "two", size=20, exact=True)
+    one = pack(mixed, tmp_path / "one", size=20, requantize=6)
+    first, second = MemmapDataset(tmp_path / "one"), MemmapDataset(tmp_path / "two")
+    assert (tree.requantized, tree.kept, tree.rejected, tree.ignored) == (17, 2, 1, 1)
+    assert (one.rows, one.rejected, two.rows, two.rejected) == (19, 1, 19, 0)
+    stems = [[os.path.splitext(path)[0] for path, _ in store.samples] for store in (first, second)]
+    assert stems[0] == stems[1]
+    assert np.array_equal(first.numpy(), second.numpy())
+    assert first.targets == second.targets
+    plain = pack(mixed, tmp_path / "plain", size=20, exact=True)
+    assert plain.rows == 19
+    assert not np.array_equal(first.numpy(), MemmapDataset(tmp_path / "plain").numpy())
+
+
+def test_the_store_says_what_was_requantized_and_by_what(mixed: Path, tmp_path: Path) -> None:
+    pack(mixed, tmp_path / "out", size=48, requantize=6)
+    store = MemmapDataset(tmp_path / "out")
+    samples = {line["path"]: line for line in read_json_lines(tmp_path / "out/samples.jsonl")}
+    assert {path: line["kept"] for path, line in samples.items() if not line["requantized"]} == {
+        "class1/print.jpg": "FFmpeg decodes it as gbrap",
+        "class2/drawn.png": "it is no JPEG",
+    }
+    assert samples["class0/turned6.JPEG"]["exif_orientation"] == 6
+    assert samples["class0/turned6.JPEG"]["bytes"] == (mixed / "class0/turned6.JPEG").stat().st_size
+    assert (store.manifest.options["requantize"], store.manifest.options["exact"]) == (6, True)
+    assert set(store.manifest.decoders["ffmpeg"]) == {"av", "ffmpeg", "machine"}
+    assert verify(tmp_path / "out", redecode=30, images=mixed).problems == []
+
+
+def test_a_store_without_it_says_nothing_of_it(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    manifest = MemmapDataset(tmp_path / "out").manifest
+    assert "requantize" not in manifest.options
+    assert "ffmpeg" not in manifest.decoders
+    assert not any("requantized" in line for line in read_json_lines(tmp_path / "out/samples.jsonl"))
+
+
+def test_the_number_of_workers_changes_no_byte(mixed: Path, tmp_path: Path) -> None:
+    for workers in (1, 3):
+        pack(mixed, tmp_path / f"out{workers}", size=48, requantize=3, workers=workers)
+        requantize(mixed, tmp_path / f"tree{workers}", quality=3, workers=workers)
+    assert store_bytes(tmp_path / "out1") == store_bytes(tmp_path / "out3")
+    assert store_bytes(tmp_path / "tree1") == store_bytes(tmp_path / "tree3")
+
+
+def test_resuming_a_pack_with_another_quality_is_refused(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32, requantize=3)
+    with pytest.raises(PackError, match=r"other options \(requantize: 3, now 4\)"):
+        pack(images, tmp_path / "out", size=32, requantize=4, resume=True)
+    # a pack without it is another pack too, in both directions
+    with pytest.raises(PackError, match="other options"):
+        pack(images, tmp_path / "out", size=32, exact=True, resume=True)
+
+
+def test_names_and_folders_stay_and_sources_are_untouched(mixed: Path, tmp_path: Path) -> None:
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in mixed.rglob("*") if path.is_file()}
+    report = requantize(mixed, tmp_path / "tree", quality=8)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
+    names = {str(p.relative_to(tmp_path / "tree")) for p in (tmp_path / "tree").rglob("*") if p.is_file()}
+    jpegs = {p.relative_to(mixed).with_suffix(".jpg") for p in before if p.suffix in (".jpg", ".jpeg", ".JPEG")}
+    expected = {str(p) for p in jpegs} - {"class2/cut.jpg"} | {"class2/drawn.png", "requantized.jsonl"}
+    assert names == expected
+    assert (tmp_path / "tree/class2/drawn.png").read_bytes() == (mixed / "class2/drawn.png").read_bytes()
+    lines = {line["path"]: line for line in list(read_json_lines(tmp_path / "tree/requantized.jsonl"))[1:]}
+    sizes = [(line["bytes"], line["bytes_after"]) for line in lines.values() if "to" in line]
+    assert (report.bytes_before, report.bytes_after) == (sum(a for a, _ in sizes), sum(b for _, b in sizes))
+    assert report.bytes_after < report.bytes_before
+    assert report.reasons == {lines["class2/cut.jpg"]["reason"]: 1}
+
+
+def test_orientation_is_all_the_exif_that_stays(mixed: Path, tmp_path: Path) -> None:
+    requantize(mixed, tmp_path / "tree", quality=8)
+    for orientation in range(2, 9):
+        with Image.open(tmp_path / f"tree/class0/turned{orientation}.jpg") as image:
+            assert dict(image.getexif()) == {0x0112: orientation}
+            assert image.size == (90, 60)
+    with Image.open(tmp_path / "tree/class0/000.jpg") as image:
+        assert dict(image.getexif()) == {}
+
+
+def test_splits_keep_their_folders(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, classes=2, each=2)
+    assert requantize(tmp_path / "images", tmp_path / "tree", quality=3).requantized == 8
+    assert (tmp_path / "tree/val/class1/001.jpg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [("30", (30, 45)), ("100", (60, 90)), ("20x50", (50, 20))], ids=["short", "larger", "HxW"]
+)
+def test_size_is_of_the_upright_picture_and_never_enlarges_by_one_number(
+    size: str, expected: tuple[int, int], mixed: Path, tmp_path: Path
+) -> None:
+    requantize(mixed, tmp_path / "tree", quality=3, size=size)
+    with Image.open(tmp_path / "tree/class0/turned6.jpg") as image:
+        assert image.size == expected[::-1]
+    with Image.open(tmp_path / "tree/class0/turned3.jpg") as image:
+        assert image.size == (expected if size == "20x50" else expected[::-1])
+
+
+def test_fidelity_is_told_and_falls_with_the_quality(images: Path, tmp_path: Path) -> None:
+    fine, coarse = (requantize(images, tmp_path / f"q{q}", quality=q, fidelity=8) for q in (2, 25))
+    assert fine.compared == coarse.compared == 8
+    assert fine.psnr is not None
+    assert coarse.psnr is not None
+    assert fine.psnr > coarse.psnr
+    assert (fine.ssim or 0) > (coarse.ssim or 1)
+    assert coarse.lowest_ssim is not None
+    assert coarse.lowest_ssim[0] <= (coarse.ssim or 0)
+    none = requantize(images, tmp_path / "none", quality=3, fidelity=0)
+    assert (none.compared, none.psnr, none.ssim, none.lowest_ssim) == (0, None, None, None)
+
+
+def test_two_images_of_one_name_are_named_before_anything_is_written(images: Path, tmp_path: Path) -> None:
+    photo(30, 30, 1).save(images / "class1/003.png")
+    with pytest.raises(OptionsError, match=r"class1/003.jpg and class1/003.png would both become class1/003.jpg"):
+        requantize(images, tmp_path / "tree", quality=3)
+    assert not (tmp_path / "tree").exists()
+
+
+@pytest.mark.parametrize(("images", "dest"), [("a", "a/b"), ("a/b", "a"), ("a", "a"), ("link", "a/b")])
+def test_trees_in_one_another_are_refused(images: str, dest: str, tmp_path: Path) -> None:
+    make_tree(tmp_path / "a/b", each=1)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    before = store_bytes(tmp_path / "a")
+    with pytest.raises(OptionsError, match="lies in"):
+        requantize(tmp_path / images, tmp_path / dest, quality=3)
+    assert store_bytes(tmp_path / "a") == before
+
+
+def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/mine.txt").touch()
+    for resume in (False, True):
+        with pytest.raises(PackError, match="is not empty and was not made by pack requantize"):
+            requantize(images, tmp_path / "tree", quality=3, resume=resume)
+    assert [path.name for path in (tmp_path / "tree").iterdir()] == ["mine.txt"]
+
+
+def test_a_killed_run_is_gone_on_with_to_the_same_bytes(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=60)
+    command = [*PACK, "requantize", str(images), str(tmp_path / "tree"), "-q", "4", "--workers", "1"]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    record = tmp_path / "tree/.packing/requantized.jsonl"
+    # in its middle: a block is in the record, and the next ones are not
+    while not (record.exists() and record.stat().st_size > 300) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "tree/requantized.jsonl").exists()
+    with pytest.raises(PackError, match="holds an earlier run. Go on with --resume"):
+        requantize(images, tmp_path / "tree", quality=4)
+    report = requantize(images, tmp_path / "tree", quality=4, resume=True)
+    assert 0 < report.resumed_from < 180
+    requantize(images, tmp_path / "whole", quality=4)
+    assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
+
+
+def test_resume_does_what_is_new_or_changed_and_takes_away_what_no_longer_holds(mixed: Path, tmp_path: Path) -> None:
+    requantize(mixed, tmp_path / "tree", quality=4)
+    shutil.copy(mixed / "class0/000.jpg", mixed / "class0/new.jpg")
+    (mixed / "class0/001.jpg").write_text("broken now")
+    photo(50, 40, 9).save(mixed / "class1/print.jpg")  # was kept as .jpg, CMYK
+    shutil.copy(mixed / "class2/drawn.png", mixed / "class2/002.jpg")  # a PNG by its content now
+    (tmp_path / "tree/class2/001.jpg").unlink()
+    report = requantize(mixed, tmp_path / "tree", quality=4, resume=True)
+    # 20 before: but 4 that changed or are gone, and the broken one
+    assert (report.inputs, report.resumed_from, report.rejected, report.kept) == (21, 15, 2, 2)
+    requantize(mixed, tmp_path / "anew", quality=4)
+    assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "anew")
+
+
+@pytest.mark.parametrize(("other", "what"), [({"quality": 5}, "quality"), ({"size": 20}, "size")])
+def test_resuming_a_tree_with_other_options_is_refused(
+    other: dict[str, int], what: str, images: Path, tmp_path: Path
+) -> None:
+    requantize(images, tmp_path / "tree", quality=4)
+    with pytest.raises(PackError, match=f"was begun with another {what}"):
+        requantize(images, tmp_path / "tree", **{"quality": 4, **other}, resume=True)
+
+
+def test_the_command(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["requantize", str(mixed), str(tmp_path / "tree"), "-q", "3", "--max-rejects", "1"]) == 0
+    out = capsys.readouterr().out
+    assert f"{tmp_path / 'tree'}: 17 of 20 images requantized in " in out
+    assert "kept as they are 2 (see requantized.jsonl):" in out
+    assert "fidelity  PSNR " in out
+    assert run(["requantize", str(mixed), str(tmp_path / "more"), "-q", "3", "--json"]) == 3
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["kept_reasons"] == {"FFmpeg decodes it as gbrap": 1, "it is no JPEG": 1}
+    assert captured.err == "pack: 1 of 20 inputs were rejected, more than --max-rejects 1%.\n"
+
+
+@pytest.mark.parametrize("quality", ["1", "32", "0"])
+def test_a_quality_that_ffmpeg_does_not_know_is_refused(
+    quality: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", quality]) == 2
+    assert f"-q is {quality}, expected 2 (best) to 31 (smallest)" in capsys.readouterr().err
+    assert run([str(images), str(tmp_path / "out"), "--size", "32", "--requantize", quality]) == 2
+    assert f"--requantize is {quality}, expected" in capsys.readouterr().err
+
+
+def test_without_ffmpeg_nothing_is_begun(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    monkeypatch.setenv("PATH", "")
+    assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", "3"]) == 1
+    assert run([str(images), str(tmp_path / "out"), "--size", "32", "--requantize", "3"]) == 1
+    assert capsys.readouterr().err.count("pip install 'pixpack[ffmpeg]'") == 2
+    assert not (tmp_path / "tree").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_program_alone_gives_the_same_store(mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ffmpeg_or_skip("PyAV")
+    ffmpeg_or_skip("program")
+    pack(mixed, tmp_path / "here", size=48, requantize=6)
+    monkeypatch.setitem(sys.modules, "av", None)
+    pack(mixed, tmp_path / "program", size=48, requantize=6)
+    one, other = MemmapDataset(tmp_path / "here"), MemmapDataset(tmp_path / "program")
+    assert np.array_equal(one.numpy(), other.numpy())
+    assert one.manifest.decoders["ffmpeg"] != other.manifest.decoders["ffmpeg"]
