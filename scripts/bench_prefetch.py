@@ -113,17 +113,7 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
             found[kind, factor].append((*turn(way, work), alone))
     gc.enable()
     way.close()
-    consumers = [
-        {
-            "consumer": kind,
-            "asked_ms": round(1e3 * factor * read, 2),
-            "consumer_ms": spread([1e3 * needed for _, needed, _ in turns], 3),
-            "read_ms": spread([1e3 * alone for *_, alone in turns], 3),
-            "step_ms": spread([1e3 * step for step, *_ in turns], 3),
-            "step/limit": spread([step / max(needed, alone) for step, needed, alone in turns], 4),
-        }
-        for (kind, factor), turns in found.items()
-    ]
+    consumers = [summary(kind, factor * read, turns) for (kind, factor), turns in found.items()]
     sleeping = max(one["step/limit"]["median"] for one in consumers if one["consumer"] == "sleep")
     return {
         "benchmark": "bench_prefetch",
@@ -137,6 +127,18 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
         "consumers": consumers,
         "worst_sleeping": sleeping,
         "holds": sleeping <= ALLOWED,
+    }
+
+
+def summary(kind: str, asked: float, turns: list[tuple[float, float, float]]) -> dict[str, Any]:
+    """Describe the turns of one consumer: seconds of (a step, the consumer in it, a step without consumer)."""
+    return {
+        "consumer": kind,
+        "asked_ms": round(1e3 * asked, 2),
+        "consumer_ms": spread([1e3 * needed for _, needed, _ in turns], 3),
+        "read_ms": spread([1e3 * alone for *_, alone in turns], 3),
+        "step_ms": spread([1e3 * step for step, *_ in turns], 3),
+        "step/limit": spread([step / max(needed, alone) for step, needed, alone in turns], 4),
     }
 
 

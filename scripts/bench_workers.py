@@ -53,10 +53,11 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000_000])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--starts", nargs="+", choices=("fork", "spawn"), default=["fork", "spawn"])
     options = parser.parse_args()
     found, lines = [], [["rows", "start", "first batch, s", "own MB beyond empty", "USS MB beyond empty", "pickled"]]
     with tempfile.TemporaryDirectory(prefix="pixpack-workers-") as folder:
-        for start in ("fork", "spawn"):
+        for start in options.starts:
             empty = median([run(Empty(10**6), start, options.workers) for _ in range(options.repeats)])
             lines.append(["empty dataset", start, f"{empty['first_batch_seconds']:.2f}", "", "", ""])
             for rows in options.rows:

@@ -223,3 +223,39 @@ def test_the_timed_turn_of_the_loader_ends_with_as_full_a_queue_as_it_began(
         way.end()
         assert len(way._gathered._rows) - way._taken == before == way.prefetch
     way.close()
+
+
+@pytest.mark.slow
+def test_bench_prefetch_times_every_consumer(wide_store: Path) -> None:
+    report = last_line(run("bench_prefetch.py", "--store", wide_store, "--batch-size", 8, "--rounds", 1))
+    cases = [(one["consumer"], one["asked_ms"]) for one in report["consumers"]]
+    assert len(set(cases)) == 28
+    for one in report["consumers"]:
+        assert one["step_ms"]["median"] > 0
+        assert one["step/limit"]["median"] > 0.1
+    assert report["worst_sleeping"] == max(
+        one["step/limit"]["median"] for one in report["consumers"] if one["consumer"] == "sleep"
+    )
+
+
+@pytest.mark.slow
+def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
+    words = ("--workers", 1, "--repeats", 1, "--rows", 500, 600, "--starts", "fork")
+    report = last_line(run("bench_workers.py", *words))
+    assert [(one["rows"], one["start"]) for one in report["stores"]] == [(500, "fork"), (600, "fork")]
+    assert report["holds"]
+    assert all(one["private_mb"] > 0 and one["pickle_bytes"] < 1000 for one in report["stores"])
+
+
+@pytest.mark.slow
+def test_leak_test_finds_nothing_in_a_short_run_and_counts_what_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = last_line(run("leak_test.py", "--epochs", 10, "--iterators", 30, "--residency", "cache", "disk"))
+    assert [run["residency"] for run in report["runs"]] == ["cache"] * 2 + ["disk"] * 2
+    assert all(run["buffers_there"] <= 4 for run in report["runs"])
+    counted = load("leak_test", monkeypatch).Counted()
+    pool = load("leak_test", monkeypatch).BufferPool(10, keep=1)
+    pool._allocate = counted.allocate_for(pool)
+    leases = [pool.lease() for _ in range(3)]
+    assert counted.there() == 3
+    del leases
+    assert counted.there() == 1

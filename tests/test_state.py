@@ -70,18 +70,13 @@ class Whole(IterableDataset[Any]):
 
     def __init__(self, loader: MemmapLoader) -> None:
         self.loader = loader
+        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
 
     def __iter__(self) -> Any:
         return iter(self.loader)
 
     def __len__(self) -> int:
         return len(self.loader)
-
-    def state_dict(self) -> dict[str, int]:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.loader.load_state_dict(state)
 
 
 def stateful(data: Any, **options: Any) -> Any:
