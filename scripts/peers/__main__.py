@@ -1,0 +1,141 @@
+"""Read one store by other libraries and by ours, in turns: who is how much faster?
+
+    python scripts/peers                  every peer that installs, into ./peers-results
+    python scripts/peers --only ffcv      one of them
+    python scripts/peers --redraw         table and picture again from the figures in --out
+
+A peer is a module with_NAME.py beside this one, installed in a virtual environment of its own under --work, which is kept for
+the next run; FFCV needs system packages, too, which apt-get brings where it may (PIXPACK_APT=no forbids it). The rows of one
+store of photographs are written into the peer's format, the number of the row as its label. Then two processes read, one the
+peer, one MemmapLoader, and one sleeps while the other has its turn: an epoch of batches of --batch-size, as shuffled as the
+peer can, from a warm page cache, with --threads threads, into torch uint8 CPU tensors, the last short batch left out. Each
+also copies consecutive slices of the store into a ring of buffers: the limit. --rounds times; ratios are taken within a round.
+
+Two figures of each epoch: steady, after its first 6 batches; and all of it, from iter() to the last batch. Before, an epoch of
+each is checked: no row comes twice, and every eighth batch equals the store's rows bit for bit. A peer that does not install is
+reported with the reason. Each becomes NAME.json; README.md and peers.png are of all that lie in the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parent / "claims")]
+
+try:
+    import _show
+except ModuleNotFoundError as e:
+    sys.exit(f"scripts/peers needs {e.name}: pip install 'pixpack[bench]'")
+from _bench import BenchError, machine, publish  # noqa: E402
+from _environment import NotInstalled, python_with  # noqa: E402
+from _reader import Job, load  # noqa: E402
+from _turns import OURS, ReadFailed, compare, packed  # noqa: E402
+from bench_read import cached_store, whole  # noqa: E402
+
+import packer  # noqa: E402
+from packer.journal import LockedError  # noqa: E402
+from packer.scan import ScanError  # noqa: E402
+from reader import StoreError  # noqa: E402
+from reader.manifest import PIXELS, read_manifest  # noqa: E402
+
+NAMES = sorted(path.stem.removeprefix("with_") for path in _HERE.glob("with_*.py") if path.stem != f"with_{OURS}")
+LIBRARIES = ("torch", "numpy")
+
+
+def main() -> int:
+    options = parse()
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    failed = []
+    try:
+        store = None if options.redraw else given_store(options)
+    except (BenchError, LockedError, ScanError, StoreError, packer.PackError) as e:
+        print(f"peers: {e}", file=sys.stderr)
+        return 1
+    for name in options.only or NAMES if store else []:
+        report = measure(name, store, options)
+        (options.out / f"{name}.json").write_text(json.dumps(report) + "\n", encoding="ascii")
+        failed += [name] if "failed" in report else []
+    found = {name: json.loads(path.read_text()) for name in NAMES if (path := options.out / f"{name}.json").exists()}
+    print(_show.table(found))
+    _show.save(found, options.out)
+    publish({"benchmark": "peers", "peers": found}, None)
+    return 1 if failed else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/peers", description=(__doc__ or "").partition("\n")[0])
+    work = Path(tempfile.gettempdir()) / "pixpack-peers"
+    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--rounds", type=int, default=20, help="timed turns of each (default: 20)")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of the store to make (default: 20000)")
+    parser.add_argument("--size", type=int, default=224, help="side of a row of the store to make (default: 224)")
+    parser.add_argument("--batch-size", type=int, default=256, help="rows a batch (default: 256)")
+    parser.add_argument("--threads", type=int, default=2, help="threads or workers of each (default: 2)")
+    parser.add_argument("--store", type=Path, metavar="OUT", help="read this store instead of making one")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what lies in --out again")
+    parser.add_argument("--out", type=Path, default=Path("peers-results"), help="default: ./peers-results")
+    parser.add_argument("--work", type=Path, default=work, help=f"environments and stores stay there (default: {work})")
+    options = parser.parse_args()
+    for name in ("rounds", "rows", "size", "batch_size", "threads"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected 1 or more.")
+    return options
+
+
+def given_store(options: argparse.Namespace) -> Path:
+    """Return a whole store with enough batches, in the page cache."""
+    out = whole(options.store) if options.store else cached_store(options.work, options.rows, options.size)
+    batches = read_manifest(out).rows // options.batch_size
+    if batches < _show.LEAST_BATCHES:
+        raise BenchError(
+            f"{out} has {batches} batches of {options.batch_size}, expected {_show.LEAST_BATCHES} or more, of which 6 begin"
+            " an epoch. Use a smaller --batch-size."
+        )
+    return out
+
+
+def measure(name: str, store: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Install a peer, pack for it and time it; or say why that could not be."""
+    print(f"peers: {name}", file=sys.stderr, flush=True)
+    peer, folder, manifest = load(str(_HERE / f"with_{name}.py")), options.work / name, read_manifest(store)
+    report = {"peer": peer.TITLE, "machine": machine(store), "orders": peer.WAYS}
+    try:
+        python = python_with([f"torch=={version('torch').partition('+')[0]}", *peer.REQUIREMENTS], peer.SYSTEM, folder)
+        dest = folder / f"packed-{manifest.digest.removeprefix('sha256:')[:12]}"
+        job = Job(
+            module=str(peer.__file__),
+            store=str(store),
+            pixels=str(store / PIXELS),
+            shape=(manifest.rows, manifest.height, manifest.width, manifest.channels),
+            packed=str(dest),
+            batch_size=options.batch_size,
+            threads=options.threads,
+            libraries=(*LIBRARIES, *libraries(peer)),
+        )
+        packed(job, python, dest, folder / "pack.log")
+        found = compare(job, list(peer.WAYS), python, folder / "read.log", options.rounds)
+    except NotInstalled as e:
+        return report | {"not_installed": str(e)}
+    except ReadFailed as e:
+        return report | {"failed": str(e)}
+    shape = {"rows": job.shape[0], "row_shape": job.shape[1:], "batch_size": job.batch_size, "threads": job.threads}
+    return report | shape | found | {"load_average_after": [round(value, 2) for value in os.getloadavg()]}
+
+
+def libraries(peer: ModuleType) -> list[str]:
+    """Name the distributions that a peer requires: "ffcv==1.0.2" -> "ffcv"."""
+    return [requirement.partition("==")[0] for requirement in peer.REQUIREMENTS]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

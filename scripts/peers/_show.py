@@ -1,0 +1,102 @@
+"""How the figures of all peers are shown: a table, a page, a picture. Measures nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import _bench
+import _plot
+from _turns import LEAD, OUR_LIMIT, OURS, PEER_LIMIT
+
+# two of them timed
+LEAST_BATCHES = LEAD + 2
+HEAD = ["", "shuffle", "images/s", "of the copy limit", "pixpack / it", "p10..p90", "whole epochs", "p10..p90"]
+
+
+def table(found: dict[str, Any]) -> str:
+    """Draw the table for a terminal; peers without figures follow it with their reasons."""
+    reasons = [f"{report['peer']}: {reason(report)}" for report in found.values() if reason(report)]
+    return "\n".join([_bench.table([HEAD, *lines(found)]), *reasons])
+
+
+def lines(found: dict[str, Any]) -> list[list[str]]:
+    """Return a line for ours beside each peer, and one for each way of the peer."""
+    return [line for report in found.values() if not reason(report) for line in lines_of(report)]
+
+
+def lines_of(report: dict[str, Any]) -> list[list[str]]:
+    steady, epoch = report["steady"], report["epoch"]
+    limit = f"{steady['ratio'][f'{OURS}/{OUR_LIMIT}']['median']:.2f}"
+    result = [[f"pixpack, in turns with {report['peer']}", "full", rate(steady, OURS), limit, "", "", "", ""]]
+    for way, order in report["orders"].items():
+        limit = f"{steady['ratio'][f'{way}/{PEER_LIMIT}']['median']:.2f}"
+        against = [cell for kind in (steady, epoch) for cell in _bench.ratio_cells(kind["ratio"][f"{OURS}/{way}"])]
+        result.append([f"{report['peer']} {way}", order, rate(steady, way), limit, *against])
+    return result
+
+
+def rate(kind: dict[str, Any], name: str) -> str:
+    return f"{kind['images_per_second'][name]['median']:,.0f}"
+
+
+def reason(report: dict[str, Any]) -> str:
+    """Say why there are no figures; empty where there are."""
+    if "not_installed" in report:
+        return f"not installed: {report['not_installed']}"
+    return f"failed: {report['failed']}" if "failed" in report else ""
+
+
+def save(found: dict[str, Any], out: Path) -> None:
+    """Write README.md, and peers.png where there is anything to draw."""
+    measured = {name: report for name, report in found.items() if not reason(report)}
+    parts = ["# Beside others", "Written by `python scripts/peers`; its first lines say what is measured."]
+    if measured:
+        draw(measured, out / "peers.png")
+        parts += [markdown(lines(measured)), "![the table as bars](peers.png)"]
+    parts += [f"- {found[name]['peer']}: {described(found[name])}" for name in found]
+    (out / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def markdown(cells: list[list[str]]) -> str:
+    rows = [HEAD, ["---", "---", *["---:"] * (len(HEAD) - 2)], *cells]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def described(report: dict[str, Any]) -> str:
+    """Name the machine, the versions and the date of one peer's figures, or why there are none."""
+    if reason(report):
+        # no path of the machine
+        return f"{re.sub(r' ?.log: [^)]*.', '', reason(report))} ({report['machine']['date'][:10]})"
+    where, versions = report["machine"], ", ".join(f"{name} {v}" for name, v in report["versions"].items())
+    load = f"load {where['load_average'][0]} before, {report['load_average_after'][0]} after"
+    return (
+        f"{report['rows']} rows of {'x'.join(map(str, report['row_shape']))}, batch {report['batch_size']},"
+        f" {report['threads']} threads, {report['rounds']} rounds; {where['cores']} cores of {where['cpu']}, {load},"
+        f" {where['date'][:10]}; pixpack {where['versions']['pixpack']} with torch {where['versions']['torch']}; {versions}"
+    )
+
+
+def draw(measured: dict[str, Any], path: Path) -> None:
+    """Draw each way as its share of the copy limit, ours as the lowest that any comparison saw."""
+    ours = min(report["steady"]["ratio"][f"{OURS}/{OUR_LIMIT}"]["median"] for report in measured.values())
+    values, texts, factors = {"pixpack, full": ours}, [f"{ours:.2f}"], {}
+    for report in measured.values():
+        for way, order in report["orders"].items():
+            name = f"{report['peer']} {way}, {order}"
+            values[name] = report["steady"]["ratio"][f"{way}/{PEER_LIMIT}"]["median"]
+            factors[name] = report["steady"]["ratio"][f"{OURS}/{way}"]["median"]
+            texts.append(f"{values[name]:.2f};  pixpack / it {factors[name]:.2f}")
+    first = next(iter(measured.values()))
+    size = f"{first['rows']:,} rows of {'x'.join(map(str, first['row_shape']))}, batch {first['batch_size']}"
+    where = first["machine"]
+    footer = (
+        f"{where['cores']} cores of {where['cpu']}, {where['date'][:10]}, load {where['load_average'][0]} when it began"
+    )
+    title = f"Shuffled from the page cache, pixpack reads {min(factors.values()):.2f} times as fast as the fastest peer"
+    claim = f"{size}, {first['threads']} threads, in turns; steady reading, after an epoch's first {LEAD} batches"
+    figure, (axes,) = _plot.new_figure(title, claim, footer)
+    _plot.bars(axes, values, texts, xlabel="share of the rate at which consecutive slices are copied, medians")
+    axes.set_xlim(0, max(values.values()) * 1.5)
+    _plot.save(figure, path)

@@ -1,0 +1,118 @@
+"""Reads a store by a peer and by ours in turns, in two processes of which one sleeps while the other reads.
+
+Starts the processes of _reader.py and takes medians of what they answer. Knows no peer; neither prints nor draws.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from _bench import ratios, spread
+from _environment import clean, last_error
+from _reader import LEAD, Job
+
+_HERE = Path(__file__).resolve().parent
+OURS = "pixpack"
+OUR_LIMIT, PEER_LIMIT = "copy limit beside pixpack", "copy limit beside the peer"
+UNTIMED_ROUNDS = 2
+# A slow peer has fewer rounds.
+MOST_SECONDS = 60
+
+Ask = Callable[..., Any]
+
+
+class ReadFailed(Exception):
+    """A process could not pack or read, or read what is not in the store; the text says which, and how it ended."""
+
+
+def compare(job: Job, ways: list[str], python: Path, log: Path, rounds: int) -> dict[str, Any]:
+    """Check an epoch of each way and time them beside ours; python is of the environment where the peer is installed.
+
+    Raises:
+        ReadFailed: a process ended with an error, or its batches are not the rows of the store.
+    """
+    ours = dataclasses.replace(job, module=str(_HERE / "with_pixpack.py"))
+    with process(Path(sys.executable), ours, log.with_name("ours.log")) as ask_ours, process(python, job, log) as ask:
+        checks = {OURS: ask_ours("check", OURS)} | {way: ask("check", way) for way in ways}
+        turns: dict[str, Callable[[], dict[str, float]]] = {OURS: lambda: ask_ours("turn", OURS)}
+        for way in ways:
+            turns[way] = lambda way=way: ask("turn", way)
+        turns |= {OUR_LIMIT: lambda: ask_ours("limit"), PEER_LIMIT: lambda: ask("limit")}
+        found = in_turns(turns, rounds)
+        return figures(found, ways) | {"checks": checks, "versions": ask("versions")}
+
+
+def in_turns(turns: dict[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Take every turn once a round, each round beginning with the next; the first rounds do not count."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in turns}
+    names, began = list(turns), time.monotonic()
+    for turn in range(rounds + UNTIMED_ROUNDS):
+        for place in range(len(names)):
+            name = names[(turn + place) % len(names)]
+            found[name].append(turns[name]())
+        if turn > UNTIMED_ROUNDS and time.monotonic() - began > MOST_SECONDS:
+            break
+    return {name: rates[UNTIMED_ROUNDS:] for name, rates in found.items()}
+
+
+def figures(found: dict[str, list[dict[str, float]]], ways: list[str]) -> dict[str, Any]:
+    """Return spreads of images/s and of the ratios taken within each round, of steady reading and of whole epochs."""
+    pairs = [(OURS, way) for way in ways] + [(OURS, OUR_LIMIT)] + [(way, PEER_LIMIT) for way in ways]
+    result: dict[str, Any] = {"rounds": len(found[OURS]), "untimed_batches": LEAD}
+    for kind in ("steady", "epoch"):
+        rates = {name: [rate[kind] for rate in taken] for name, taken in found.items()}
+        result[kind] = {
+            "images_per_second": {name: spread(taken, 1) for name, taken in rates.items()},
+            "ratio": {f"{a}/{b}": ratios(rates[a], rates[b]) for a, b in pairs},
+        }
+    return result
+
+
+def packed(job: Job, python: Path, dest: Path, log: Path) -> Path:
+    """Return a folder with the job's rows in the peer's format; written to dest unless an earlier run has done so.
+
+    Raises:
+        ReadFailed: the peer could not write them.
+    """
+    if not dest.exists():
+        part = dest.with_name(dest.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        print(f"peers: packing {job.shape[0]} rows into {dest}", file=sys.stderr, flush=True)
+        with process(python, dataclasses.replace(job, packed=str(part)), log) as ask:
+            ask("pack")
+        part.rename(dest)
+    return dest
+
+
+@contextmanager
+def process(python: Path, job: Job, log: Path) -> Iterator[Ask]:
+    """Start a reading process; gives a function that tells it something and returns its answer."""
+    command = [python, _HERE / "_reader.py", json.dumps(dataclasses.asdict(job))]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": clean()}
+    with open(log, "w", encoding="utf-8") as talk, subprocess.Popen(command, stderr=talk, **pipes) as child:
+
+        def ask(*words: str) -> Any:
+            # one that has ended gives no answer either
+            with suppress(BrokenPipeError):
+                print(*words, file=child.stdin, flush=True)
+            answer = child.stdout.readline()
+            if not answer:
+                name = Path(job.module).stem.removeprefix("with_")
+                raise ReadFailed(f"{name}, {words[0]}: {last_error(log)} (log: {log})")
+            return json.loads(answer)
+
+        try:
+            yield ask
+        finally:
+            # it ends when nothing more can come
+            child.communicate()
