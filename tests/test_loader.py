@@ -552,7 +552,8 @@ def test_ctrl_c_ends_an_epoch(large: MemmapDataset, residency: str, prefetch: in
         _, errors = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert time.monotonic() - begun < 2
+    # it takes some 0.1 s; the rest is for machines that do other work as well
+    assert time.monotonic() - begun < 10
     assert process.returncode == -signal.SIGINT
     assert errors.count("Traceback") == 1
     assert errors.endswith("KeyboardInterrupt\n")
