@@ -48,9 +48,9 @@ def main() -> int:
     """Record and cut each kind of run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--images", type=int, default=160)
+    parser.add_argument("--images", type=int, default=240)
     parser.add_argument("--cuts", type=int, default=0, help="cut only at so many calls, evenly spread; 0: at each")
-    parser.add_argument("--draws", type=int, default=5, help="disks that kept any part, for each cut")
+    parser.add_argument("--draws", type=int, default=3, help="disks that kept any part, for each cut")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-strace", action="store_true", help="record with the shim alone")
     options = parser.parse_args()
