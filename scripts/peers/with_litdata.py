@@ -1,0 +1,38 @@
+"""LitData: its chunks of raw tensors, shuffled inside the chunks by StreamingDataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TITLE = "LitData"
+REQUIREMENTS = ("litdata==0.2.76",)
+SYSTEM = ()
+WAYS = {"StreamingDataset": "within chunks"}
+
+
+class Sample:
+    """What makes a sample of a row, in the processes that optimize() starts."""
+
+    def __init__(self, job: Any) -> None:
+        self._job = job
+
+    def __call__(self, row: int) -> tuple[Any, int]:
+        import torch
+
+        return torch.from_numpy(self._job.rows()[row].copy()), row
+
+
+def pack(job: Any) -> None:
+    import litdata
+
+    rows = list(range(job.shape[0]))
+    litdata.optimize(Sample(job), rows, output_dir=job.packed, num_workers=job.threads, chunk_bytes="64MB")
+
+
+def epochs(job: Any, way: str) -> Any:
+    import litdata
+
+    data = litdata.StreamingDataset(job.packed, shuffle=True, drop_last=True)
+    # without workers: two of them read more slowly
+    loader = litdata.StreamingDataLoader(data, batch_size=job.batch_size, num_workers=0, drop_last=True)
+    return lambda: iter(loader)
