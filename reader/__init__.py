@@ -13,11 +13,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reader.color import ColorJitter, Normalize
     from reader.dataset import MemmapDataset
     from reader.loader import MemmapLoader
     from reader.manifest import IncompleteStoreError, Manifest, StoreError
     from reader.store import ImageBatch, open_store
-    from reader.transforms import Normalize, RandomCrop, RandomHorizontalFlip, to_device
+    from reader.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, to_device
 
 _HOMES = {
     "MemmapDataset": "reader.dataset",
@@ -27,13 +28,16 @@ _HOMES = {
     "Manifest": "reader.manifest",
     "StoreError": "reader.manifest",
     "IncompleteStoreError": "reader.manifest",
-    "Normalize": "reader.transforms",
+    "ColorJitter": "reader.color",
+    "Normalize": "reader.color",
     "RandomCrop": "reader.transforms",
     "RandomHorizontalFlip": "reader.transforms",
+    "RandomResizedCrop": "reader.transforms",
     "to_device": "reader.transforms",
 }
 
 __all__ = [
+    "ColorJitter",
     "ImageBatch",
     "IncompleteStoreError",
     "Manifest",
@@ -42,6 +46,7 @@ __all__ = [
     "Normalize",
     "RandomCrop",
     "RandomHorizontalFlip",
+    "RandomResizedCrop",
     "StoreError",
     "open_store",
     "to_device",

@@ -23,13 +23,13 @@ from reader import residency as residencies
 from reader.ahead import ReadAhead
 from reader.buffers import BufferPool, gather
 from reader.dataset import MemmapDataset, batch_of
+from reader.draws import in_epoch
 from reader.feed import Feed
 from reader.manifest import PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 from reader.rawfile import read_all
 from reader.store import ImageBatch
 from reader.transfer import CudaCopier, DeviceBatch
-from reader.transforms import in_epoch
 
 _log = logging.getLogger("reader")
 

@@ -67,6 +67,21 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, ImageBatch]:
     return manifest, store
 
 
+def replaced(
+    batch: ImageBatch, *, pixels: torch.Tensor, content: torch.Tensor | None, extras: TensorDict | None
+) -> ImageBatch:
+    """Make a batch of the same rows and targets."""
+    return ImageBatch(
+        pixels=pixels,
+        targets=batch.targets,
+        content=content,
+        extras=extras,
+        rows=batch.rows,
+        batch_size=batch.batch_size,
+        device=pixels.device,
+    )
+
+
 def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     """Map a raw file as a tensor: private and copy-on-write, without reserving memory for it.
 

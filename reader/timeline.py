@@ -20,9 +20,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from reader.bench import BenchError, checked
 from reader.bench_ways import ORDERS
+from reader.color import Normalize
 from reader.dataset import MemmapDataset
 from reader.loader import MemmapLoader
-from reader.transforms import Normalize
 
 # What the loader names, and the loop. Waiting: the loop for a batch; the feeder for room in the queue, or for reads.
 STAGES = ("read", "gather", "copy", "transform", "step", "wait")

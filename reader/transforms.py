@@ -1,73 +1,35 @@
-"""Batched operations on the device: normalise, flip, crop, and moving nests of tensors.
+"""Batched operations on the device that move pixels: flip and crops; and moving nests of tensors to a device.
 
-Randomness is drawn from (seed, epoch, row), so neither ranks, workers nor batch size change what a row becomes.
+Each sample has parameters of its own, drawn from (seed, epoch, row). Boxes and masks in extras move with the pixels. The given
+batch is never changed. All of it may stand inside a function that torch.compile compiles to one graph.
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import math
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from tensordict import is_tensor_collection
 from torch.utils import _pytree as pytree
 
-from reader.manifest import Manifest
-from reader.store import ImageBatch
+from reader.draws import CROP, FLIP, RESIZED_CROP, draw
+from reader.labels import Motion, moved_content, moved_extras
+from reader.resample import cut, nearest, resized
+from reader.store import ImageBatch, replaced
 
-_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
-
-
-@contextlib.contextmanager
-def in_epoch(epoch: int) -> Iterator[None]:
-    """Let every random transform that runs inside, however deeply nested, draw for this epoch. MemmapLoader does this."""
-    token = _epoch.set(epoch)
-    try:
-        yield
-    finally:
-        _epoch.reset(token)
-
-
-class Normalize(torch.nn.Module):
-    """uint8[..., C, H, W] -> dtype[..., C, H, W]: (x / 255 - mean) / std, one multiply and one add a pixel.
-
-    An nn.Module, so that it can be the model's first layer, move with it and be exported with it.
-
-    Args:
-        mean, std: per channel, of pixels in [0, 1]; or pass a store's manifest to `Normalize.of`.
-        dtype: of the result; float16 and bfloat16 compute in float32.
-
-    Example:
-        >>> Normalize([0.5], [0.25])(torch.tensor([[[0, 255]]], dtype=torch.uint8)).flatten().round(decimals=4).tolist()
-        [-2.0, 2.0]
-    """
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        if len(mean) != len(std) or not all(value > 0 for value in std):
-            raise ValueError(f"mean {list(mean)} and std {list(std)}: expected one of each a channel, std above 0.")
-        scale = torch.tensor([1 / (255 * value) for value in std])
-        self.register_buffer("scale", scale.view(-1, 1, 1))
-        self.register_buffer("shift", torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(-1, 1, 1))
-        self.dtype = dtype
-
-    @classmethod
-    def of(cls, manifest: Manifest, dtype: torch.dtype = torch.float32) -> Normalize:
-        """Use the mean and std that `pack` measured; a channel that never varies gets std 1."""
-        return cls(manifest.mean, [value or 1.0 for value in manifest.std], dtype)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalise a batch or one image."""
-        scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
-        return torch.addcmul(shift, images.float(), scale).to(self.dtype)
+# As often torchvision's RandomResizedCrop draws a box before it takes the central one.
+_TRIES = 10
 
 
 class RandomHorizontalFlip:
-    """Mirror each image of an ImageBatch left to right with probability p. A loader tells the epoch.
+    """Mirror each image of an ImageBatch left to right with probability p; boxes, masks and content with it.
 
-    Extras of one number a row stay as they are. Boxes and masks are not moved yet: a batch that may have some is refused.
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path)[[7, 8]]
+        >>> torch.equal(RandomHorizontalFlip(1)(batch).images, batch.images.flip(-1))
+        True
     """
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
@@ -76,105 +38,195 @@ class RandomHorizontalFlip:
         self.p, self.seed = p, seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return a batch of the same shapes; the given one is not changed."""
-        flip = _uniform(_rows(batch), self.seed, _epoch.get(), 0) < self.p
-        pixels = torch.where(flip.view(-1, 1, 1, 1), batch.pixels.flip(-2), batch.pixels)
-        content = batch.content
-        if content is not None:
-            y0, x0, y1, x1 = content.unbind(-1)
-            width = batch.pixels.shape[-2]
-            mirrored = torch.stack([y0, width - x1, y1, width - x0], dim=-1)
-            content = torch.where(flip.view(-1, 1), mirrored, content)
-        return _changed(batch, pixels, content)
+        """Return a batch of the same shapes."""
+        flip = draw(batch, self.seed, FLIP)[0] < self.p
+        height, width = batch.pixels.shape[1:3]
+        sign = 1 - 2 * flip[:, None].int()
+        motion = Motion(width * flip[:, None].int(), 0, sign, 1, width, height)
+        return replaced(
+            batch,
+            pixels=_chosen(flip, batch.pixels.flip(-2), batch.pixels),
+            content=None if batch.content is None else moved_content(batch.content, motion),
+            extras=moved_extras(batch.extras, motion, lambda masks: _chosen(flip, masks.flip(-1), masks)),
+        )
 
 
 class RandomCrop:
     """Cut size x size pixels (or (height, width)) at a random place of each image, after zero padding on every side.
 
-    Extras of one number a row stay as they are. Boxes and masks are not moved yet: a batch that may have some, or that has
-    content, is refused.
+    In rows with content the place is drawn inside the content and its padding. Where that is smaller than the crop, the crop
+    holds all of it, at a random place. Boxes are clipped to the crop; those without area left are dropped.
     """
 
     def __init__(self, size: int | tuple[int, int], *, padding: int = 0, seed: int = 0) -> None:
-        self.size = (size, size) if isinstance(size, int) else size
+        self.height, self.width = _checked_size(size)
+        if not isinstance(padding, int) or padding < 0:
+            raise ValueError(f"padding is {padding!r}, expected 0 or more pixels.")
         self.padding, self.seed = padding, seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return uint8[B, size, size, C]; the given batch is not changed.
+        """Return uint8[B, height, width, C]. Padding is no image: with it the result has content.
 
         Raises:
             ValueError: the padded images are smaller than size.
         """
-        rows = _rows(batch)
-        if batch.content is not None:
+        down, across = draw(batch, self.seed, CROP)
+        pad, (row_height, row_width) = self.padding, batch.pixels.shape[1:3]
+        if row_height + 2 * pad < self.height or row_width + 2 * pad < self.width:
             raise ValueError(
-                "RandomCrop does not know rows with padding (content) yet. Pack with --fit crop or squash."
+                f"RandomCrop cuts {self.height} x {self.width} pixels, but the rows have {row_height} x {row_width} and"
+                f" {pad} of padding. Take a smaller size or more padding."
             )
-        p = self.padding
-        pixels = torch.nn.functional.pad(batch.pixels, (0, 0, p, p, p, p)) if p else batch.pixels
-        slack = [have - want for have, want in zip(pixels.shape[1:3], self.size, strict=True)]
-        if min(slack) < 0:
-            raise ValueError(f"RandomCrop wants {self.size}, the padded rows are {tuple(pixels.shape[1:3])}.")
-        start = [(_uniform(rows, self.seed, _epoch.get(), n) * (s + 1)).long() for n, s in enumerate(slack, start=1)]
-        y = start[0][:, None] + torch.arange(self.size[0], device=pixels.device)
-        x = start[1][:, None] + torch.arange(self.size[1], device=pixels.device)
-        index = torch.arange(len(pixels), device=pixels.device)[:, None, None]
-        return _changed(batch, pixels[index, y[:, :, None], x[:, None, :]], None)
+        content = _content(batch)
+        y0, x0, y1, x1 = content.unbind(-1)
+        top = _start(down, y0, y1 + 2 * pad, self.height, row_height + 2 * pad)
+        left = _start(across, x0, x1 + 2 * pad, self.width, row_width + 2 * pad)
+        motion = Motion(left[:, None] - pad, top[:, None] - pad, 1, 1, self.width, self.height)
+
+        def cut_pixels(pixels: torch.Tensor) -> torch.Tensor:
+            padded = torch.nn.functional.pad(pixels, (0, 0, pad, pad, pad, pad)) if pad else pixels
+            return cut(padded, top, left, self.height, self.width)
+
+        return replaced(
+            batch,
+            pixels=cut_pixels(batch.pixels),
+            content=None if batch.content is None and not pad else moved_content(content, motion),
+            extras=moved_extras(batch.extras, motion, lambda masks: cut_pixels(masks[..., None])[..., 0]),
+        )
+
+
+class RandomResizedCrop:
+    """Cut a random box of each image and resize it to size x size (or (height, width)): bilinear, antialiased.
+
+    The box is drawn by torchvision's definition: an area of scale times the image's, an aspect ratio (width / height) of
+    ratio; ten tries, then the central box that comes closest. In rows with content the image is the content, so the result
+    has none. Boxes are clipped to the crop; those without area left are dropped. Masks take the nearest pixel.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path)[[7, 8]]
+        >>> RandomResizedCrop(24)(batch).images.shape
+        torch.Size([2, 3, 24, 24])
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.height, self.width = _checked_size(size)
+        for name, (low, high) in (("scale", scale), ("ratio", ratio)):
+            if not 0 < low <= high:
+                raise ValueError(f"{name} is {(low, high)}, expected two numbers above 0, the smaller one first.")
+        self.scale, self.ratio, self.seed = scale, ratio, seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return uint8[B, height, width, C], without content."""
+        boxes = self.boxes(batch)
+        x0, y0, x1, y1 = boxes[..., None].unbind(1)
+        motion = Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
+        return replaced(
+            batch,
+            pixels=resized(batch.pixels, boxes, self.height, self.width),
+            content=None,
+            extras=moved_extras(batch.extras, motion, lambda masks: nearest(masks, boxes, self.height, self.width)),
+        )
+
+    def boxes(self, batch: ImageBatch) -> torch.Tensor:
+        """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels."""
+        y0, x0, y1, x1 = _content(batch).unbind(-1)
+        height, width = y1 - y0, x1 - x0
+        drawn = draw(batch, self.seed, RESIZED_CROP)
+        areas, ratios, (down, across) = drawn[:_TRIES], drawn[_TRIES : 2 * _TRIES], drawn[2 * _TRIES :]
+        area = height * width * _between(areas, self.scale)
+        ratio = _between(ratios, (math.log(self.ratio[0]), math.log(self.ratio[1]))).exp()
+        box_width, box_height = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
+        fits = (box_width > 0) & (box_width <= width) & (box_height > 0) & (box_height <= height)
+        # the first try that fits, and after the last one the central box, which always does
+        first = torch.cat([fits, torch.ones_like(fits[:1])]).byte().argmax(0, keepdim=True)
+        central_height, central_width = self._central(height, width)
+        box_height = torch.cat([box_height, central_height[None]]).gather(0, first)[0]
+        box_width = torch.cat([box_width, central_width[None]]).gather(0, first)[0]
+        is_central = first[0] == _TRIES
+        y0 = y0 + _offset(down, height - box_height, is_central)
+        x0 = x0 + _offset(across, width - box_width, is_central)
+        return torch.stack([x0, y0, x0 + box_width, y0 + box_height], dim=-1)
+
+    def _central(self, height: torch.Tensor, width: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give height and width of the largest box whose ratio is allowed, as torchvision rounds it."""
+        ratio = width.double() / height
+        low, high = self.ratio
+        return (
+            torch.where(ratio < low, (width.double() / low).round().long().clamp(min=1), height),
+            torch.where(ratio > high, (height.double() * high).round().long().clamp(min=1), width),
+        )
 
 
 def to_device(nested: Any, device: str | torch.device) -> Any:
-    """Move every tensor in a nest of dicts, lists, tuples and tensordicts: pinned and non-blocking to CUDA.
+    """Move every tensor in a nest to a device; to CUDA pinned and non-blocking. What is no tensor passes through.
 
-    Walks with torch's own pytree; what is not a tensor passes through.
+    Walks dicts, lists, tuples, namedtuples and whatever else torch's pytree knows, such as a dataclass given to
+    `torch.export.register_dataclass`; tensordicts and ImageBatches are moved whole.
+
+    Example:
+        >>> to_device({"images": [torch.zeros(2)], "name": "a"}, "cpu")
+        {'images': [tensor([0., 0.])], 'name': 'a'}
     """
     target = torch.device(device)
+    is_cuda = target.type == "cuda"
 
     def move(leaf: Any) -> Any:
-        if not hasattr(leaf, "to"):
+        if is_tensor_collection(leaf):
+            return leaf.apply(move, device=target)
+        if not isinstance(leaf, torch.Tensor):
             return leaf
-        if target.type == "cuda" and torch.is_tensor(leaf) and leaf.device.type == "cpu" and not leaf.is_pinned():
+        if is_cuda and leaf.device.type == "cpu" and not leaf.is_pinned():
             leaf = leaf.pin_memory()
-        return leaf.to(target, non_blocking=target.type == "cuda")
+        return leaf.to(target, non_blocking=is_cuda)
 
-    return pytree.tree_map(move, nested)
-
-
-def _rows(batch: ImageBatch) -> torch.Tensor:
-    """Return the rows that randomness is drawn from; refuse what a transform would leave behind."""
-    if batch.rows is None:
-        raise ValueError("the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader.")
-    wide = [] if batch.extras is None else [name for name, value in batch.extras.items() if value.ndim > 1]
-    if wide:
-        raise ValueError(f"this transform does not move boxes and masks yet, which the extra {wide[0]!r} may hold.")
-    return batch.rows
+    return pytree.tree_map(move, nested, is_leaf=is_tensor_collection)
 
 
-def _changed(batch: ImageBatch, pixels: torch.Tensor, content: torch.Tensor | None) -> ImageBatch:
-    return ImageBatch(
-        pixels=pixels,
-        targets=batch.targets,
-        content=content,
-        extras=batch.extras,
-        rows=batch.rows,
-        batch_size=batch.batch_size,
-        device=pixels.device,
-    )
+def _chosen(is_first: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Take each sample from the first or the second tensor."""
+    shape, is_first = first.shape, is_first[:, None]
+    first, second = first.reshape(len(first), -1), second.reshape(len(second), -1)
+    if first.shape[1] % 8 == 0 and not torch.compiler.is_compiling():
+        # eight bytes at a time: on a CPU twice as fast for the whole flip
+        first, second = first.view(torch.int64), second.view(torch.int64)
+    return torch.where(is_first, first, second).view(torch.uint8).view(shape)
 
 
-def _uniform(rows: torch.Tensor, seed: int, epoch: int, stream: int) -> torch.Tensor:
-    """Hash (seed, epoch, stream, row) to float64[B] in [0, 1); splitmix64's finaliser, in wrapping int64."""
-    value = rows + _wrapped((seed * 0x9E3779B97F4A7C15) ^ (epoch * 0xD1B54A32D192ED03) ^ (stream * 0x8CB92BA72F3D8DD7))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        value = (value ^ _shifted(value, shift)) * _wrapped(factor)
-    value = value ^ _shifted(value, 31)
-    return _shifted(value, 11).double() * math.ldexp(1, -53)
+def _content(batch: ImageBatch) -> torch.Tensor:
+    """Give int64[B, 4] y0, x0, y1, x1, the whole row where a batch has no content."""
+    if batch.content is not None:
+        return batch.content.long()
+    count, height, width, _ = batch.pixels.shape
+    corners = torch.zeros(count, 4, dtype=torch.int64, device=batch.pixels.device)
+    corners[:, 2], corners[:, 3] = height, width
+    return corners
 
 
-def _shifted(value: torch.Tensor, count: int) -> torch.Tensor:
-    """Shift right without the sign: torch's >> on int64 keeps it."""
-    return (value >> count) & ((1 << (64 - count)) - 1)
+def _start(drawn: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int, row_size: int) -> torch.Tensor:
+    """Place size pixels inside low..high, or around it where it is shorter, and inside the row: int64[B]."""
+    first = torch.minimum(low, high - size).clamp(0, row_size - size)
+    last = torch.maximum(low, high - size).clamp(0, row_size - size)
+    return first + (drawn * (last - first + 1)).long()
 
 
-def _wrapped(value: int) -> int:
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
+def _between(drawn: torch.Tensor, limits: tuple[float, float]) -> torch.Tensor:
+    return limits[0] + drawn * (limits[1] - limits[0])
+
+
+def _offset(drawn: torch.Tensor, slack: torch.Tensor, is_central: torch.Tensor) -> torch.Tensor:
+    return torch.where(is_central, slack // 2, (drawn * (slack + 1)).long())
+
+
+def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    if not all(isinstance(side, int) and side > 0 for side in (height, width)):
+        raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")
+    return height, width

@@ -105,6 +105,16 @@ def torchvision_or_skip() -> Any:
     return torchvision
 
 
+def onnxruntime_or_skip() -> Any:
+    """Return onnxruntime, from the folder where scripts/test puts it; skips where it or what exports to it is missing."""
+    folder = os.environ.get("PIXPACK_ONNX", "")
+    # stays on the path: the exporter imports more of it while it works
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+    pytest.importorskip("onnxscript")
+    return pytest.importorskip("onnxruntime")
+
+
 def devices() -> list[Any]:
     """Parametrise one body for both: "cpu", and "cuda" marked so."""
     return ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]

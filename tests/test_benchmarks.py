@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import make_tree
+from conftest import make_tree, torchvision_or_skip
 
 ROOT = Path(__file__).resolve().parents[1]
 PIXELS = "_tensordict/pixels.memmap"
@@ -259,3 +259,21 @@ def test_leak_test_finds_nothing_in_a_short_run_and_counts_what_stays(monkeypatc
     assert counted.there() == 3
     del leases
     assert counted.there() == 1
+
+
+# -- transforms
+
+
+def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
+    torchvision_or_skip()
+    found = last_line(run("bench_transforms.py", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2))
+    names = ["copy", "RandomHorizontalFlip()", "RandomCrop(32)", "RandomResizedCrop(32)", "ColorJitter(0.4, 0.4, 0.4)"]
+    assert [t["transform"] for t in found["transforms"]] == names
+    assert all(len(t["ratio"]["values"]) == 2 and t["largest_difference"] <= 2 for t in found["transforms"])
+
+
+def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = load("bench_transforms", monkeypatch)
+    wrong = bench.Case("wrong", bench.copied, lambda image, n: image.flip(-1), 1)
+    with pytest.raises(SystemExit, match="wrong differs from torchvision by"):
+        bench.measure(wrong, bench.smooth_batch(2, 16), 1)

@@ -141,6 +141,8 @@ def test_the_reference_names_everything_public(package: ModuleType) -> None:
         ("### Transforms", reader.Normalize),
         ("### Transforms", reader.RandomHorizontalFlip),
         ("### Transforms", reader.RandomCrop),
+        ("### Transforms", reader.RandomResizedCrop),
+        ("### Transforms", reader.ColorJitter),
         ("### Transforms", reader.to_device),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -185,7 +187,7 @@ def a_place_with_data(shared_store: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("path", [README, REFERENCE, FORMAT], ids=lambda p: p.name)
 def test_python_in_documents_runs(path: Path, a_place_with_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(3))
     # blocks of one document go on from each other, as they are read
     names: dict[str, Any] = {"__name__": path.name, "model": model}
     blocks = fenced(path, "python")

@@ -451,19 +451,22 @@ def test_the_reader_serves_vectors_and_extras(manifest: Path, tmp_path: Path) ->
     assert sorted(seen) == rows_of(manifest)
 
 
-def test_transforms_keep_numbers_and_refuse_what_may_be_boxes(images: Path, tmp_path: Path) -> None:
-    records = [{"path": path, "age": n, "box": [n, n, n, n]} for n, path in enumerate(listed(images))]
-    for name, left_out in (("ages", "box"), ("boxes", "age")):
+def test_transforms_keep_columns_and_refuse_boxes_of_another_form(images: Path, tmp_path: Path) -> None:
+    records = [
+        {"path": path, "age": n, "boxes": [n, n, n, n], "point": [n, 1]} for n, path in enumerate(listed(images))
+    ]
+    for name, left_out in (("ages", "boxes"), ("boxes", "age")):
         text = "".join(json.dumps({k: v for k, v in r.items() if k != left_out}) + "\n" for r in records)
         (tmp_path / f"{name}.jsonl").write_text(text)
         pack(tmp_path / f"{name}.jsonl", tmp_path / name, size=32)
     flip, crop = RandomHorizontalFlip(1.0), RandomCrop(24)
     batch = next(iter(MemmapLoader(MemmapDataset(tmp_path / "ages"), 8, transform=lambda b: crop(flip(b)))))
     assert batch.extras["age"].tolist() == list(range(8))
+    assert batch.extras["point"].tolist() == [[n, 1] for n in range(8)]
     assert batch.pixels.shape == (8, 24, 24, 3)
     boxes = next(iter(MemmapLoader(MemmapDataset(tmp_path / "boxes"), 8)))
     for transform in (flip, crop):
-        with pytest.raises(ValueError, match="does not move boxes and masks yet, which the extra 'box' may hold"):
+        with pytest.raises(ValueError, match="boxes have the shape .8, 4., expected .B, K, 4. and box_count"):
             transform(boxes)
 
 

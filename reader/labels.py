@@ -1,0 +1,85 @@
+"""What lies over the pixels and moves with them: content, boxes and masks.
+
+In extras: boxes float32[B, K, 4] (x0, y0, x1, y1 in row pixels), of which the first box_count int32[B] are there,
+box_targets int64[B, K], masks uint8[B, H, W]. Knows no other extra and changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How each sample's pixels moved: x -> (x - left) * across, y -> (y - top) * down, then cut to width x height.
+
+    left, top, across, down: [B, 1]; a negative factor mirrors.
+    """
+
+    left: torch.Tensor | int
+    top: torch.Tensor | int
+    across: torch.Tensor | int
+    down: torch.Tensor | int
+    width: int
+    height: int
+
+    def move(self, x0: torch.Tensor, y0: torch.Tensor, x1: torch.Tensor, y1: torch.Tensor) -> list[torch.Tensor]:
+        """Move corners [B, K]; the first is upper left again, and all lie within the new image."""
+        x0, x1 = (((x - self.left) * self.across).clamp(0, self.width) for x in (x0, x1))
+        y0, y1 = (((y - self.top) * self.down).clamp(0, self.height) for y in (y0, y1))
+        return [torch.minimum(x0, x1), torch.minimum(y0, y1), torch.maximum(x0, x1), torch.maximum(y0, y1)]
+
+
+def moved_content(content: torch.Tensor, motion: Motion) -> torch.Tensor:
+    """Move int32[B, 4] y0, x0, y1, x1."""
+    y0, x0, y1, x1 = content[:, None].unbind(-1)
+    x0, y0, x1, y1 = motion.move(x0, y0, x1, y1)
+    return torch.cat([y0, x0, y1, x1], dim=-1).to(content.dtype)
+
+
+def moved_extras(
+    extras: TensorDict | None, motion: Motion, move_masks: Callable[[torch.Tensor], torch.Tensor]
+) -> TensorDict | None:
+    """Move boxes and masks, pass the rest through. The given extras are not changed.
+
+    Raises:
+        ValueError: boxes or masks of another shape, or boxes without box_count.
+    """
+    if extras is None:
+        return None
+    moved: dict[str, Any] = dict(extras.items())
+    if "masks" in moved:
+        if moved["masks"].ndim != 3:
+            raise ValueError(
+                f"extras' masks have the shape {list(moved['masks'].shape)}, expected [B, H, W]. Rename what is no masks."
+            )
+        moved["masks"] = move_masks(moved["masks"])
+    if "boxes" in moved:
+        if moved["boxes"].ndim != 3 or "box_count" not in moved:
+            raise ValueError(
+                f"extras' boxes have the shape {list(moved['boxes'].shape)}, expected [B, K, 4] and box_count [B] beside them."
+                " Rename what is no boxes."
+            )
+        moved |= _moved_boxes(moved["boxes"], moved["box_count"], moved.get("box_targets"), motion)
+    return TensorDict(moved, batch_size=extras.batch_size, device=extras.device)
+
+
+def _moved_boxes(
+    boxes: torch.Tensor, count: torch.Tensor, targets: torch.Tensor | None, motion: Motion
+) -> dict[str, torch.Tensor]:
+    """Move boxes; those without area left give their place to the next. Free places hold zeros, and target -1."""
+    moved = torch.stack(motion.move(*boxes.unbind(-1)), dim=-1)
+    place = torch.arange(boxes.shape[1], device=boxes.device)
+    is_there = (moved[..., :2] < moved[..., 2:]).all(-1) & (place < count[:, None])
+    order = (~is_there).byte().argsort(dim=1, stable=True)
+    left = is_there.sum(1, dtype=count.dtype)
+    is_left = place < left[:, None]
+    made = {"boxes": moved.gather(1, order[..., None].expand_as(moved)) * is_left[..., None], "box_count": left}
+    if targets is not None:
+        made["box_targets"] = torch.where(is_left, targets.gather(1, order), -1)
+    return made
