@@ -57,6 +57,8 @@ def cli() -> None:
       pack info out/                      what it holds
       pack verify out/                    read every byte of it and compare
       pack show out/ -o sheet.png         look at it
+      pack requantize images/ less/ -q 3  the folder as smaller JPEGs, by FFmpeg
+      pack doctor                         what this machine lacks
       pack bench out/                     time reading it, beside this machine's limits
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 more rejects than allowed, 28 disk full, 130 or 143 interrupted.

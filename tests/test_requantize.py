@@ -18,6 +18,7 @@ from PIL import Image
 
 from packer import OptionsError, PackError, pack
 from packer.cli import run
+from packer.recode import Recoded, Recoder
 from packer.requantize import requantize
 from packer.verify import verify
 from reader import MemmapDataset
@@ -208,6 +209,24 @@ def test_a_killed_run_is_gone_on_with_to_the_same_bytes(tmp_path: Path) -> None:
     assert 0 < report.resumed_from < 180
     requantize(images, tmp_path / "whole", quality=4)
     assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
+
+
+def test_an_image_that_kills_its_worker_costs_that_image(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = (images / "class1/004.jpg").read_bytes()
+    recode = Recoder.recode
+
+    def killed(self: Recoder, data: bytes) -> Recoded:
+        if data == evil:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return recode(self, data)
+
+    monkeypatch.setattr(Recoder, "recode", killed)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    report = requantize(images, tmp_path / "tree", quality=4, workers=2)
+    assert (report.requantized, report.rejected) == (23, 1)
+    assert "killed by SIGKILL" in next(iter(report.reasons))
 
 
 def test_resume_does_what_is_new_or_changed_and_takes_away_what_no_longer_holds(mixed: Path, tmp_path: Path) -> None:
