@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--starts", nargs="+", choices=("fork", "spawn"), default=["fork", "spawn"])
     options = parser.parse_args()
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than CPUs are meant
     found, lines = [], [["rows", "start", "first batch, s", "own MB beyond empty", "USS MB beyond empty", "pickled"]]
     with tempfile.TemporaryDirectory(prefix="pixpack-workers-") as folder:
         for start in options.starts:
