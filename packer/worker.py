@@ -241,7 +241,7 @@ def upright_sizes(sources: list[Source], max_pixels: int) -> dict[tuple[int, int
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
-        for most_bytes in (_HEADER_BYTES, 4 << 30):
+        for most_bytes in (_HEADER_BYTES, 1 << 30):
             try:
                 data, _ = source.read(most_bytes=most_bytes)
                 size = decoder.upright_size(data)

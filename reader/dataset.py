@@ -117,7 +117,7 @@ class MemmapDataset(Dataset[Any]):
 
     def __getattr__(self, name: str) -> Any:
         """Raise what a worker could not say while it started; called only for what is not there."""
-        if name in ("manifest", "store") and "_refusal" in self.__dict__:
+        if "_refusal" in self.__dict__:
             raise self._refusal
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
 
@@ -296,9 +296,10 @@ class MemmapDataset(Dataset[Any]):
 
     def _leased(self, size_bytes: int) -> torch.Tensor:
         """Lease uint8[size_bytes]; the buffers kept are those of the size that was asked for last."""
-        if self._pool.size_bytes != size_bytes:
-            self._pool = BufferPool(size_bytes, keep=_LOOP_BUFFERS)
-        return self._pool.lease()
+        pool = self._pool
+        if pool.size_bytes != size_bytes:
+            pool = self._pool = BufferPool(size_bytes, keep=_LOOP_BUFFERS)
+        return pool.lease()
 
     def _present(self, batch: ImageBatch, *, single: bool = False) -> Any:
         if not self.as_tuple:

@@ -47,6 +47,8 @@ class Feed:
             raise RuntimeError(
                 "this iterator belongs to the process that was forked. Iterate over the loader anew here."
             )
+        if not self._thread.is_alive() and self._ready.empty():
+            return None  # an interrupt came while the end was taken
         # first the room: an interrupt in between then costs one group more in memory; the other way round it stalls the thread
         self._room.put(None)
         self._taken += 1

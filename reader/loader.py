@@ -143,7 +143,6 @@ class MemmapLoader:
         self.residency = chosen.name
         self._store = _copied(dataset) if chosen.name == "ram" else dataset.store
         self._next = (0, 0)
-        self._sampling: Iterator[Any] = iter(())
         self._progress = _Progress(0, 0, finished=True)
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._pool: BufferPool | None = None
@@ -171,11 +170,12 @@ class MemmapLoader:
         epoch, position = self._next
         self._next = (epoch + 1, 0)
         self._progress = _Progress(epoch, position)
+        items: Iterator[Any] = iter(())
         if self.sampler is not None:
             # torch's samplers draw their seed at the first item: here, in the caller's thread, not in the feeder's
-            items = iter(self.sampler)
-            self._sampling = itertools.chain(list(itertools.islice(items, 1)), items)
-        return _Iteration(self, self._progress)
+            drawn_later = iter(self.sampler)
+            items = itertools.chain(list(itertools.islice(drawn_later, 1)), drawn_later)
+        return _Iteration(self, self._progress, items)
 
     def __enter__(self) -> MemmapLoader:
         return self
@@ -231,10 +231,10 @@ class MemmapLoader:
 
     # -- for _Iteration
 
-    def plan(self, epoch: int, position: int) -> Iterator[Steps]:
-        """Yield the steps from a global position on, in groups."""
+    def plan(self, epoch: int, position: int, items: Iterator[Any]) -> Iterator[Steps]:
+        """Yield the steps from a global position on, in groups; items are the sampler's."""
         if self.sampler is not None:
-            yield from self._sampled(self._sampling, position)
+            yield from self._sampled(items, position)
             return
         rows_at = _chunked(self._rows_at(epoch), self.cut.count)
         group = max(1, GROUP_BYTES // max(1, self.dataset.manifest.row_bytes * self.batch_size))
@@ -274,8 +274,9 @@ class MemmapLoader:
         pool = self._buffers(need)
         pixels = pool.lease()[:need].view(len(rows), *shape)
         with record_function("pixpack.gather"):
+            # the pixels may come from elsewhere, targets and the like are mapped in any case
+            self.dataset.check_files()
             if ahead is None:
-                self.dataset.check_files()
                 gather(self._store.pixels, rows, pixels)
             else:
                 ahead.take(pixels)
@@ -348,11 +349,11 @@ class _Progress:
 class _Iteration:
     """One pass: takes what the feeder made, in order. Dropped, it ends its thread."""
 
-    def __init__(self, loader: MemmapLoader, progress: _Progress) -> None:
+    def __init__(self, loader: MemmapLoader, progress: _Progress, items: Iterator[Any]) -> None:
         self._loader, self._progress = loader, progress
         self._begin = progress.position
         self._ready: deque[tuple[Any, int]] = deque()
-        self._source = _produce(loader, progress.epoch, progress.position)
+        self._source = _produce(loader, progress.epoch, progress.position, items)
         self._feed: Feed | None = None
         if loader.prefetch:
             self._feed = Feed(self._source, loader.prefetch)
@@ -389,14 +390,14 @@ class _Iteration:
         return self._feed is None or self._feed.is_idle
 
 
-def _produce(loader: MemmapLoader, epoch: int, position: int) -> Iterator[list[tuple[Any, int]]]:
+def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[Any]) -> Iterator[list[tuple[Any, int]]]:
     """Yield groups of (what the loop gets, global position after it).
 
     A generator that waits at a yield keeps its locals alive: none of them may hold a batch there, or one more buffer than
     needed is in use.
     """
     copier = CudaCopier(loader.device, depth=loader.prefetch) if loader.device.type == "cuda" else None
-    plan = loader.plan(epoch, position)
+    plan = loader.plan(epoch, position, items)
     ahead = loader.read_ahead(epoch, plan)
     made: list[Any] = []
     try:

@@ -97,7 +97,9 @@ def is_network(kind: str) -> bool:
 
 
 def cached_share(path: Path, first_bytes: int | None = None) -> float:
-    """Estimate the share of a file, or of its first bytes, that is in the page cache, 0..1; 1 where the system does not tell.
+    """Estimate the share of a file, or of its first bytes, that is in the page cache, 0..1.
+
+    Where the system does not tell it is 1, over a network 0.
 
     Asks for bytes that can be had without waiting. mincore would tell it too, but not to who may only read the file.
     """
@@ -116,8 +118,8 @@ def cached_share(path: Path, first_bytes: int | None = None) -> float:
                 hits += os.preadv(file.fileno(), [byte], draw(size_bytes), os.RWF_NOWAIT)
             except BlockingIOError:
                 continue
-            except OSError:  # a file system without it
-                return 1.0
+            except OSError:  # a file system without it: network file systems, mostly
+                return 0.0 if is_network(file_system(path)) else 1.0
     return hits / _PROBES
 
 

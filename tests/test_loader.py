@@ -204,6 +204,13 @@ def test_two_iterators_of_one_loader_do_not_disturb_each_other(train: MemmapData
     assert len(pairs) == 3
 
 
+def test_two_iterators_of_one_sampler_each_have_all_rows(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 8, sampler=SequentialSampler(train), prefetch=0)
+    first, second = iter(loader), iter(loader)
+    for iterator in (first, second):
+        assert [row for batch in iterator for row in batch.rows.tolist()] == list(range(90))
+
+
 def test_close_ends_the_thread_and_the_loader_can_be_used_again(train: MemmapDataset) -> None:
     with MemmapLoader(train, 4, prefetch=1) as loader:
         iterator = iter(loader)
