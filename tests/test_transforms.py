@@ -396,13 +396,10 @@ def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("no C++ compiler")
-    chain = [
-        RandomHorizontalFlip(),
-        RandomHorizontalFlip(seed=9),
-        RandomCrop(36, padding=2),
-        ColorJitter(0.4, 0.4, 0.4),
-        RandomResizedCrop(16),
-    ]
+    chain = [RandomHorizontalFlip(), RandomHorizontalFlip(seed=9), RandomCrop(36, padding=2), RandomResizedCrop(16)]
+    # inductor takes half a minute for all of it; its graph is the one of aot_eager
+    is_short = backend == "inductor"
+    chain = chain[2:] if is_short else [*chain, ColorJitter(0.4, 0.4, 0.4)]
 
     def augment(batch: ImageBatch) -> ImageBatch:
         for transform in chain:
@@ -410,7 +407,10 @@ def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(
         return batch
 
     torch._dynamo.reset()
-    compiled, batch = torch.compile(augment, fullgraph=True, backend=backend), make_batch(list(range(8)))
+    compiled, batch = (
+        torch.compile(augment, fullgraph=True, backend=backend),
+        make_batch(list(range(8)), labels=not is_short),
+    )
     with torch._dynamo.config.patch(error_on_recompile=True):
         for epoch in range(3):
             with in_epoch(epoch):
