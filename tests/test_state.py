@@ -36,7 +36,7 @@ def test_a_state_resumes_at_every_step(
     # blocks, windows and groups so small that the epoch has several of each, and steps begin inside of them
     monkeypatch.setattr("reader.loader._BLOCK_BYTES", 5 * train.manifest.row_bytes)
     monkeypatch.setattr("reader.loader._WINDOW_BLOCKS", 3)
-    monkeypatch.setattr("reader.loader._GROUP_BYTES", 3 * 7 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loader.GROUP_BYTES", 3 * 7 * train.manifest.row_bytes)
     data = train if part == "all rows" else train.subset(np.arange(89, -1, -2))
     options = ORDERS[order] | {"seed": 2, "residency": residency, "prefetch": prefetch}
     if order == "weights":
