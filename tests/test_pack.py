@@ -903,6 +903,8 @@ def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, m
     monkeypatch.chdir(tmp_path / "empty")
     assert pack(images, ".", size=32).rows == 24
     assert pack(images, ".", size=16, overwrite=True).rows == 24
+    # the folder that was current is gone with the store it held; a spawned worker could not start there
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     pack(images, tmp_path / "link", size=32, overwrite=True)
     assert (tmp_path / "link").is_symlink()
