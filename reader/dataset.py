@@ -28,7 +28,7 @@ from reader.residency import can_read_ahead
 from reader.store import ImageBatch, open_store
 
 # Below this a row is copied from the mapped file in less time than a system call takes.
-_SMALLEST_READ_BYTES = 4096
+_SMALLEST_READ_BYTES = 512
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
 

@@ -224,7 +224,7 @@ def test_torchs_wrappers_work_around_it(shared_store: Path, context: str | None)
 _CUT = """
 import os, sys
 from torch.utils.data import DataLoader
-from reader import MemmapDataset
+from reader import MemmapDataset, StoreError
 from reader.manifest import PIXELS
 
 if __name__ == "__main__":
@@ -232,8 +232,11 @@ if __name__ == "__main__":
     loader = DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context=sys.argv[2])
     if sys.argv[3] == "before":
         os.truncate(data.path / PIXELS, 5000)
-    for step, batch in enumerate(loader):
-        os.truncate(data.path / PIXELS, 5000)
+    try:
+        for batch in loader:
+            os.truncate(data.path / PIXELS, 5000)
+    except StoreError as e:
+        print(e)
 """
 
 
@@ -243,10 +246,8 @@ def test_workers_name_a_store_that_is_cut_short_under_them(store: Path, start: s
     script.write_text(_CUT)
     command = [sys.executable, str(script), str(store), start, when]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert re.search(r"StoreError: .*pixels\.memmap (has|is) 5,?000 bytes", done.stderr.strip().splitlines()[-1]), (
-        done.stderr
-    )
+    seen = r"pixels\.memmap ((has|is) 5,?000 bytes|ends at byte \d+: it was cut short)"
+    assert re.search(seen, done.stdout), done.stderr
 
 
 def test_a_store_cut_short_is_named_by_every_gather(store: Path) -> None:
