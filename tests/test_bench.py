@@ -56,6 +56,9 @@ def test_measuring_leaves_no_process_and_no_thread(shared_store: Path) -> None:
     threads = threading.active_count()
     measure(shared_store, batch_size=16, seconds=0.1, order="full")
     gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "pixpack-feeder":
+            thread.join(10)  # it ends by itself, a moment after its iterator
     assert multiprocessing.active_children() == []
     assert threading.active_count() <= threads
 

@@ -187,7 +187,7 @@ print(loader.order, loader.residency, rows, residency.memory_bytes())
 
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
-    """A memory cgroup of 800 MB, of either version."""
+    """A memory cgroup of 500 MB, of either version."""
     for parent, limit_file in (
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
         (Path("/sys/fs/cgroup"), "memory.max"),
@@ -199,7 +199,7 @@ def small_cgroup() -> Iterator[Path]:
             continue
         try:
             if (folder / limit_file).exists():
-                (folder / limit_file).write_text(str(800 << 20))
+                (folder / limit_file).write_text(str(500 << 20))
                 yield folder
                 return
         except OSError:
@@ -218,7 +218,7 @@ def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(
     scripts = Path(__file__).resolve().parents[1] / "scripts"
     make = f"import sys; sys.path.insert(0, {str(scripts)!r}); from bench_open import sparse_store; from pathlib import Path"
     out = tmp_path / "store"
-    subprocess.run([sys.executable, "-c", f"{make}; sparse_store(Path({str(out)!r}), 16_000)"], check=True)
+    subprocess.run([sys.executable, "-c", f"{make}; sparse_store(Path({str(out)!r}), 8_000)"], check=True)
     done = subprocess.run(
         [sys.executable, "-c", _IN_CGROUP, str(scripts.parent), str(small_cgroup), str(out), way],
         capture_output=True,
@@ -226,7 +226,7 @@ def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["block", "disk", "16000", str(800 << 20)]
+    assert done.stdout.split() == ["block", "disk", "8000", str(500 << 20)]
 
 
 @pytest.mark.slow
