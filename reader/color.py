@@ -85,8 +85,17 @@ class ColorJitter:
         """
         if batch.pixels.shape[-1] not in (1, 3):
             raise ValueError(f"ColorJitter takes 1 or 3 channels, the rows have {batch.pixels.shape[-1]}.")
-        drawn = draw(batch, self.seed, COLOR_JITTER)
-        pixels = batch.pixels.float()
+        drawn = draw(batch, self.seed, COLOR_JITTER).float()
+        # one image at a time stays in a CPU's cache; a GPU, or the fused loop of torch.compile, wants them all
+        is_loop = batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling()
+        step = 1 if is_loop else len(batch.pixels)
+        parts = zip(batch.pixels.split(step), drawn.split(step, dim=1), strict=True)
+        made = [self._jittered(part, part_drawn) for part, part_drawn in parts]
+        return replaced(batch, pixels=torch.cat(made), content=batch.content, extras=batch.extras)
+
+    def _jittered(self, pixels: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        """Jitter uint8[B, H, W, C] by float32[3, B]."""
+        made = pixels.float()
         for drawn_factor, limits, other in (
             (drawn[0], self.brightness, _black),
             (drawn[1], self.contrast, _mean_gray),
@@ -94,8 +103,8 @@ class ColorJitter:
         ):
             if limits != (1, 1):
                 factor = limits[0] + drawn_factor * (limits[1] - limits[0])
-                pixels = _blended(pixels, other(pixels), factor.float().view(-1, 1, 1, 1))
-        return replaced(batch, pixels=pixels.to(torch.uint8), content=batch.content, extras=batch.extras)
+                made = _blended(made, other(made), factor.view(-1, 1, 1, 1))
+        return made.to(torch.uint8)
 
 
 def _blended(pixels: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
