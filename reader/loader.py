@@ -167,6 +167,7 @@ class MemmapLoader:
         )
 
     def __iter__(self) -> _Iteration:
+        checked_device(self.device)  # this may be a process that was forked since
         epoch, position = self._next
         self._next = (epoch + 1, 0)
         self._progress = _Progress(epoch, position)
@@ -284,9 +285,9 @@ class MemmapLoader:
         return [batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups]))
 
     def _buffers(self, need: int) -> BufferPool:
-        pool = self._pool
+        pool, pinned = self._pool, self.device if self.device.type == "cuda" else None
         if pool is None or pool.size_bytes < need:
-            pool = self._pool = BufferPool(need, keep=self.prefetch + 2, pinned=self.device.type == "cuda")
+            pool = self._pool = BufferPool(need, keep=self.prefetch + 2, pinned=pinned)
         return pool
 
     def _rows_at(self, epoch: int) -> Callable[[int, int], Rows]:
@@ -328,13 +329,23 @@ def checked_device(device: str | torch.device) -> torch.device:
         found = torch.device(device)
     except RuntimeError as e:
         raise ValueError(f"device is {device!r}: {str(e).splitlines()[0]}") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but this torch sees no CUDA device. Use device='cpu'.")
-    if str(found) == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.")
-    return found
+    return found if found.type == "cpu" else _checked_cuda(found)
+
+
+def _checked_cuda(device: torch.device) -> torch.device:
+    if torch.cuda._is_in_bad_fork():
+        raise ValueError(
+            f"device is '{device}', but this process was forked after CUDA had been started, which CUDA does not survive."
+            " Start processes with multiprocessing's method 'spawn'."
+        )
+    if not torch.cuda.is_available():
+        raise ValueError(f"device is '{device}', but this torch sees no CUDA device. Use device='cpu'.")
+    index, count = torch.cuda.current_device() if device.index is None else device.index, torch.cuda.device_count()
+    if index >= count:
+        raise ValueError(f"device is '{device}', but this torch sees {count} CUDA devices, the first being 'cuda:0'.")
+    return torch.device("cuda", index)
 
 
 @dataclass
