@@ -64,7 +64,7 @@ def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor)
     """
     if is_run(rows):
         return out.copy_(source[int(rows[0]) : int(rows[-1]) + 1]) if len(rows) else out
-    words, into = _as_words(source, out)
+    words, into = as_words(source, out)
     torch.index_select(words, 0, torch.from_numpy(rows), out=into)
     return out
 
@@ -87,7 +87,7 @@ def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
         ) from e
 
 
-def _as_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
+def as_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
     """View each any[N, ...] as [N, K] of the widest integers that divide a row of all and that all are aligned to."""
     flat = [tensor.reshape(tensor.shape[0], -1).view(torch.uint8) for tensor in tensors]
     for size, dtype in _WORDS:

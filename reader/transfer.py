@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import cuda
 from torch.profiler import record_function
 
+from reader.buffers import PinnedMemoryError
 from reader.store import ImageBatch
 
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
@@ -111,6 +113,23 @@ def tensors_of(batch: ImageBatch) -> list[Any]:
     """List every tensor of a batch."""
     found: list[Any] = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
     return found if batch.extras is None else found + list(batch.extras.values(True, True))
+
+
+def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
+    """Pin memory that is there already, where it lies; returns what must be called before it goes.
+
+    Raises:
+        PinnedMemoryError: the system does not allow it.
+    """
+    # cudaHostRegister, since pinned memory that torch allocates is rounded up to a power of two
+    with cuda.device(device):
+        status = int(cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+    if status:
+        raise PinnedMemoryError(
+            f"{tensor.nbytes / 1e9:.1f} GB of memory cannot be pinned: cudaHostRegister says error {status}."
+            " Raise the limit of locked memory (ulimit -l), or use residency 'cache'."
+        )
+    return functools.partial(cuda.cudart().cudaHostUnregister, tensor.data_ptr())
 
 
 def sleeping_event() -> Any:

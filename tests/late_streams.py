@@ -51,6 +51,8 @@ class World:
         patch.setattr(transfer, "send_batch", self._send)
         patch.setattr(buffers, "_pinned", self._pinned)
         patch.setattr(loader, "checked_device", lambda device: torch.device(device))
+        # what does not fit on the device is copied to it batch by batch
+        patch.setattr(loader, "free_bytes", lambda device: 0)
         # the streams that it holds are of another world
         patch.setattr(transfer, "_side", functools.cache(transfer._side.__wrapped__))
 
