@@ -220,6 +220,18 @@ class MemmapDataset(Dataset[Any]):
         part._rows = np.ascontiguousarray(self.store_rows(positions))
         return part
 
+    @property
+    def is_whole(self) -> bool:
+        """Say whether these are all rows of the store, in its order."""
+        return self._rows is None
+
+    def whole(self) -> MemmapDataset:
+        """Return a dataset of all rows of the store, whatever part of them this is, as ImageBatches."""
+        part = object.__new__(MemmapDataset)
+        part.__dict__.update(self.__dict__)
+        part._rows, part._lists, part.as_tuple = None, {}, False
+        return part
+
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
         """Split at random into fraction and the rest; stratify keeps each class's share. Each part keeps store order.
 
