@@ -94,6 +94,12 @@ class MemmapDataset(Dataset[Any]):
         row = f"uint8[{m.height}, {m.width}, {m.channels}]"
         return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
+    def _repr_html_(self) -> str:
+        """Show a notebook a contact sheet."""
+        from reader.preview import html_of
+
+        return html_of(self)
+
     def __getstate__(self) -> dict[str, Any]:
         opened = ("manifest", "store", "_files", "_pool", "_blocks", "_lists")
         state = {k: v for k, v in self.__dict__.items() if k not in opened}

@@ -398,6 +398,7 @@ class _Iteration:
         self._loader, self._progress = loader, progress
         self._begin = progress.position
         self._ready: deque[tuple[Any, int]] = deque()
+        self._failed = False
         self._source = _produce(loader, progress.epoch, progress.position, items)
         self._feed: Feed | None = None
         if loader.prefetch:
@@ -411,9 +412,14 @@ class _Iteration:
 
     def __next__(self) -> Any:
         if not self._ready:
-            group = self._feed.take() if self._feed else next(self._source, None)
+            try:
+                group = self._feed.take() if self._feed else next(self._source, None)
+            except Exception:
+                self._failed = True
+                raise
             if group is None:
-                self._progress.finished = True
+                # after an error the epoch is not done: its state stays at the batch that could not be made
+                self._progress.finished = not self._failed
                 raise StopIteration
             self._ready.extend(group)
         item, self._progress.position = self._ready.popleft()

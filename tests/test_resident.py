@@ -70,7 +70,7 @@ def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) ->
         {"sampler": torch.utils.data.SequentialSampler(range(90))},
         {"shuffle": "full", "prefetch": 0},
     ],
-    ids=str,
+    ids=lambda options: "-".join(options) or "plain",
 )
 def test_a_store_on_the_device_gives_the_batches_of_the_cpu(
     train: MemmapDataset, device: str, options: dict[str, Any]
