@@ -443,7 +443,7 @@ def show(
 @click.option("--trace", type=click.Path(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
 @click.option(
     "--residency",
-    type=click.Choice(("auto", "cache", "ram", "disk")),
+    type=click.Choice(("auto", "cache", "ram", "disk", "gpu")),
     default="auto",
     show_default=True,
     help="Where that run reads from.",

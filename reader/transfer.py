@@ -6,6 +6,7 @@ on simulated streams that are as late as CUDA allows.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable
@@ -125,6 +126,8 @@ def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
     with cuda.device(device):
         status = int(cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
     if status:
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=device)  # takes the error along: CUDA keeps it for the next kernel that asks
         raise PinnedMemoryError(
             f"{tensor.nbytes / 1e9:.1f} GB of memory cannot be pinned: cudaHostRegister says error {status}."
             " Raise the limit of locked memory (ulimit -l), or use residency 'cache'."

@@ -47,7 +47,7 @@ class World:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Take the place of CUDA in the reader."""
-        patch.setattr(transfer, "cuda", _Cuda(self))
+        patch.setattr(transfer, "cuda", SimulatedCuda(self))
         patch.setattr(transfer, "send_batch", self._send)
         patch.setattr(buffers, "_pinned", self._pinned)
         patch.setattr(loader, "checked_device", lambda device: torch.device(device))
@@ -78,8 +78,16 @@ class World:
 
     def launch(self, tensor: torch.Tensor, use: Callable[[np.ndarray], Any]) -> None:
         """Launch a kernel on the caller's stream that reads a batch's memory, and keeps it no longer than that."""
-        memory = self._blocks[tensor.data_ptr()].memory
+        memory = self.memory_of(tensor)
         self.kernels.add(lambda: use(memory))
+
+    def empty(self, size_bytes: int) -> torch.Tensor:
+        """Allocate uint8[size_bytes] on the device, for the current stream."""
+        return self._allocate(size_bytes)[0]
+
+    def memory_of(self, tensor: torch.Tensor) -> np.ndarray:
+        """Return the memory of a tensor on the device, which it does not keep from being used again."""
+        return self._blocks[tensor.data_ptr()].memory
 
     def finish(self) -> None:
         """Run all there is."""
@@ -220,8 +228,8 @@ class _Block:
         self.uses: list[_Work] = []
 
 
-class _Cuda:
-    """What `reader.transfer` uses of torch.cuda."""
+class SimulatedCuda:
+    """What is used of torch.cuda."""
 
     def __init__(self, world: World) -> None:
         self.stream = world.use
