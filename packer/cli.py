@@ -111,6 +111,26 @@ def cli() -> None:
     metavar="Q",
     help="Store what the JPEG would decode to after ffmpeg -q:v Q: 2 (best) to 31 (smallest).",
 )
+@click.option(
+    "--boxes",
+    type=click.Path(),
+    metavar="JSON|DIR",
+    help="Boxes of the images: COCO's json, or the folder of YOLO's .txt files, which may be IMAGES itself.",
+)
+@click.option(
+    "--min-visibility",
+    type=float,
+    default=0.1,
+    show_default=True,
+    metavar="SHARE",
+    help="Leave out boxes of which less than this share of their area is in the row.",
+)
+@click.option(
+    "--max-boxes", type=int, metavar="K", help="Most boxes of a row, the largest.  [default: as many as an image has]"
+)
+@click.option(
+    "--upright-labels", is_flag=True, help="Boxes were drawn on upright pictures: do not turn them with EXIF."
+)
 @click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
 @click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")
 @click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]")
@@ -172,6 +192,7 @@ def build(
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
       pack shard-*.tar out/ --size 224
+      pack photos/ out/ --size 320 --fit pad --boxes instances.json
     """
     from packer.pipeline import pack
 
@@ -422,7 +443,7 @@ def show(
 @click.option("--trace", type=click.Path(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
 @click.option(
     "--residency",
-    type=click.Choice(("auto", "cache", "ram", "disk")),
+    type=click.Choice(("auto", "cache", "ram", "disk", "gpu")),
     default="auto",
     show_default=True,
     help="Where that run reads from.",

@@ -87,6 +87,10 @@ def pack(
     target_column: str | None = None,
     extension: str | None = None,
     requantize: int | None = None,
+    boxes: str | os.PathLike[str] | None = None,
+    min_visibility: float = 0.1,
+    max_boxes: int | None = None,
+    upright_labels: bool = False,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -105,6 +109,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 
@@ -132,6 +137,10 @@ def pack(
         target_column=target_column,
         extension=extension,
         requantize=requantize,
+        boxes=None if boxes is None else os.fspath(boxes),
+        min_visibility=min_visibility,
+        max_boxes=max_boxes,
+        upright_labels=upright_labels,
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -315,6 +324,9 @@ class _Pack:
         for name, column in self._inputs.columns().items():
             listing.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
             listing.update(column.values)
+        if self._inputs.boxes is not None:
+            listing.update(self._inputs.boxes.encoded())
+            listing.update(repr(sorted(self._inputs.refused.items())).encode("utf-8", "surrogatepass"))
         geometry = self._job.geometry
         return {
             "journal": 2,
@@ -605,7 +617,7 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
             f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
         )
     found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
-    if found != (len(inputs), inputs.classes, inputs.target_kind, set(inputs.extras)):
+    if found != (len(inputs), inputs.classes, inputs.target_kind, inputs.extra_names()):
         raise PackError(
             f"{out} is finished, but from other inputs or classes. Pack to another OUT, or use --overwrite."
         )
