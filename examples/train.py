@@ -53,6 +53,9 @@ def main() -> int:
     except (StoreError, ValueError) as e:
         print(f"train.py: {e}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("train.py: interrupted. With --checkpoint the same command goes on.", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -112,7 +112,13 @@ def test_the_map_has_every_module_once_and_no_other() -> None:
     text = MAP.read_text(encoding="utf-8")
     modules = [str(path.relative_to(ROOT)) for path in SOURCES if not path.name.startswith("__")]
     listed = re.findall(r"^\| `((?:packer|reader)/\w+\.py)`", text, re.M)
+    missing = [f"| `{name}` | {first_line(ROOT / name)} |" for name in modules if name not in listed]
+    assert missing == [], "docs/MAP.md lacks these lines"
     assert sorted(listed) == modules
+
+
+def first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0].rstrip(".")
 
 
 def test_the_map_names_scripts_that_exist() -> None:
