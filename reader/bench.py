@@ -21,7 +21,7 @@ from reader import residency as residencies
 from reader.bench_disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways, read_through
 from reader.bench_ways import ORDERS, Copies, Loader, Part, PinnedCopies, StoreIndex, TorchLoader, Turn
 from reader.dataset import MemmapDataset
-from reader.loader import checked_device, room_on
+from reader.loader import checked_device
 from reader.manifest import PIXELS
 
 BATCH_SIZE = 256
@@ -131,10 +131,7 @@ def measure(
     size, where = checked(data, batch_size, device)
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes
     orders = (order,) if order else tuple(ORDERS)
-    cached, auto = (
-        residencies.cached_share(pixels),
-        residencies.choose("auto", pixels, data.store.pixels.nbytes, room_on(data, where, has_windows=False)),
-    )
+    cached, auto = residencies.cached_share(pixels), residencies.choose("auto", pixels, data.store.pixels.nbytes)
     not_measured: dict[str, str] = {}
     torch_loaders = {NO_WORKERS: TorchLoader(data, 0)}
     if reason := TorchLoader.why_not(size * row_bytes, 2):

@@ -141,7 +141,7 @@ class MemmapLoader:
         self._rows_id = _rows_id(dataset, self._cumulative)
         rank, world_size = _checked_ranks(rank, world_size)
         self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
-        room = room_on(dataset, self.device, has_windows=self.order == "block" and world_size == 1 and dataset.is_whole)
+        room = _room(dataset, self.device, has_windows=self.order == "block" and world_size == 1 and dataset.is_whole)
         chosen = residencies.choose(residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, room)
         _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
         if self.order == "block" and _lies_by_class(dataset):
@@ -612,7 +612,7 @@ def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, st
     return str(dataset.path), dataset.manifest.digest, str(device)
 
 
-def room_on(dataset: MemmapDataset, device: torch.device, *, has_windows: bool) -> residencies.Room | None:
+def _room(dataset: MemmapDataset, device: torch.device, *, has_windows: bool) -> residencies.Room | None:
     """Return what there is on a device and what is needed there; None for the CPU."""
     free = free_bytes(device)
     if free is None:

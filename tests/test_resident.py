@@ -216,7 +216,7 @@ def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeyp
     row_bytes = train.manifest.row_bytes
     monkeypatch.setattr(loaders, "_BLOCK_BYTES", 6 * row_bytes)
     monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
-    monkeypatch.setattr(loaders, "room_on", lambda *_, **__: Room(GB, 2 * GB, 1))
+    monkeypatch.setattr(loaders, "_room", lambda *_, **__: Room(GB, 2 * GB, 1))
     loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu")
     expected = MemmapLoader(train, 8, shuffle="block", residency="cache")
     for ours, theirs in zip(loader, expected, strict=True):
