@@ -26,10 +26,11 @@ from packer.disk import (
     Committer,
     DiskFullError,
     allocate,
+    check_room,
     disk_full,
     free_bytes,
     guard_standard_streams,
-    missing_bytes,
+    needed_bytes,
 )
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.ffmpeg import open_ffmpeg
@@ -51,7 +52,7 @@ from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
-from packer.seal import remove_working_folder, seal
+from packer.seal import expected_sizes, remove_working_folder, seal
 from packer.source import Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
@@ -69,6 +70,8 @@ _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128
 _SMALLEST_BLOCK = 8
 _SIZES_CHUNK = 256
+# What could not be written needs a page at least, even where the estimate of all files is used up.
+_LEAST_BYTES = 4096
 
 
 def pack(
@@ -234,6 +237,7 @@ class _Pack:
             archives=inputs.archives,
             requantize=options.requantize,
         )
+        self._sizes = expected_sizes(self._job, inputs)
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
@@ -275,7 +279,8 @@ class _Pack:
         done, row, journal = self._begin(header)
         resumed_from = done
         try:
-            room = self._room()
+            check_room(self._out, self._sizes)
+            room = self._sizes[PIXELS]
             allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
             self._clock.enter("serve")
             self._run_blocks(done, row, journal, lock)
@@ -386,10 +391,6 @@ class _Pack:
         place = self._inputs.places[index] if self._inputs.archives else None
         return self._job.source(self._inputs.paths[index], place)
 
-    def _room(self) -> int:
-        """Return the most bytes that the rows can take."""
-        return (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
-
     # -- run
 
     def _run_blocks(self, done: int, row: int, journal: journals.Journal, lock: journals.Lock) -> None:
@@ -458,11 +459,15 @@ class _Pack:
         what = f"{path} cannot be read or written: {error.strerror} ({name})"
         if error.errno not in FULL:
             return PackError(f"{what}. Go on with --resume once it can.")
-        missing, free = missing_bytes(self._out / PIXELS, self._room()), free_bytes(path)
-        if missing > free:
-            return disk_full(path, missing, free)
-        # the rows have their room: it is a small file that has none, or a quota is used up
-        return DiskFullError(f"{what}; its disk has {free} bytes free. Free some space and go on with --resume.")
+        free = free_bytes(path)
+        need = max(_LEAST_BYTES, needed_bytes(self._out, self._sizes))
+        if need > free:
+            return disk_full(path, need, free)
+        # a quota is used up, or someone has made room meanwhile
+        return DiskFullError(
+            f"{what}; {need} more bytes are needed, its disk has {free} free."
+            " Free some space or raise your quota, and go on with --resume."
+        )
 
     # -- end
 
