@@ -124,7 +124,7 @@ class BoxRows:
         notes = []
         for kind, sentence in wording.items():
             if found := self._found.get(kind):
-                more = ", ..." if found.pictures > len(found.names) else ""
+                more = " and others" if found.pictures > len(found.names) else ""
                 notes.append(
                     f"{found.boxes} boxes of {found.pictures} images {sentence}: {', '.join(found.names)}{more}."
                 )

@@ -56,7 +56,7 @@ class _Labels:
     def note(self, found: list[str], what: str) -> None:
         """Say of how many something is true, and name the first; not at all where it is none."""
         if found:
-            named = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+            named = ", ".join(found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
             self.notes.append(f"{len(found)} {what}: {named}.")
 
     def boxes(self, rules: BoxRules) -> Boxes:
@@ -75,7 +75,7 @@ def give_boxes(parts: dict[str, Inputs], options: PackOptions, classes: tuple[st
         ScanError: there is no such file or folder, or it is not understood; the inputs have classes of their own.
     """
     path = Path(options.boxes or "")
-    names = [f"{split}/{name}" if split else name for split, inputs in parts.items() for name in _names(inputs)]
+    names = [name for split, inputs in parts.items() for name in label_paths(split, inputs)]
     found = (_read_yolo if path.is_dir() else _read_coco)(path, names, classes)
     boxes = found.boxes(BoxRules(options.min_visibility, options.max_boxes, options.upright_labels))
     start = 0
@@ -88,12 +88,12 @@ def give_boxes(parts: dict[str, Inputs], options: PackOptions, classes: tuple[st
     next(iter(parts.values())).notes += found.notes
 
 
-def _names(inputs: Inputs) -> list[str]:
-    """Return the paths of inputs as label files may give them: of a member, its name in the archive."""
-    if not inputs.archives:
-        return inputs.paths
-    archives = inputs.places.tolist()
-    return [path[len(inputs.archives[place[0]].path) + 1 :] for path, place in zip(inputs.paths, archives, strict=True)]
+def label_paths(split: str, inputs: Inputs) -> list[str]:
+    """Return the paths of inputs as labels may give them: with the split's folder; of a member, its name in the archive."""
+    if inputs.archives:
+        archives = [inputs.archives[place[0]].path for place in inputs.places.tolist()]
+        return [path[len(archive) + 1 :] for path, archive in zip(inputs.paths, archives, strict=True)]
+    return [f"{split}/{path}" for path in inputs.paths] if split else inputs.paths
 
 
 def _check_own_labels(inputs: Inputs, path: Path) -> None:

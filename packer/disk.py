@@ -85,13 +85,13 @@ class Committer:
     Blocks that arrive while a sync runs are committed together by the next one.
     """
 
-    def __init__(self, pixels: Path, journal: Journal, inputs_done: int, rows_done: int) -> None:
-        self._journal, self._pixels = journal, pixels
+    def __init__(self, rows: list[Path], journal: Journal, inputs_done: int, rows_done: int) -> None:
+        self._journal, self._files = journal, rows
         self._inputs, self._rows = inputs_done, rows_done
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS)
         self._error: BaseException | None = None
-        self._descriptor = os.open(pixels, os.O_RDWR | BINARY)
+        self._descriptors = [os.open(path, os.O_RDWR | BINARY) for path in rows]
         self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
         self._thread.start()
 
@@ -110,8 +110,9 @@ class Committer:
     def close(self) -> None:
         """End the thread; what was handed over is committed first."""
         self._end()
-        with naming(self._pixels):
-            os.close(self._descriptor)
+        for path, descriptor in zip(self._files, self._descriptors, strict=True):
+            with naming(path):
+                os.close(descriptor)
 
     def _end(self) -> None:
         if self._thread.is_alive():
@@ -128,8 +129,9 @@ class Committer:
                 last = None in batch
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
                 if results:
-                    with naming(self._pixels):
-                        getattr(os, "fdatasync", os.fsync)(self._descriptor)
+                    for path, descriptor in zip(self._files, self._descriptors, strict=True):
+                        with naming(path):
+                            getattr(os, "fdatasync", os.fsync)(descriptor)
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)
                     self._journal.append(results, self._inputs, self._rows)

@@ -114,6 +114,8 @@ class Inputs:
     ignored: int = 0
     # only with --boxes
     boxes: Boxes | None = None
+    # only with --masks: each input's mask, relative to that folder
+    masks: list[str] | None = None
     # only of a list or manifest: the line that names each input
     lines: Column = field(default_factory=lambda: Column("int64"))
     # only of archives: a Place for each input
@@ -147,7 +149,8 @@ class Inputs:
 
     def extra_names(self) -> set[str]:
         """Return the names of the tensors that lie in the store's extras."""
-        return set(self.extras) | set(self.boxes.specs() if self.boxes else ())
+        masks = () if self.masks is None else ("masks",)
+        return {*self.extras, *(self.boxes.specs() if self.boxes else ()), *masks}
 
     def shuffled(self, seed: int) -> Inputs:
         """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""
@@ -167,5 +170,6 @@ class Inputs:
             places=moved.pop("places"),
             extras=moved,
             boxes=self.boxes and self.boxes.chosen(order),
+            masks=self.masks and [self.masks[index] for index in order],
             notes=self.notes,
         )

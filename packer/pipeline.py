@@ -51,7 +51,7 @@ from packer.place import (
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
-from packer.seal import remove_working_folder, seal
+from packer.seal import MASKS, remove_working_folder, seal
 from packer.source import Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
@@ -91,6 +91,7 @@ def pack(
     min_visibility: float = 0.1,
     max_boxes: int | None = None,
     upright_labels: bool = False,
+    masks: str | os.PathLike[str] | None = None,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -110,6 +111,7 @@ def pack(
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
+        masks: a folder with a mask for each image, which become extras too.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 
@@ -141,6 +143,7 @@ def pack(
         min_visibility=min_visibility,
         max_boxes=max_boxes,
         upright_labels=upright_labels,
+        masks=None if masks is None else os.fspath(masks),
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -230,7 +233,14 @@ class _Pack:
             max_pixels=options.max_pixels,
             archives=inputs.archives,
             requantize=options.requantize,
+            masks_root=os.path.abspath(options.masks or ""),
+            masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
+            upright_masks=options.upright_labels,
         )
+        # the files that rows are written to as they are committed, and the bytes that each row has there
+        self._row_files = {self._out / PIXELS: self._job.row_bytes}
+        if self._job.masks_path:
+            self._row_files[self._out / MASKS] = self._job.mask_bytes
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
@@ -272,8 +282,8 @@ class _Pack:
         done, row, journal = self._begin(header)
         resumed_from = done
         try:
-            room = self._room()
-            allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
+            for path in self._row_files:
+                self._allocate(path, self._room(path))
             self._run_blocks(done, row, journal, lock)
             self._tell(self._progress("seal", len(self._inputs)))
             sealed = seal(self._out, header, self._job, self._inputs)
@@ -319,6 +329,8 @@ class _Pack:
         if self._inputs.boxes is not None:
             listing.update(self._inputs.boxes.encoded())
             listing.update(repr(sorted(self._inputs.refused.items())).encode("utf-8", "surrogatepass"))
+        if self._inputs.masks is not None:
+            listing.update("\0".join(self._inputs.masks).encode("utf-8", "surrogatepass"))
         geometry = self._job.geometry
         return {
             "journal": 2,
@@ -339,9 +351,11 @@ class _Pack:
         # and the working folder, which says that what lies here is a pack's
         sync_folder(self._out)
         self._clear()
-        (self._out / PIXELS).parent.mkdir()
-        os.close(os.open(self._out / PIXELS, os.O_WRONLY | os.O_CREAT, 0o644))
-        sync_folder((self._out / PIXELS).parent)
+        for path in self._row_files:
+            path.parent.mkdir(exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+        for path in reversed(self._row_files):
+            sync_folder(path.parent)
         sync_folder(self._out)
         sync_names(self._out)
         return 0, 0, journals.Journal.create(self._out, header)
@@ -372,15 +386,22 @@ class _Pack:
             # what could not be read then, and cannot now, is unchanged
             if self._source(index).state() != (size, mtime):
                 return self._inputs.paths[index]
+        for index, state in enumerate(result.mask_sources, start=start):
+            mask = (self._inputs.masks or [])[index]
+            if index not in self._inputs.refused and self._job.mask_source(mask).state() != tuple(state):
+                return mask
         return ""
 
     def _source(self, index: int) -> Source:
         place = self._inputs.places[index] if self._inputs.archives else None
         return self._job.source(self._inputs.paths[index], place)
 
-    def _room(self) -> int:
-        """Return the most bytes that the rows can take."""
-        return (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
+    def _room(self, path: Path) -> int:
+        """Return the most bytes that the rows can take in one of their files."""
+        return (len(self._inputs) - len(self._inputs.refused)) * self._row_files[path]
+
+    def _allocate(self, path: Path, room: int) -> None:
+        allocate(path, room, lambda done: self._tell(self._progress("allocate", done, room)))
 
     # -- run
 
@@ -396,7 +417,7 @@ class _Pack:
         try:
             for result in engine.run(self._tasks(done, step), row, ready=self._tick):
                 if committer is None:
-                    committer = Committer(self._out / PIXELS, journal, done, row)
+                    committer = Committer(list(self._row_files), journal, done, row)
                 self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes
@@ -419,7 +440,8 @@ class _Pack:
             )
             paths, targets = inputs.paths[start:stop], inputs.targets.tolist(start, stop)
             places = inputs.places.tolist(start, stop) if inputs.archives else []
-            yield Task(start // step, start, paths, targets, places, refused)
+            masks = inputs.masks[start:stop] if inputs.masks is not None else []
+            yield Task(start // step, start, paths, targets, places, refused, masks=masks)
 
     def _tick(self) -> None:
         self._tell(self._progress("pack", self._done))
@@ -443,7 +465,8 @@ class _Pack:
         what = f"{path} cannot be read or written: {error.strerror} ({name})"
         if error.errno not in FULL:
             return PackError(f"{what}. Go on with --resume once it can.")
-        missing, free = missing_bytes(self._out / PIXELS, self._room()), free_bytes(path)
+        missing = sum(missing_bytes(file, self._room(file)) for file in self._row_files)
+        free = free_bytes(path)
         if missing > free:
             return disk_full(path, missing, free)
         # the rows have their room: it is a small file that has none, or a quota is used up

@@ -33,6 +33,7 @@ from reader.manifest import (
     encode_manifest,
     metadata_files,
     naming,
+    sha256_file,
     sync_folder,
     write_atomically,
     write_synced,
@@ -41,6 +42,7 @@ from reader.manifest import (
 TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"
 EXTRAS = "_tensordict/extras"
+MASKS = f"{EXTRAS}/masks.memmap"
 
 
 def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifest | None:
@@ -63,7 +65,11 @@ def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifes
         )
     if not written.rows:
         return None
-    _settle_pixels(out / PIXELS, written.rows * job.row_bytes)
+    _settle(out / PIXELS, written.rows * job.row_bytes)
+    if job.masks_path:
+        size_bytes = written.rows * job.mask_bytes
+        _settle(out / MASKS, size_bytes)
+        files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
     manifest = _manifest(written, files, header, job, inputs)
     for name, content in metadata_files(manifest).items():
         write_synced(out / name, content)
@@ -177,7 +183,7 @@ def _manifest(
         "target_kind": inputs.target_kind,
         "target_count": inputs.targets.count,
         "has_content": job.geometry.has_content,
-        "extras": _extra_specs(inputs),
+        "extras": _extra_specs(inputs, job),
         "classes": tuple(header["classes"]),
         "mean": tuple(mean),
         "std": tuple(std),
@@ -189,9 +195,13 @@ def _manifest(
     return Manifest(**fields, files=files | _metadata_entries(fields, files))
 
 
-def _extra_specs(inputs: Inputs) -> dict[str, TensorSpec]:
+def _extra_specs(inputs: Inputs, job: Job) -> dict[str, TensorSpec]:
     specs = {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()}
-    return specs | ({name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()} if inputs.boxes else {})
+    if inputs.boxes:
+        specs |= {name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()}
+    if job.masks_path:
+        specs["masks"] = TensorSpec("uint8", (job.geometry.height, job.geometry.width))
+    return specs
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:
@@ -205,7 +215,7 @@ def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> di
     }
 
 
-def _settle_pixels(path: Path, size_bytes: int) -> None:
+def _settle(path: Path, size_bytes: int) -> None:
     """Give back what was allocated for inputs that became no row."""
     with naming(path), open(path, "r+b") as file:
         file.truncate(size_bytes)
