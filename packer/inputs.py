@@ -121,6 +121,8 @@ class Inputs:
     # only of archives: a Place for each input
     archives: tuple[Archive, ...] = ()
     places: Column = field(default_factory=lambda: Column("int64", len(Place._fields)))
+    # only of a dataset, whose targets are known once its items are read: what its first item is, to know it by
+    identity: str = ""
     # what the user should know of the inputs though nothing is wrong with them
     notes: list[str] = field(default_factory=list)
 
@@ -171,5 +173,6 @@ class Inputs:
             extras=moved,
             boxes=self.boxes and self.boxes.chosen(order),
             masks=self.masks and [self.masks[index] for index in order],
+            identity=self.identity,
             notes=self.notes,
         )

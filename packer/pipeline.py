@@ -127,7 +127,7 @@ def pack(
     """
     started = time.monotonic()
     options = PackOptions(
-        size=_parsed(size),
+        size=parsed_size(size),
         fit=fit,
         crop_fraction=crop_fraction,
         resample=resample,
@@ -154,10 +154,7 @@ def pack(
         resume=resume,
         overwrite=overwrite,
     )
-    # OUT without dots: the folder beside it, in which --overwrite builds, is named after it
-    target = Path(os.path.normpath(os.fspath(out)))
-    if target.name in ("", "..") or target.is_symlink():
-        target = Path(os.path.realpath(target))
+    target = settled_out(out)
     guard_standard_streams()
     if requantize is not None:
         open_ffmpeg()  # without one nothing may be begun
@@ -174,13 +171,18 @@ def pack(
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
-    return _pack_parts(parts, target, options, tell, started)
+    return pack_parts(parts, target, options, tell, started)
 
 
-def _pack_parts(
-    parts: dict[str, Inputs], target: Path, options: PackOptions, tell: Callable[[Progress], None], started: float
+def pack_parts(
+    parts: dict[str, Inputs],
+    target: Path,
+    options: PackOptions,
+    tell: Callable[[Progress], None],
+    started: float,
+    make_job: Callable[..., Job] = Job,
 ) -> PackReport:
-    """Pack each split into a store below target, or all there is into target itself."""
+    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
     places = {split: target / split if split else target for split in parts}
     if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
@@ -197,7 +199,7 @@ def _pack_parts(
         if split in finished:
             reports[split] = _finished_report(inputs, places[split], options)
         else:
-            reports[split] = _Pack(inputs, places[split], shape, options, tell, split).run(begun)
+            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, make_job).run(begun)
     return reports[""] if "" in reports else summed_report(target, reports, time.monotonic() - started)
 
 
@@ -212,6 +214,7 @@ class _Pack:
         options: PackOptions,
         tell: Callable[[Progress], None],
         split: str,
+        make_job: Callable[..., Job],
     ) -> None:
         self._inputs, self._final, self._options, self._split = inputs, out, options, split
         self._tell = tell
@@ -223,7 +226,7 @@ class _Pack:
         self._out = beside if self._replaces else out
         geometry = Geometry.of(shape, options)
         pixels = str(self._out.absolute() / PIXELS)
-        self._job = Job(
+        self._job = make_job(
             root=str(inputs.root.absolute()),
             pixels_path=pixels,
             geometry=geometry,
@@ -320,7 +323,7 @@ class _Pack:
 
     def _header(self) -> dict[str, Any]:
         """Say what is packed and how; a resume must find the same."""
-        listing = hashlib.sha256()
+        listing = hashlib.sha256(self._inputs.identity.encode())
         for path in self._inputs.paths:
             listing.update(f"{path}\0".encode("utf-8", "surrogatepass"))
         for name, column in self._inputs.columns().items():
@@ -380,6 +383,8 @@ class _Pack:
 
     def _changed_source(self, start: int, result: Result) -> str:
         """Return the first source of a committed block whose size or time is another now; "" if there is none."""
+        if self._inputs.identity:
+            return ""  # items of a dataset are no files
         for index, (size, mtime) in enumerate(result.sources, start=start):
             if index in self._inputs.refused:
                 continue
@@ -530,7 +535,15 @@ def block_inputs(inputs: int, row_bytes: int) -> int:
     return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
 
 
-def _parsed(size: Any) -> tuple[int, int] | None:
+def settled_out(out: str | os.PathLike[str]) -> Path:
+    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
+    target = Path(os.path.normpath(os.fspath(out)))
+    if target.name in ("", "..") or target.is_symlink():
+        target = Path(os.path.realpath(target))
+    return target
+
+
+def parsed_size(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
     if isinstance(size, str | int):
@@ -624,6 +637,8 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         raise PackError(
             f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
         )
+    if inputs.identity and not inputs.classes:
+        inputs.classes = manifest.classes
     found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
     if found != (len(inputs), inputs.classes, inputs.target_kind, inputs.extra_names()):
         raise PackError(

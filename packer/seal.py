@@ -8,6 +8,7 @@ interruption and gives the same bytes.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -92,6 +93,8 @@ class _Written:
     def __init__(self, out: Path, job: Job, inputs: Inputs) -> None:
         self._job, self._all = job, inputs
         self.rows = self.inputs = self.rejected = self.pixel_count = self.crc32 = 0
+        # of a dataset that does not name its classes
+        self.class_count = 0
         self.sums = [0] * CHANNELS[job.channels]
         self.square_sums = [0] * CHANNELS[job.channels]
         self.blocks: list[Block] = []
@@ -113,7 +116,9 @@ class _Written:
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
         rows = self._accepted(result)
         for name, column in self._columns.items():
-            files[name].write(column.chosen(rows).encoded())
+            is_read = name == TARGETS and self._all.identity
+            chosen = self._read_targets(result, column) if is_read else column.chosen(rows)
+            files[name].write(chosen.encoded())
         if self._boxes:
             for name, data in self._boxes.encoded(rows, result.samples).items():
                 files[f"{EXTRAS}/{name}.memmap"].write(data)
@@ -139,9 +144,22 @@ class _Written:
         known = {"path": reject["path"], "reason": reject["reason"]}
         return encode_line(known if line is None else known | {"line": line})
 
+    def _read_targets(self, result: Result, column: Column) -> Column:
+        """Return the targets of a dataset's items, which stand in the lines of samples.jsonl alone."""
+        targets = [json.loads(line)["target"] for line in result.samples]
+        if column.count is None:
+            self.class_count = max([self.class_count, *(target + 1 for target in targets)])
+        else:
+            self.class_count = column.count
+        return Column.of(column.dtype, targets, column.count)
+
     def notes(self) -> list[str]:
         """Say what became of boxes."""
         return self._boxes.notes() if self._boxes else []
+
+    def numbered_classes(self) -> tuple[str, ...]:
+        """Name the classes of a dataset that does not."""
+        return () if self._all.target_kind == "regression" else tuple(map(str, range(self.class_count)))
 
     def close(self) -> dict[str, FileEntry]:
         """Sync all files; returns their entries, the pixels' among them."""
@@ -184,7 +202,7 @@ def _manifest(
         "target_count": inputs.targets.count,
         "has_content": job.geometry.has_content,
         "extras": _extra_specs(inputs, job),
-        "classes": tuple(header["classes"]),
+        "classes": tuple(header["classes"]) or written.numbered_classes(),
         "mean": tuple(mean),
         "std": tuple(std),
         "inputs": written.inputs,

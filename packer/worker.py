@@ -191,22 +191,11 @@ class BlockWorker:
     def _attempt(self, task: Task, index: int) -> _Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
         self._mark(index)
-        attempt, path = _Attempt(), task.paths[index - task.start]
+        attempt = _Attempt()
         try:
             if index in task.refused:
                 raise DecodeError(task.refused[index])
-            place = task.places[index - task.start] if task.places else None
-            source = self._job.source(path, place)
-            attempt.source = source.state()
-            if task.masks:
-                attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
-            data, attempt.source = source.read()
-            attempt.source_bytes = len(data)
-            row = self._decoder.row(data)
-            if task.masks:
-                attempt.mask = self._mask(task.masks[index - task.start], row, attempt)
-            attempt.line = _sample_line(path, task.targets[index - task.start], data, row)
-            attempt.row = row
+            self._decode(task, index, attempt)
         except DecodeError as e:
             attempt.reason = str(e)
         except MemoryError:
@@ -214,6 +203,22 @@ class BlockWorker:
         except Exception as e:  # the reason names the kind for a report
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
         return attempt
+
+    def _decode(self, task: Task, index: int, attempt: _Attempt) -> None:
+        """Fill in the row and all else that is known of an input; raises DecodeError."""
+        path = task.paths[index - task.start]
+        place = task.places[index - task.start] if task.places else None
+        source = self._job.source(path, place)
+        attempt.source = source.state()
+        if task.masks:
+            attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
+        data, attempt.source = source.read()
+        attempt.source_bytes = len(data)
+        row = self._decoder.row(data)
+        if task.masks:
+            attempt.mask = self._mask(task.masks[index - task.start], row, attempt)
+        attempt.line = _sample_line(path, task.targets[index - task.start], data, row)
+        attempt.row = row
 
     def _mask(self, path: str, row: Row, attempt: _Attempt) -> bytes:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
