@@ -1,6 +1,6 @@
 """Boxes: as the label files have them, and as they lie in the rows. Mends what can be mended, counts all that it changes.
 
-A box follows its picture: EXIF orientation, resize, crop, padding. Reads no file and no pixel; `boxlabels.py` finds the boxes.
+A box follows its picture: EXIF orientation, resize, crop, padding. Reads no file and no pixel.
 """
 
 from __future__ import annotations

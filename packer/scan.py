@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.archives import archive_kind, read_tars, read_zip
-from packer.boxlabels import give_boxes
 from packer.folders import Counter, Listed, scan_folder
 from packer.inputs import Inputs, ScanError
+from packer.labelled import give_boxes
 from packer.lists import MANIFEST_SUFFIXES, STDIN_NAMES, read_manifest, read_stdin
 from packer.masks import give_masks
 from packer.options import OptionsError, PackOptions

@@ -147,6 +147,10 @@ def test_detect_learns_to_find_boxes(shapes: Path) -> None:
     assert float(lines[0][0]) < 0.5
 
 
-def test_detect_wants_boxes(store: Path) -> None:
-    done = run(sys.executable, ROOT / "examples" / "detect.py", store)
-    assert (done.returncode, done.stderr) == (1, f"detect.py: {store} has no boxes. Pack it with --boxes.\n")
+def test_detect_wants_boxes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import detect
+
+    monkeypatch.setattr(sys, "argv", ["detect.py", str(store)])
+    with pytest.raises(SystemExit, match="has no boxes. Pack it with --boxes."):
+        detect.main()
