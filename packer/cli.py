@@ -15,6 +15,7 @@ import click
 
 from packer import __version__
 from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
+from packer.profile import profile_table
 
 if TYPE_CHECKING:
     from packer.info import Duplicates, Sources
@@ -177,9 +178,12 @@ def cli() -> None:
 )
 @click.option("--resume", is_flag=True, help="Go on with an interrupted pack.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing store.")
+@click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any) -> int:
+def build(
+    images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
+) -> int:
     """Decode IMAGES once into the store OUT.
 
     IMAGES is a folder of class folders, a folder of images, or a folder of train, val, valid or test folders; each of
@@ -213,6 +217,8 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
         click.echo(_summary(report))
+        if profile and report.profile:
+            click.echo(profile_table(report.profile))
     for note in [] if quiet else report.notes:
         click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
@@ -445,7 +451,7 @@ def show(
 @click.option("--trace", type=click.Path(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
 @click.option(
     "--residency",
-    type=click.Choice(("auto", "cache", "ram", "disk")),
+    type=click.Choice(("auto", "cache", "ram", "disk", "gpu")),
     default="auto",
     show_default=True,
     help="Where that run reads from.",

@@ -10,7 +10,6 @@ import hashlib
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from packer.decode import DecodeError, Row, to_mode
 from packer.inputs import Column, Inputs, ScanError
 from packer.options import CHANNELS, OptionsError, PackOptions
 from packer.pipeline import pack_parts, parsed_size, settled_out
+from packer.profile import StageClock
 from packer.report import PackReport, Progress
 from packer.worker import BlockWorker, Job, Task, encode_line
 
@@ -77,7 +77,7 @@ def pack_dataset(
         >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
         10
     """
-    started, target = time.monotonic(), settled_out(out)
+    clock, target = StageClock("begin"), settled_out(out)
     first, first_target = _first(dataset)
     options = PackOptions(
         size=parsed_size(size) or first.size[::-1],
@@ -109,7 +109,7 @@ def pack_dataset(
     make_job = functools.partial(
         DatasetJob, dataset=dataset, kind=kind, only=None if size else first.size, class_count=len(inputs.classes)
     )
-    return pack_parts({"": inputs}, target, options, progress or (lambda _: None), started, make_job)
+    return pack_parts({"": inputs}, target, options, progress or (lambda _: None), clock, make_job)
 
 
 @dataclass(frozen=True)
@@ -156,12 +156,12 @@ class DatasetJob(Job):
     only: tuple[int, int] | None = None
     class_count: int = 0
 
-    def worker(self, in_flight: Any) -> DatasetWorker:
+    def worker(self, in_flight: Any, clock: StageClock) -> DatasetWorker:
         """Make what does this job in a process of its own."""
         # as torch's DataLoader does: the threads of a forked process are gone
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)
-        return DatasetWorker(self, in_flight)
+        return DatasetWorker(self, in_flight, clock)
 
 
 class DatasetWorker(BlockWorker):
@@ -181,8 +181,10 @@ class DatasetWorker(BlockWorker):
         if job.only not in (None, image.size):
             raise DecodeError(f"it has {image.width} x {image.height} pixels, the first item {job.only}; give a size")
         target = job.kind.checked(target, job.class_count)
+        self._clock.enter("resize")
         image = to_mode(image, _MODES[job.channels])
         placed, content = job.geometry.place(image, job.geometry.resized(*image.size))
+        self._clock.enter("other")
         size = {"width": image.width, "height": image.height}
         attempt.line = encode_line({"path": path, "target": target} | size | {"decoder": "dataset"})
         attempt.row = Row(placed.tobytes(), content, *image.size)

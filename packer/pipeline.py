@@ -16,7 +16,6 @@ import operator
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,7 @@ from packer.place import (
     swap,
     sync_names,
 )
+from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
@@ -125,7 +125,7 @@ def pack(
         >>> pack(images_path, out_path, size=32).rows
         6
     """
-    started = time.monotonic()
+    clock = StageClock("list")
     options = PackOptions(
         size=parsed_size(size),
         fit=fit,
@@ -171,7 +171,8 @@ def pack(
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
-    return pack_parts(parts, target, options, tell, started)
+    clock.enter("begin")
+    return pack_parts(parts, target, options, tell, clock)
 
 
 def pack_parts(
@@ -179,7 +180,7 @@ def pack_parts(
     target: Path,
     options: PackOptions,
     tell: Callable[[Progress], None],
-    started: float,
+    clock: StageClock,
     make_job: Callable[..., Job] = Job,
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
@@ -195,12 +196,12 @@ def pack_parts(
         shape = options.size or _common_size(parts, options, target, tell)
     reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
-        begun = started if not reports else time.monotonic()
         if split in finished:
             reports[split] = _finished_report(inputs, places[split], options)
         else:
-            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, make_job).run(begun)
-    return reports[""] if "" in reports else summed_report(target, reports, time.monotonic() - started)
+            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, clock, make_job).run()
+            clock = StageClock("begin")
+    return reports[""] if "" in reports else summed_report(target, reports)
 
 
 class _Pack:
@@ -214,10 +215,12 @@ class _Pack:
         options: PackOptions,
         tell: Callable[[Progress], None],
         split: str,
+        clock: StageClock,
         make_job: Callable[..., Job],
     ) -> None:
         self._inputs, self._final, self._options, self._split = inputs, out, options, split
-        self._tell = tell
+        self._tell, self._clock = tell, clock
+        self._profile: Profile = {}
         # --overwrite of a finished store builds beside it and renames: open readers keep the old one
         beside = replacement(out)
         # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
@@ -247,7 +250,7 @@ class _Pack:
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
-    def run(self, started: float) -> PackReport:
+    def run(self) -> PackReport:
         created = self._make_folder()
         try:
             lock = journals.Lock(self._out)
@@ -258,7 +261,7 @@ class _Pack:
         try:
             if not self._replaces:
                 self._look_again()
-            report = self._run_locked(started, lock)
+            report = self._run_locked(lock)
         except _NothingPacked as e:
             self._remove(created)
             raise PackError(str(e)) from None
@@ -280,14 +283,16 @@ class _Pack:
             raise finished_meanwhile(self._out)
         check_out(self._out, self._out, self._options, is_held=True)
 
-    def _run_locked(self, started: float, lock: journals.Lock) -> PackReport:
+    def _run_locked(self, lock: journals.Lock) -> PackReport:
         header = self._header()
         done, row, journal = self._begin(header)
         resumed_from = done
         try:
             for path in self._row_files:
                 self._allocate(path, self._room(path))
+            self._clock.enter("serve")
             self._run_blocks(done, row, journal, lock)
+            self._clock.enter("seal")
             self._tell(self._progress("seal", len(self._inputs)))
             sealed = seal(self._out, header, self._job, self._inputs)
         finally:
@@ -300,8 +305,11 @@ class _Pack:
             swap(self._out, self._final)
         # last, and under the lock: another pack may begin here as soon as it is gone
         remove_working_folder(self._final)
+        stages = self._clock.seconds()
+        report = store_report(sealed, self._inputs, self._final, sum(stages.values()), resumed_from)
         return dataclasses.replace(
-            store_report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
+            report,
+            profile={"main": stages, **self._profile},
             source_bytes=self._source_bytes,
             changed=self._changed,
             too_many_rejects=sealed.rejected > self._options.allowed_rejects(len(self._inputs)),
@@ -416,7 +424,11 @@ class _Pack:
         step = block_inputs(len(self._inputs), self._job.row_bytes)
         blocks = -(-(len(self._inputs) - done) // step)
         engine = LocalEngine(
-            self._job, workers=max(1, min(workers, blocks)), timeout=self._options.timeout, inherited=[lock]
+            self._job,
+            workers=max(1, min(workers, blocks)),
+            timeout=self._options.timeout,
+            inherited=[lock],
+            clock=self._clock,
         )
         committer: Committer | None = None
         try:
@@ -429,12 +441,15 @@ class _Pack:
                 self._stop_on_reject(result)
                 committer.put(result)
                 self._tick()
+            self._clock.enter("wait")
             if committer is not None:
                 committer.finish()
         finally:
             engine.close()
             if committer is not None:
                 committer.close()
+                self._profile["commit"] = committer.stages()
+            self._profile |= engine.profile
 
     def _tasks(self, done: int, step: int) -> Iterator[Task]:
         inputs = self._inputs

@@ -94,6 +94,12 @@ class MemmapDataset(Dataset[Any]):
         row = f"uint8[{m.height}, {m.width}, {m.channels}]"
         return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
+    def _repr_html_(self) -> str:
+        """Show a notebook a contact sheet."""
+        from reader.preview import html_of
+
+        return html_of(self)
+
     def __getstate__(self) -> dict[str, Any]:
         opened = ("manifest", "store", "_files", "_pool", "_blocks", "_lists")
         state = {k: v for k, v in self.__dict__.items() if k not in opened}
@@ -212,6 +218,18 @@ class MemmapDataset(Dataset[Any]):
         part._lists = {}
         positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self._positions(rows)
         part._rows = np.ascontiguousarray(self.store_rows(positions))
+        return part
+
+    @property
+    def is_whole(self) -> bool:
+        """Say whether these are all rows of the store, in its order."""
+        return self._rows is None
+
+    def whole(self) -> MemmapDataset:
+        """Return a dataset of all rows of the store, whatever part of them this is, as ImageBatches."""
+        part = object.__new__(MemmapDataset)
+        part.__dict__.update(self.__dict__)
+        part._rows, part._lists, part.as_tuple = None, {}, False
         return part
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:

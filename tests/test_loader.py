@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -339,6 +340,25 @@ def test_an_error_of_the_transform_surfaces_and_ends_the_thread(train: MemmapDat
         if thread.name == "pixpack-feeder":
             thread.join(5)
             assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_after_an_error_the_state_is_at_the_batch_that_could_not_be_made(train: MemmapDataset, prefetch: int) -> None:
+    def breaks(batch: Any) -> Any:
+        if 37 in batch.rows:
+            raise RuntimeError("row 37")
+        return batch
+
+    iterator = iter(loader := MemmapLoader(train, 10, transform=breaks, prefetch=prefetch))
+    assert [len(batch) for batch in itertools.islice(iterator, 3)] == [10] * 3
+    with pytest.raises(RuntimeError, match="row 37"):
+        next(iterator)
+    assert next(iterator, None) is None
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 30)
+    whole = MemmapLoader(train, 10, prefetch=prefetch)
+    whole.load_state_dict(state)
+    assert next(iter(whole)).rows.tolist() == list(range(30, 40))
 
 
 def test_the_interpreter_ends_in_the_middle_of_an_epoch(shared_store: Path) -> None:
