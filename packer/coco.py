@@ -22,6 +22,8 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> 
     index_of, classes = _categories(path, content["categories"], imposed)
     found = BoxLabels(len(names), classes)
     owners = _images(path, content["images"], found, _Finder(names, path))
+    if not any(owners.values()):
+        raise ScanError(f"{path} lists none of the {len(names)} images, {names[0]} among them, by its file_name.")
     crowds, strays = 0, []
     for number, annotation in enumerate(content["annotations"], start=1):
         inputs = owners.get(_key(annotation, "image_id"))

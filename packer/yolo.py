@@ -30,6 +30,10 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -
             continue
         used.add(label)
         _read_label_file(found, index, folder / label, label)
+    if not used:
+        raise ScanError(
+            f"{folder} has a label file for none of the {len(names)} images. Expected {_label_names(names[0])[0]} for {names[0]}."
+        )
     if not classes:
         found.classes = tuple(map(str, range(max(found.targets, default=-1) + 1)))
         found.notes.append(
