@@ -92,14 +92,14 @@ class Committer:
     Blocks that arrive while a sync runs are committed together by the next one.
     """
 
-    def __init__(self, pixels: Path, journal: Journal, inputs_done: int, rows_done: int) -> None:
-        self._journal, self._pixels = journal, pixels
+    def __init__(self, rows: list[Path], journal: Journal, inputs_done: int, rows_done: int) -> None:
+        self._journal, self._files = journal, rows
         self._inputs, self._rows = inputs_done, rows_done
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS)
         self._error: BaseException | None = None
         self._clock = StageClock("wait")
-        self._descriptor = os.open(pixels, os.O_RDWR | BINARY)
+        self._descriptors = [os.open(path, os.O_RDWR | BINARY) for path in rows]
         self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
         self._thread.start()
 
@@ -118,8 +118,9 @@ class Committer:
     def close(self) -> None:
         """End the thread; what was handed over is committed first."""
         self._end()
-        with naming(self._pixels):
-            os.close(self._descriptor)
+        for path, descriptor in zip(self._files, self._descriptors, strict=True):
+            with naming(path):
+                os.close(descriptor)
 
     def stages(self) -> dict[str, float]:
         """Return the seconds of each stage of its thread; to be asked when that has ended."""
@@ -142,8 +143,9 @@ class Committer:
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
                 if results:
                     self._clock.enter("sync")
-                    with naming(self._pixels):
-                        getattr(os, "fdatasync", os.fsync)(self._descriptor)
+                    for path, descriptor in zip(self._files, self._descriptors, strict=True):
+                        with naming(path):
+                            getattr(os, "fdatasync", os.fsync)(descriptor)
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)
                     self._clock.enter("journal")
