@@ -26,10 +26,11 @@ from packer.disk import (
     Committer,
     DiskFullError,
     allocate,
+    check_room,
     disk_full,
     free_bytes,
     guard_standard_streams,
-    missing_bytes,
+    needed_bytes,
 )
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.ffmpeg import open_ffmpeg
@@ -51,7 +52,7 @@ from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
-from packer.seal import MASKS, remove_working_folder, seal
+from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.source import Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
@@ -69,6 +70,8 @@ _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128
 _SMALLEST_BLOCK = 8
 _SIZES_CHUNK = 256
+# What could not be written needs a page at least, even where the estimate of all files is used up.
+_LEAST_BYTES = 4096
 
 
 def pack(
@@ -243,10 +246,9 @@ class _Pack:
             masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
         )
-        # the files that rows are written to as they are committed, and the bytes that each row has there
-        self._row_files = {self._out / PIXELS: self._job.row_bytes}
-        if self._job.masks_path:
-            self._row_files[self._out / MASKS] = self._job.mask_bytes
+        # the files that rows are written to as they are committed
+        self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
+        self._sizes = expected_sizes(self._job, inputs)
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
@@ -288,8 +290,9 @@ class _Pack:
         done, row, journal = self._begin(header)
         resumed_from = done
         try:
-            for path in self._row_files:
-                self._allocate(path, self._room(path))
+            check_room(self._out, self._sizes)
+            for name in self._row_files:
+                self._allocate(name)
             self._clock.enter("serve")
             self._run_blocks(done, row, journal, lock)
             self._clock.enter("seal")
@@ -362,10 +365,11 @@ class _Pack:
         # and the working folder, which says that what lies here is a pack's
         sync_folder(self._out)
         self._clear()
-        for path in self._row_files:
+        paths = [self._out / name for name in self._row_files]
+        for path in paths:
             path.parent.mkdir(exist_ok=True)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
-        for path in reversed(self._row_files):
+        for path in reversed(paths):
             sync_folder(path.parent)
         sync_folder(self._out)
         sync_names(self._out)
@@ -409,12 +413,9 @@ class _Pack:
         place = self._inputs.places[index] if self._inputs.archives else None
         return self._job.source(self._inputs.paths[index], place)
 
-    def _room(self, path: Path) -> int:
-        """Return the most bytes that the rows can take in one of their files."""
-        return (len(self._inputs) - len(self._inputs.refused)) * self._row_files[path]
-
-    def _allocate(self, path: Path, room: int) -> None:
-        allocate(path, room, lambda done: self._tell(self._progress("allocate", done, room)))
+    def _allocate(self, name: str) -> None:
+        room = self._sizes[name]
+        allocate(self._out / name, room, lambda done: self._tell(self._progress("allocate", done, room)))
 
     # -- run
 
@@ -434,7 +435,7 @@ class _Pack:
         try:
             for result in engine.run(self._tasks(done, step), row, ready=self._tick):
                 if committer is None:
-                    committer = Committer(list(self._row_files), journal, done, row)
+                    committer = Committer([self._out / name for name in self._row_files], journal, done, row)
                 self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes
@@ -485,12 +486,15 @@ class _Pack:
         what = f"{path} cannot be read or written: {error.strerror} ({name})"
         if error.errno not in FULL:
             return PackError(f"{what}. Go on with --resume once it can.")
-        missing = sum(missing_bytes(file, self._room(file)) for file in self._row_files)
         free = free_bytes(path)
-        if missing > free:
-            return disk_full(path, missing, free)
-        # the rows have their room: it is a small file that has none, or a quota is used up
-        return DiskFullError(f"{what}; its disk has {free} bytes free. Free some space and go on with --resume.")
+        need = max(_LEAST_BYTES, needed_bytes(self._out, self._sizes))
+        if need > free:
+            return disk_full(path, need, free)
+        # a quota is used up, or someone has made room meanwhile
+        return DiskFullError(
+            f"{what}; {need} more bytes are needed, its disk has {free} free."
+            " Free some space or raise your quota, and go on with --resume."
+        )
 
     # -- end
 

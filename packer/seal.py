@@ -45,6 +45,12 @@ CONTENT = "_tensordict/content.memmap"
 EXTRAS = "_tensordict/extras"
 MASKS = f"{EXTRAS}/masks.memmap"
 
+# What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
+# and warnings.
+_JOURNAL_BYTES, _SAMPLE_BYTES = 300, 200
+# The manifest, each meta.json and the lock: a disk gives whole pages.
+_FEW_FILES_BYTES = 32 << 10
+
 
 def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifest | None:
     """Turn OUT's committed blocks into a finished store; None where they hold no row.
@@ -79,6 +85,26 @@ def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifes
     write_atomically(out / MANIFEST, encode_manifest(manifest, written.blocks))
     inputs.notes += written.notes()
     return manifest
+
+
+def expected_sizes(job: Job, inputs: Inputs) -> dict[str, int]:
+    """Return the most bytes that each file of a pack will take, by its name below OUT; those of text are an estimate."""
+    count, rows = len(inputs), len(inputs) - len(inputs.refused)
+    # what is not ASCII is escaped, twice in the journal: "é" is \\\\u00e9
+    path_bytes = sum(len(path) if path.isascii() else 7 * len(path) for path in inputs.paths)
+    class_bytes = sum(map(len, inputs.classes)) + 4 * len(inputs.classes)
+    sizes = {
+        PIXELS: rows * job.row_bytes,
+        journals.JOURNAL: count * _JOURNAL_BYTES + path_bytes + class_bytes,
+        SAMPLES: count * _SAMPLE_BYTES + path_bytes,
+        MANIFEST: class_bytes + _FEW_FILES_BYTES,
+        TARGETS: rows * TensorSpec(inputs.targets.dtype, inputs.targets.row_shape).row_bytes,
+    }
+    if job.geometry.has_content:
+        sizes[CONTENT] = 16 * rows
+    return sizes | {
+        f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in _extra_specs(inputs, job).items()
+    }
 
 
 def remove_working_folder(out: Path) -> None:

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader.buffers import BufferPool, gather, is_run
-from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines
+from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
 from reader.order import Rows, permuted
 from reader.rawfile import RowFile, reads_in_order
 from reader.residency import can_read_ahead
@@ -164,6 +164,10 @@ class MemmapDataset(Dataset[Any]):
         for file in self._files.values():
             file.check_rows(self.manifest.rows)
 
+    def opened(self, name: str) -> Path:
+        """Return a path that opens a tensor's file, as this dataset holds it, again: another store may have its name by now."""
+        return self._files[name].opened
+
     # -- what ImageFolder has
 
     @property
@@ -188,6 +192,7 @@ class MemmapDataset(Dataset[Any]):
     def samples(self) -> list[tuple[str, Any]]:
         """(path, target) of each row; paths are relative to the packed folder."""
         if "samples" not in self._lists:
+            self._check_sources()
             paths = [line["path"] for line in read_json_lines(self.path / SAMPLES)]
             rows = range(len(paths)) if self._rows is None else self._rows.tolist()
             self._lists["samples"] = list(zip((paths[row] for row in rows), self.targets, strict=True))
@@ -199,6 +204,7 @@ class MemmapDataset(Dataset[Any]):
         """Return what samples.jsonl says of one row: path, target, source bytes, sha256, size, what was done."""
         row = int(self.store_rows(np.array([self._one(index)]))[0])
         if self._blocks is None:
+            self._check_sources()
             blocks = read_blocks(self.path)
             self._blocks = [b.start for b in blocks], blocks
         starts, blocks = self._blocks
@@ -259,6 +265,13 @@ class MemmapDataset(Dataset[Any]):
         return pixels
 
     # -- private
+
+    def _check_sources(self) -> None:
+        """Raise StoreError if the files that say where rows come from are another store's by now; pixels and targets are held."""
+        if read_manifest(self.path).digest != self.manifest.digest:
+            raise StoreError(
+                f"{self.path} was packed anew since this dataset was opened. Open it again to see its sources."
+            )
 
     def _positions(self, index: Any) -> Rows:
         """Check and normalise any list of rows to int64[B] in [0, len)."""

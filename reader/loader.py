@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -119,15 +121,14 @@ class MemmapLoader:
             raise ValueError(
                 "the dataset has a transform of samples, which this loader does not call: give it transform= instead."
             )
-        if not isinstance(prefetch, int) or prefetch < 0:
+        batch_size, seed = _whole_number("batch_size", batch_size), _whole_number("seed", seed)
+        if (prefetch := _whole_number("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
-        if not isinstance(seed, int):
-            raise ValueError(f"seed is {seed!r}, expected a whole number.")
         if (weights is not None) + (sampler is not None) + (shuffle is not False) > 1:
             raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
         self.dataset = dataset
         self.batch_size = batch_size
-        self.seed = int(seed)
+        self.seed = seed
         self.transform = transform
         self.prefetch = prefetch
         self.as_tuple = as_tuple or dataset.as_tuple
@@ -137,6 +138,7 @@ class MemmapLoader:
         if weights is not None or sampler is not None:
             self.order = "weighted" if sampler is None else "sampler"
         self._cumulative = None if weights is None else _checked_weights(weights, len(dataset))
+        self._rows_id = _rows_id(dataset, self._cumulative)
         rank, world_size = _checked_ranks(rank, world_size)
         self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
         room = _room(dataset, self.device, has_windows=self.order == "block" and world_size == 1 and dataset.is_whole)
@@ -214,10 +216,9 @@ class MemmapLoader:
             epoch, position = self._progress.epoch, self._progress.position
             if self.sampler is None and not self.cut.steps(position):
                 epoch, position = epoch + 1, 0
-        store = int(self.dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
         order = _ORDERS.index(self.order)
         state = {"epoch": epoch, "position": position, "seed": self.seed, "order": order}
-        return state | {"rows": len(self.dataset), "store": store}
+        return state | {"rows": len(self.dataset), "store": self._rows_id}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Make the next `iter` go on from a state, also one taken with another batch_size or world size.
@@ -230,7 +231,12 @@ class MemmapLoader:
             raise ValueError(
                 f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, whole numbers."
             )
-        for key, what in (("store", "store"), ("rows", "number of rows"), ("seed", "seed"), ("order", "order")):
+        for key, what in (
+            ("rows", "number of rows"),
+            ("store", "store, subset or weights"),
+            ("seed", "seed"),
+            ("order", "order"),
+        ):
             if state.get(key) != own[key]:
                 raise ValueError(
                     f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
@@ -265,7 +271,7 @@ class MemmapLoader:
 
     def read_ahead(self, epoch: int, steps: Iterator[Steps]) -> ReadAhead | None:
         """Read the steps' rows ahead from the disk, or return None: they are gathered from memory."""
-        path, pixels = self.dataset.path / PIXELS, self.dataset.store.pixels
+        path, pixels = self.dataset.opened("pixels"), self.dataset.store.pixels
         if self._host == "ram" or (self._host == "cache" and not residencies.is_cold(path, pixels.nbytes)):
             return None
         room, row_bytes = residencies.available_bytes(), self.dataset.manifest.row_bytes
@@ -349,7 +355,7 @@ class MemmapLoader:
                 if taken > position:
                     yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken])
                 rows = []
-        if rows and not self.cut.drop_last:
+        if rows and not self.cut.drop_last and taken + len(rows) > position:
             yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken + len(rows)])
 
 
@@ -527,6 +533,14 @@ def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, 
     return cut
 
 
+def _rows_id(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any] | None) -> int:
+    """Return a number that differs where the same positions would be other rows."""
+    known = int(dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
+    for array in (dataset.store_rows(np.arange(len(dataset))) if not dataset.is_whole else None, cumulative):
+        known = known if array is None else known ^ zlib.crc32(array.tobytes())
+    return known
+
+
 def _yields_batches(sampler: Any) -> bool:
     return isinstance(sampler, torch.utils.data.BatchSampler) or hasattr(sampler, "batch_size")
 
@@ -542,7 +556,10 @@ def _checked_shuffle(shuffle: bool | str, dataset: MemmapDataset) -> str:
 
 
 def _checked_weights(weights: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    values = np.asarray(weights, dtype=np.float64)
+    try:
+        values = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"weights are a {type(weights).__name__}, expected one number a row: [{count}].") from None
     if values.shape != (count,):
         raise ValueError(f"weights have the shape {list(values.shape)}, expected one a row: [{count}].")
     if not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
@@ -550,11 +567,18 @@ def _checked_weights(weights: Any, count: int) -> np.ndarray[Any, np.dtype[np.fl
     return np.cumsum(values)
 
 
+def _whole_number(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}, expected a whole number.") from None
+
+
 def _checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank is {rank} and world_size {world_size}: give both, or neither.")
     if rank is not None and world_size is not None:
-        return rank, world_size
+        return _whole_number("rank", rank), _whole_number("world_size", world_size)
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -567,7 +591,7 @@ def _copied(dataset: MemmapDataset) -> ImageBatch:
     if not residencies.can_read_ahead():
         pixels = store.pixels.clone()
     else:
-        path = dataset.path / PIXELS
+        path = dataset.opened("pixels")
         past_cache = residencies.is_cold(path, store.pixels.nbytes)
         pixels = read_all(path, row_bytes, len(store.pixels), past_cache=past_cache).view(store.pixels.shape)
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)

@@ -205,6 +205,7 @@ def test_numpy_refuses_a_store_that_is_damaged(store: Path, tmp_path: Path, file
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_notebook_packs_shows_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = library_or_skip("nbclient", "PIXPACK_NOTEBOOK")
     monkeypatch.setenv("PYTHONPATH", folder)
