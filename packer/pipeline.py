@@ -246,11 +246,9 @@ class _Pack:
             masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
         )
+        # the files that rows are written to as they are committed
+        self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
         self._sizes = expected_sizes(self._job, inputs)
-        # the files that rows are written to as they are committed, and the bytes that each row has there
-        self._row_files = {self._out / PIXELS: self._job.row_bytes}
-        if self._job.masks_path:
-            self._row_files[self._out / MASKS] = self._job.mask_bytes
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
@@ -293,8 +291,8 @@ class _Pack:
         resumed_from = done
         try:
             check_room(self._out, self._sizes)
-            for path in self._row_files:
-                self._allocate(path, self._room(path))
+            for name in self._row_files:
+                self._allocate(name)
             self._clock.enter("serve")
             self._run_blocks(done, row, journal, lock)
             self._clock.enter("seal")
@@ -367,10 +365,11 @@ class _Pack:
         # and the working folder, which says that what lies here is a pack's
         sync_folder(self._out)
         self._clear()
-        for path in self._row_files:
+        paths = [self._out / name for name in self._row_files]
+        for path in paths:
             path.parent.mkdir(exist_ok=True)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
-        for path in reversed(self._row_files):
+        for path in reversed(paths):
             sync_folder(path.parent)
         sync_folder(self._out)
         sync_names(self._out)
@@ -414,12 +413,9 @@ class _Pack:
         place = self._inputs.places[index] if self._inputs.archives else None
         return self._job.source(self._inputs.paths[index], place)
 
-    def _room(self, path: Path) -> int:
-        """Return the most bytes that the rows can take in one of their files."""
-        return (len(self._inputs) - len(self._inputs.refused)) * self._row_files[path]
-
-    def _allocate(self, path: Path, room: int) -> None:
-        allocate(path, room, lambda done: self._tell(self._progress("allocate", done, room)))
+    def _allocate(self, name: str) -> None:
+        room = self._sizes[name]
+        allocate(self._out / name, room, lambda done: self._tell(self._progress("allocate", done, room)))
 
     # -- run
 
@@ -439,7 +435,7 @@ class _Pack:
         try:
             for result in engine.run(self._tasks(done, step), row, ready=self._tick):
                 if committer is None:
-                    committer = Committer(list(self._row_files), journal, done, row)
+                    committer = Committer([self._out / name for name in self._row_files], journal, done, row)
                 self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes
