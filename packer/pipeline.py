@@ -26,10 +26,11 @@ from packer.disk import (
     Committer,
     DiskFullError,
     allocate,
+    check_room,
     disk_full,
     free_bytes,
     guard_standard_streams,
-    missing_bytes,
+    needed_bytes,
 )
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.ffmpeg import open_ffmpeg
@@ -51,7 +52,7 @@ from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
-from packer.seal import remove_working_folder, seal
+from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.source import Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
@@ -69,6 +70,8 @@ _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128
 _SMALLEST_BLOCK = 8
 _SIZES_CHUNK = 256
+# What could not be written needs a page at least, even where the estimate of all files is used up.
+_LEAST_BYTES = 4096
 
 
 def pack(
@@ -91,6 +94,7 @@ def pack(
     min_visibility: float = 0.1,
     max_boxes: int | None = None,
     upright_labels: bool = False,
+    masks: str | os.PathLike[str] | None = None,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -110,6 +114,7 @@ def pack(
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
+        masks: a folder with a mask for each image, which become extras too.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 
@@ -125,7 +130,7 @@ def pack(
     """
     clock = StageClock("list")
     options = PackOptions(
-        size=_parsed(size),
+        size=parsed_size(size),
         fit=fit,
         crop_fraction=crop_fraction,
         resample=resample,
@@ -141,6 +146,7 @@ def pack(
         min_visibility=min_visibility,
         max_boxes=max_boxes,
         upright_labels=upright_labels,
+        masks=None if masks is None else os.fspath(masks),
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -151,10 +157,7 @@ def pack(
         resume=resume,
         overwrite=overwrite,
     )
-    # OUT without dots: the folder beside it, in which --overwrite builds, is named after it
-    target = Path(os.path.normpath(os.fspath(out)))
-    if target.name in ("", "..") or target.is_symlink():
-        target = Path(os.path.realpath(target))
+    target = settled_out(out)
     guard_standard_streams()
     if requantize is not None:
         open_ffmpeg()  # without one nothing may be begun
@@ -172,13 +175,18 @@ def pack(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
     clock.enter("begin")
-    return _pack_parts(parts, target, options, tell, clock)
+    return pack_parts(parts, target, options, tell, clock)
 
 
-def _pack_parts(
-    parts: dict[str, Inputs], target: Path, options: PackOptions, tell: Callable[[Progress], None], clock: StageClock
+def pack_parts(
+    parts: dict[str, Inputs],
+    target: Path,
+    options: PackOptions,
+    tell: Callable[[Progress], None],
+    clock: StageClock,
+    make_job: Callable[..., Job] = Job,
 ) -> PackReport:
-    """Pack each split into a store below target, or all there is into target itself."""
+    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
     places = {split: target / split if split else target for split in parts}
     if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
@@ -194,7 +202,7 @@ def _pack_parts(
         if split in finished:
             reports[split] = _finished_report(inputs, places[split], options)
         else:
-            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, clock).run()
+            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, clock, make_job).run()
             clock = StageClock("begin")
     return reports[""] if "" in reports else summed_report(target, reports)
 
@@ -211,6 +219,7 @@ class _Pack:
         tell: Callable[[Progress], None],
         split: str,
         clock: StageClock,
+        make_job: Callable[..., Job],
     ) -> None:
         self._inputs, self._final, self._options, self._split = inputs, out, options, split
         self._tell, self._clock = tell, clock
@@ -223,7 +232,7 @@ class _Pack:
         self._out = beside if self._replaces else out
         geometry = Geometry.of(shape, options)
         pixels = str(self._out.absolute() / PIXELS)
-        self._job = Job(
+        self._job = make_job(
             root=str(inputs.root.absolute()),
             pixels_path=pixels,
             geometry=geometry,
@@ -233,7 +242,13 @@ class _Pack:
             max_pixels=options.max_pixels,
             archives=inputs.archives,
             requantize=options.requantize,
+            masks_root=os.path.abspath(options.masks or ""),
+            masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
+            upright_masks=options.upright_labels,
         )
+        # the files that rows are written to as they are committed
+        self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
+        self._sizes = expected_sizes(self._job, inputs)
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
@@ -275,8 +290,9 @@ class _Pack:
         done, row, journal = self._begin(header)
         resumed_from = done
         try:
-            room = self._room()
-            allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
+            check_room(self._out, self._sizes)
+            for name in self._row_files:
+                self._allocate(name)
             self._clock.enter("serve")
             self._run_blocks(done, row, journal, lock)
             self._clock.enter("seal")
@@ -318,7 +334,7 @@ class _Pack:
 
     def _header(self) -> dict[str, Any]:
         """Say what is packed and how; a resume must find the same."""
-        listing = hashlib.sha256()
+        listing = hashlib.sha256(self._inputs.identity.encode())
         for path in self._inputs.paths:
             listing.update(f"{path}\0".encode("utf-8", "surrogatepass"))
         for name, column in self._inputs.columns().items():
@@ -327,6 +343,8 @@ class _Pack:
         if self._inputs.boxes is not None:
             listing.update(self._inputs.boxes.encoded())
             listing.update(repr(sorted(self._inputs.refused.items())).encode("utf-8", "surrogatepass"))
+        if self._inputs.masks is not None:
+            listing.update("\0".join(self._inputs.masks).encode("utf-8", "surrogatepass"))
         geometry = self._job.geometry
         return {
             "journal": 2,
@@ -347,9 +365,12 @@ class _Pack:
         # and the working folder, which says that what lies here is a pack's
         sync_folder(self._out)
         self._clear()
-        (self._out / PIXELS).parent.mkdir()
-        os.close(os.open(self._out / PIXELS, os.O_WRONLY | os.O_CREAT, 0o644))
-        sync_folder((self._out / PIXELS).parent)
+        paths = [self._out / name for name in self._row_files]
+        for path in paths:
+            path.parent.mkdir(exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+        for path in reversed(paths):
+            sync_folder(path.parent)
         sync_folder(self._out)
         sync_names(self._out)
         return 0, 0, journals.Journal.create(self._out, header)
@@ -374,21 +395,27 @@ class _Pack:
 
     def _changed_source(self, start: int, result: Result) -> str:
         """Return the first source of a committed block whose size or time is another now; "" if there is none."""
+        if self._inputs.identity:
+            return ""  # items of a dataset are no files
         for index, (size, mtime) in enumerate(result.sources, start=start):
             if index in self._inputs.refused:
                 continue
             # what could not be read then, and cannot now, is unchanged
             if self._source(index).state() != (size, mtime):
                 return self._inputs.paths[index]
+        for index, state in enumerate(result.mask_sources, start=start):
+            mask = (self._inputs.masks or [])[index]
+            if index not in self._inputs.refused and self._job.mask_source(mask).state() != tuple(state):
+                return mask
         return ""
 
     def _source(self, index: int) -> Source:
         place = self._inputs.places[index] if self._inputs.archives else None
         return self._job.source(self._inputs.paths[index], place)
 
-    def _room(self) -> int:
-        """Return the most bytes that the rows can take."""
-        return (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
+    def _allocate(self, name: str) -> None:
+        room = self._sizes[name]
+        allocate(self._out / name, room, lambda done: self._tell(self._progress("allocate", done, room)))
 
     # -- run
 
@@ -408,7 +435,7 @@ class _Pack:
         try:
             for result in engine.run(self._tasks(done, step), row, ready=self._tick):
                 if committer is None:
-                    committer = Committer(self._out / PIXELS, journal, done, row)
+                    committer = Committer([self._out / name for name in self._row_files], journal, done, row)
                 self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes
@@ -434,7 +461,8 @@ class _Pack:
             )
             paths, targets = inputs.paths[start:stop], inputs.targets.tolist(start, stop)
             places = inputs.places.tolist(start, stop) if inputs.archives else []
-            yield Task(start // step, start, paths, targets, places, refused)
+            masks = inputs.masks[start:stop] if inputs.masks is not None else []
+            yield Task(start // step, start, paths, targets, places, refused, masks=masks)
 
     def _tick(self) -> None:
         self._tell(self._progress("pack", self._done))
@@ -458,11 +486,15 @@ class _Pack:
         what = f"{path} cannot be read or written: {error.strerror} ({name})"
         if error.errno not in FULL:
             return PackError(f"{what}. Go on with --resume once it can.")
-        missing, free = missing_bytes(self._out / PIXELS, self._room()), free_bytes(path)
-        if missing > free:
-            return disk_full(path, missing, free)
-        # the rows have their room: it is a small file that has none, or a quota is used up
-        return DiskFullError(f"{what}; its disk has {free} bytes free. Free some space and go on with --resume.")
+        free = free_bytes(path)
+        need = max(_LEAST_BYTES, needed_bytes(self._out, self._sizes))
+        if need > free:
+            return disk_full(path, need, free)
+        # a quota is used up, or someone has made room meanwhile
+        return DiskFullError(
+            f"{what}; {need} more bytes are needed, its disk has {free} free."
+            " Free some space or raise your quota, and go on with --resume."
+        )
 
     # -- end
 
@@ -522,7 +554,15 @@ def block_inputs(inputs: int, row_bytes: int) -> int:
     return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
 
 
-def _parsed(size: Any) -> tuple[int, int] | None:
+def settled_out(out: str | os.PathLike[str]) -> Path:
+    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
+    target = Path(os.path.normpath(os.fspath(out)))
+    if target.name in ("", "..") or target.is_symlink():
+        target = Path(os.path.realpath(target))
+    return target
+
+
+def parsed_size(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
     if isinstance(size, str | int):
@@ -616,6 +656,8 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         raise PackError(
             f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
         )
+    if inputs.identity and not inputs.classes:
+        inputs.classes = manifest.classes
     found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
     if found != (len(inputs), inputs.classes, inputs.target_kind, inputs.extra_names()):
         raise PackError(
