@@ -86,9 +86,12 @@ class Decoder:
         if header is not None:
             self._check_jpeg(header)
         refusal = None
-        if header is not None and self._jpeg.is_available and header.components in (1, 3):
+        if header is not None and self._jpeg.is_available and header.components in (1, 3, 4):
             try:
-                return self._fast_row(data, header)
+                if header.components < 4:
+                    return self._fast_row(data, header)
+                # Pillow turns ink into colours, but says nothing of libjpeg's warnings
+                self._jpeg.check_inks(data, header)
             except jpeg.JpegError as e:
                 refusal = _judge(str(e), header)
         return self._pillow_row(data, [refusal] if refusal else [])

@@ -33,6 +33,9 @@ _JOIN_SECONDS = 5.0
 _MAX_IDLE_DEATHS = 3
 # An image that takes longer holds up the blocks behind it, unless they go around it.
 _PATIENCE_SECONDS = 1.0
+# Between two images a worker only writes or begins. A disk under load or a slow start must not cost it its work, which is
+# why this is longer than most a --timeout.
+_BETWEEN_SECONDS = 60.0
 # A worker's own exit code for MemoryError; no signal and no Python uses it.
 _NO_MEMORY = 101
 
@@ -82,10 +85,10 @@ class _Worker:
         index = self.in_flight[0]
         return next((t for t in self.tasks.values() if t.start <= index < t.start + len(t.paths)), None)
 
-    def standstill(self) -> float:
-        """Return for how many seconds the image in flight has been so; to be asked often."""
+    def standstill(self, *, is_owing: bool) -> float:
+        """Return for how many seconds the image in flight, or what is owed between two, has been so; to be asked often."""
         index, count = self.in_flight
-        if index < 0 or count != self.last_count:
+        if count != self.last_count or (index < 0 and not is_owing):
             self.last_count, self.last_change = count, time.monotonic()
         return time.monotonic() - self.last_change
 
@@ -184,13 +187,21 @@ class LocalEngine:
                 worker.process.join(_POLL_SECONDS)  # so that its exit code is known
                 self._replace(worker, f"its worker ended ({_exit_reason(worker)})")
                 continue
+            worker.last_change = time.monotonic()
             yield worker, message
         for worker in list(self._workers):
-            seconds = worker.standstill()
-            if seconds > self._timeout:
+            seconds = worker.standstill(is_owing=self._is_owing(worker))
+            if worker.suspect() is None:
+                if seconds > max(self._timeout, _BETWEEN_SECONDS):
+                    self._replace(worker, f"it stood still for {seconds:.0f} seconds between two images")
+            elif seconds > self._timeout:
                 self._replace(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
             elif seconds > _PATIENCE_SECONDS:
                 self._go_around(worker)
+
+    def _is_owing(self, worker: _Worker) -> bool:
+        """Whether a worker has something to do: a block to decode, or one to write whose place is known."""
+        return any(block not in self._decoded or block in self._placed for block in worker.tasks)
 
     def _receive(self, worker: _Worker, kind: str, *content: Any) -> None:
         if kind == "failed":
@@ -325,7 +336,7 @@ class LocalEngine:
         if task is None:
             self._idle_deaths += 1
             if self._idle_deaths > _MAX_IDLE_DEATHS:
-                raise EngineError(f"workers end without getting anything done ({_exit_reason(worker)}).")
+                raise EngineError(f"workers end without getting anything done ({reason}).")
         else:
             lost.remove(task)
             lost.insert(0, self._retried(task, int(worker.in_flight[0]), reason))

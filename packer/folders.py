@@ -1,7 +1,8 @@
 """Folders of images: which inputs there are, in which order, with which target. Lists; opens no image.
 
 Classes, order and targets of class folders are torchvision ImageFolder's (0.28, `datasets/folder.py`): classes are the
-sorted names of the sub-folders, files are sorted by folder, then by name, symbolic links are followed.
+sorted names of the sub-folders, files are sorted by folder, then by name, symbolic links are followed; but not into a folder
+above them, and not twice into the same folder in one class: links among n folders make up to n! paths.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ SPLITS = ("train", "val", "valid", "test")
 _PROGRESS_EVERY = 10_000
 
 Listed = Callable[[int], None]
+# Which folder it is, whatever its name: device and inode.
+_Identity = tuple[int, int]
 
 
 def scan_folder(
@@ -38,7 +41,8 @@ def scan_folder(
         ScanError: images does not exist, cannot be read, or holds no image.
     """
     parts = split_folders(_child_folders(images))
-    trees = {split: _list_folder(images / split, count) for split in parts}
+    above = _identity(images)
+    trees = {split: _list_folder(images / split, count, above) for split in parts}
     check_images(trees, images, count)
     imposed = class_list(trees, images, classes) if are_classes else None
     return {split: tree.inputs(images / split, imposed) for split, tree in trees.items()}
@@ -155,15 +159,20 @@ def _child_folders(images: Path) -> set[str]:
         raise ScanError(f"{images} cannot be listed: {e.strerror}.") from None
 
 
-def _list_folder(root: Path, count: Counter) -> Tree:
-    tree = Tree()
+def _identity(folder: Path) -> _Identity:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _list_folder(root: Path, count: Counter, above: _Identity) -> Tree:
+    tree, roots = Tree(), (above, _identity(root))
     with os.scandir(root) as entries:
         top = sorted(entries, key=lambda entry: entry.name)
     count.add(len(top))
     for entry in top:
         is_image = entry.name.lower().endswith(IMAGE_SUFFIXES)
         if _is_folder(entry):
-            paths = list(_walk(root, entry.name, tree, count))
+            paths = list(_walk(root, entry.name, roots, tree, count))
             # torchvision takes every sub-folder for a class; a hidden one without images (.git, .cache) is none
             if paths or not entry.name.startswith("."):
                 tree.classes[entry.name] = paths
@@ -177,29 +186,56 @@ def _list_folder(root: Path, count: Counter) -> Tree:
     return tree
 
 
-def _walk(root: Path, name: str, tree: Tree, count: Counter) -> Iterator[str]:
+def _walk(root: Path, name: str, roots: tuple[_Identity, ...], tree: Tree, count: Counter) -> Iterator[str]:
     """Yield the images below root/name as ImageFolder orders them: by folder path, then by file name."""
     found: list[tuple[str, str]] = []
-    pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [(name, ())]
+    pending, walked = _Pending(name, roots), dict[_Identity, str]()
     while pending:
-        folder, above = pending.pop()
+        folder, above, by_link = pending.pop()
         parent, _, last = folder.rpartition("/")
         try:
-            status = os.stat(root / folder)
-            identity = status.st_dev, status.st_ino
+            identity = _identity(root / folder)
             if identity in above:
                 raise OSError(0, "a symbolic link to a folder above it (a loop)")
-            files, children = _list_one(root, folder, tree)
+            if by_link and identity in walked:
+                raise OSError(0, f"by symbolic links it is {walked[identity]}, which is listed already")
+            files, children, links = _list_one(root, folder, tree)
         except OSError as e:
             tree.refusals[folder] = f"the folder cannot be listed: {e.strerror}"
             found.append((parent, last))
             continue
-        count.add(len(files) + len(children))
+        walked.setdefault(identity, folder)
+        count.add(len(files) + len(children) + len(links))
         found += [(folder, file) for file in files]
-        pending += [(f"{folder}/{child}", (*above, identity)) for child in children]
+        pending.add(folder, children, links, (*above, identity), by_link)
     # os.walk joins with the system's separator; sorting by it keeps ImageFolder's order
     for folder, file in sorted(found, key=lambda pair: (pair[0].replace("/", os.sep), pair[1])):
         yield f"{folder}/{file}" if folder else file
+
+
+class _Pending:
+    """Folders of a class still to be listed: (path, identities above it, whether a link leads there).
+
+    What a link leads to comes last, so that a folder is listed under its own name where it has one in the class.
+    """
+
+    def __init__(self, name: str, above: tuple[_Identity, ...]) -> None:
+        self._own: list[tuple[str, tuple[_Identity, ...], bool]] = [(name, above, False)]
+        self._linked: list[tuple[str, tuple[_Identity, ...], bool]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._own or self._linked)
+
+    def pop(self) -> tuple[str, tuple[_Identity, ...], bool]:
+        return (self._own or self._linked).pop()
+
+    def add(
+        self, folder: str, children: list[str], links: list[str], above: tuple[_Identity, ...], by_link: bool
+    ) -> None:
+        """Add sub-folders, in an order that the file system has no say in."""
+        own = self._linked if by_link else self._own
+        self._linked += [(f"{folder}/{name}", above, True) for name in sorted(links, reverse=True)]
+        own += [(f"{folder}/{name}", above, by_link) for name in sorted(children, reverse=True)]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -209,17 +245,19 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _list_one(root: Path, folder: str, tree: Tree) -> tuple[list[str], list[str]]:
-    """List one folder: names that look like images (a directory among them is refused), and sub-folders."""
-    files, children = [], []
+def _list_one(root: Path, folder: str, tree: Tree) -> tuple[list[str], list[str], list[str]]:
+    """List one folder: names that look like images (a directory among them is refused), sub-folders, and links to folders."""
+    files: list[str] = []
+    children: list[str] = []
+    links: list[str] = []
     with os.scandir(root / folder) as entries:
         for entry in entries:
             is_image, is_folder = entry.name.lower().endswith(IMAGE_SUFFIXES), _is_folder(entry)
             if is_folder:
-                children.append(entry.name)
+                (links if entry.is_symlink() else children).append(entry.name)
             if is_image:
                 files.append(entry.name)
             if is_image and is_folder:
                 tree.refusals[f"{folder}/{entry.name}"] = "it is a directory, not an image"
             tree.ignored += not is_image and not is_folder
-    return files, children
+    return files, children, links

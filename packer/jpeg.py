@@ -1,7 +1,7 @@
 """libjpeg-turbo through jpeg4py: the only module that knows either. Headers are read here without decoding.
 
-jpeg4py treats libjpeg's warnings as errors and refuses CMYK and some samplings; whoever calls must let Pillow decide about
-what it refuses. What it accepts decodes to the same bytes as Pillow's.
+jpeg4py treats libjpeg's warnings as errors and refuses some samplings; whoever calls must let Pillow decide about what it
+refuses. What it accepts decodes to the same bytes as Pillow's. CMYK and YCCK are only checked here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 # EXIF tag 0x0112, in both byte orders, before a type below 256, and XMP's name for it: any of them, and Pillow is asked
 _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
+# turbojpeg.h, enum TJPF: a number that jpeg4py does not know
+_TJPF_CMYK = 11
 
 # A scratch buffer above this is given back: one 50-megapixel image must not hold 200 MB for the rest of a pack.
 _KEEP_BYTES = 32 << 20
@@ -98,11 +100,22 @@ class JpegDecoder:
         Raises:
             JpegError: libjpeg-turbo refused or warned.
         """
+        return self._decode(data, width, height, self._library._cffi.TJPF_RGBX)
+
+    def check_inks(self, data: bytes, header: JpegHeader) -> None:
+        """Decode a CMYK or YCCK image at an eighth of its size, which reads all its data, for what libjpeg says of it.
+
+        Raises:
+            JpegError: libjpeg-turbo refused or warned.
+        """
+        self._decode(data, -(-header.width // 8), -(-header.height // 8), _TJPF_CMYK)
+
+    def _decode(self, data: bytes, width: int, height: int, pixel_format: int) -> npt.NDArray[np.uint8]:
         jpeg4py: Any = self._library
         pixels = self._buffer(width * height * 4).reshape(height, width, 4)
         image = jpeg4py.JPEG(np.frombuffer(data, np.uint8))
         try:
-            image.decode(pixels, jpeg4py._cffi.TJPF_RGBX)
+            image.decode(pixels, pixel_format)
         except jpeg4py.JPEGRuntimeError as e:
             # after some errors the pooled handle rejects every later good image: never hand it back
             if image.decompressor is not None:
@@ -151,4 +164,6 @@ def _load() -> Any:
         jpeg4py._cffi.initialize()
     except (ImportError, OSError):
         return None
+    # its decode asks this table how many bytes a pixel has
+    jpeg4py._cffi.tjPixelSize.setdefault(_TJPF_CMYK, 4)
     return jpeg4py

@@ -185,6 +185,27 @@ def test_large_headers_are_rejected_before_decoding() -> None:
         Decoder(Geometry(32, 32), max_pixels=1000).row(encoded(photo(200, 150, seed=1), "PNG"))
 
 
+@pytest.mark.parametrize("mode", ["RGB", "CMYK"])
+def test_a_jpeg_that_was_cut_and_closed_is_rejected(mode: str) -> None:
+    """Pillow takes it without a word and leaves the rest gray."""
+    data = encoded(PHOTO.convert(mode), "JPEG")
+    cut = data[: len(data) * 6 // 10] + b"\xff\xd9"
+    Image.open(io.BytesIO(cut)).load()
+    with pytest.raises(DecodeError, match="the JPEG lacks part of its data"):
+        decoded(cut)
+    assert decoded(data).shape == (44, 60, 3)
+
+
+def test_a_cmyk_jpeg_with_a_warning_says_so() -> None:
+    data = encoded(PHOTO.convert("CMYK"), "JPEG")
+    odd = data.replace(b"\xff\xc4", b"abc\xff\xc4", 1)
+    decoder = Decoder(Geometry(44, 60, "squash"))
+    assert "extraneous bytes" in decoder.row(odd).done["warnings"][0]
+    assert "warnings" not in decoder.row(data).done
+    with pytest.raises(DecodeError, match="only with warnings"):
+        Decoder(Geometry(44, 60, "squash"), strict=True).row(odd)
+
+
 def test_the_callers_settings_of_pillow_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import ImageFile
 

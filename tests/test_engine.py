@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -21,6 +22,7 @@ from packer import engine as engines
 from packer import pipeline as pipelines
 from packer.decode import Decoder
 from packer.verify import verify
+from packer.worker import BlockWorker
 from reader.manifest import read_json_lines
 
 PIXELS = "_tensordict/pixels.memmap"
@@ -167,6 +169,32 @@ def _only_reject_is(tmp_path: Path, images: Path, path: Path, reason: str) -> No
     pack(images, tmp_path / "clean", size=32)
     assert (tmp_path / "out" / PIXELS).read_bytes() == (tmp_path / "clean" / PIXELS).read_bytes()
     assert verify(tmp_path / "out").problems == []
+
+
+@pytest.mark.parametrize("method", ["decode", "write"])
+def test_a_worker_that_stops_between_two_images_costs_nothing_but_time(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """No image is in flight before a block is begun and while one is written."""
+    pack(images, tmp_path / "whole", size=32)
+    monkeypatch.setattr(engines, "_BETWEEN_SECONDS", 0.5)
+    original = getattr(BlockWorker, method)
+
+    def stopping(worker: BlockWorker, *content: Any) -> Any:
+        with contextlib.suppress(FileExistsError):
+            (tmp_path / "stopped").mkdir()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return original(worker, *content)
+
+    monkeypatch.setattr(BlockWorker, method, stopping)
+    deadline = time.monotonic() + 20
+
+    def progress(_: Any) -> None:
+        assert time.monotonic() < deadline, "the stopped worker was not noticed"
+
+    report = pack(images, tmp_path / "out", size=32, workers=2, timeout=0.5, progress=progress)
+    assert report.rejected == 0
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
 
 
 def test_an_image_is_not_rejected_for_what_another_did_to_its_process(

@@ -112,6 +112,45 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert "a loop" in inputs.refused[1]
 
 
+def test_a_link_to_the_root_is_a_loop(tmp_path: Path) -> None:
+    images = touch(tmp_path, "c0/1.jpg", "c1/1.jpg")
+    (images / "c0" / "all").symlink_to("..", target_is_directory=True)
+    inputs = scan(images)[""]
+    assert inputs.paths == ["c0/1.jpg", "c0/all", "c1/1.jpg"]
+    assert "a loop" in inputs.refused[1]
+
+
+def test_a_link_out_of_a_split_to_the_root_is_a_loop(tmp_path: Path) -> None:
+    images = touch(tmp_path, "train/c0/1.jpg", "val/c0/2.jpg")
+    (images / "train/c0/all").symlink_to("../..", target_is_directory=True)
+    assert scan(images)["train"].paths == ["c0/1.jpg", "c0/all"]
+
+
+def test_folders_that_link_to_each_other_are_listed_once_in_each_class(tmp_path: Path) -> None:
+    """Each path that repeats no folder would be 13,700 for 7 folders."""
+    count = 7
+    images = touch(tmp_path, *(f"c{i}/a.jpg" for i in range(count)))
+    for i in range(count):
+        for j in range(count):
+            if i != j:
+                (images / f"c{i}/to{j}").symlink_to(f"../c{j}", target_is_directory=True)
+    inputs = scan(images)[""]
+    packed = [path for i, path in enumerate(inputs.paths) if i not in inputs.refused]
+    assert len(packed) == count * count
+    assert len(inputs.refused) <= count**3
+    assert any("is listed already" in reason for reason in inputs.refused.values())
+
+
+def test_a_folder_keeps_its_own_name_where_a_link_leads_there_too(tmp_path: Path) -> None:
+    images = touch(tmp_path, "a/real/1.jpg", "b/2.jpg")
+    (images / "a" / "alias").symlink_to("real", target_is_directory=True)
+    (images / "a" / "other").symlink_to("../b", target_is_directory=True)
+    inputs = scan(images)[""]
+    assert inputs.paths == ["a/alias", "a/other/2.jpg", "a/real/1.jpg", "b/2.jpg"]
+    assert list(inputs.refused) == [0]
+    assert "by symbolic links it is a/real" in inputs.refused[0]
+
+
 def test_names_that_are_no_utf8_are_kept(tmp_path: Path) -> None:
     name = os.fsdecode(b"a/\xff\n.jpg")
     try:
