@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from packer.disk import DiskFullError
     from packer.inputs import ScanError
+    from packer.join import seal_parts
     from packer.journal import JournalError, LockedError
     from packer.options import OptionsError, PackOptions
     from packer.pipeline import pack
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "pack": "packer.pipeline",
+    "seal_parts": "packer.join",
     "PackError": "packer.report",
     "Progress": "packer.report",
     "LockedError": "packer.journal",
@@ -43,6 +45,7 @@ __all__ = [
     "ScanError",
     "__version__",
     "pack",
+    "seal_parts",
 ]
 
 

@@ -55,6 +55,7 @@ def cli() -> None:
     Examples:
       pack images/ out/ --size 224        decode, crop to 224 x 224, write the store out/
       pack info out/                      what it holds
+      pack seal out/                      join what pack --part has packed
       pack verify out/                    read every byte of it and compare
       pack show out/ -o sheet.png         look at it
       pack requantize images/ less/ -q 3  the folder as smaller JPEGs, by FFmpeg
@@ -149,6 +150,11 @@ def cli() -> None:
 )
 @click.option("--resume", is_flag=True, help="Go on with an interrupted pack.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing store.")
+@click.option(
+    "--part",
+    metavar="i/n",
+    help="Pack only the i-th of n equal parts, on any host that shares OUT; pack seal OUT joins them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any) -> int:
@@ -168,6 +174,7 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
       pack shard-*.tar out/ --size 224
+      pack images/ out/ --size 224 --part 2/8 --resume
     """
     from packer.pipeline import pack
 
@@ -188,6 +195,42 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
         click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
         return _too_many(report.rejected, report.inputs, options["max_rejects"])
+    return 0
+
+
+@cli.command(short_help="Join the parts of OUT, packed by pack --part, into one store.")
+@click.argument("out", type=click.Path())
+@click.option(
+    "--max-rejects",
+    default="1%",
+    show_default=True,
+    metavar="N|P%",
+    help="More rejects than this end with exit code 3.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
+    """Make the store OUT of its parts, each packed by pack IMAGES OUT --part i/n: the bytes that pack IMAGES OUT gives.
+
+    Needs neither IMAGES nor the options. Refuses where a part is missing, unfinished, or packed otherwise than the rest. An
+    interrupted seal is gone on with by the same command.
+
+    \b
+    Examples:
+      pack seal out/
+      for i in 1 2 3 4; do pack images/ out/ --size 224 --part $i/4; done; pack seal out/
+    """
+    from packer.join import seal_parts
+
+    with _ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+        report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        lines = [*_store_lines(report), f"sealed in {report.seconds:.1f} s", *_reject_lines(report)]
+        click.echo("\n".join(lines))
+    if report.too_many_rejects:
+        return _too_many(report.rejected, report.inputs, max_rejects)
     return 0
 
 
@@ -618,14 +661,9 @@ class _ProgressBar:
 
 
 def _summary(report: PackReport) -> str:
-    parts = list(report.splits.values()) or [report]
-    lines = []
-    for part in parts:
-        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
-        labelled = f", {part.classes} classes" if part.classes else f", {labels}"
-        lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {_size(part.store_bytes)}")
+    lines = _store_lines(report)
     if report.resumed_from == report.inputs:
-        return "\n".join([*lines, "already finished; nothing was done"])
+        return "\n".join([*lines, "already finished; nothing was done", *_part_lines(report)])
     already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
     lines.append(
         f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
@@ -635,15 +673,35 @@ def _summary(report: PackReport) -> str:
         lines.append(f"{report.changed} changed since the pack was interrupted: all from its block on was decoded anew")
     if report.ignored:
         lines.append(f"{report.ignored:,} other files were left alone")
-    if report.rejected:
-        where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
-        lines.append(f"rejected {report.rejected:,} (see {where}):")
-        reasons = list(report.reasons.items())
-        for reason, count in reasons[:_REASONS_SHOWN]:
-            lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
-        if len(reasons) > _REASONS_SHOWN:
-            lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_reject_lines(report), *_part_lines(report)])
+
+
+def _store_lines(report: PackReport) -> list[str]:
+    """Say what each store holds."""
+    lines = []
+    for part in list(report.splits.values()) or [report]:
+        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
+        labelled = f", {part.classes} classes" if part.classes else f", {labels}"
+        lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {_size(part.store_bytes)}")
+    return lines
+
+
+def _reject_lines(report: PackReport) -> list[str]:
+    """Sum up the rejects by reason."""
+    if not report.rejected:
+        return []
+    where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
+    lines = [f"rejected {report.rejected:,} (see {where}{' of the sealed store' if report.part else ''}):"]
+    reasons = list(report.reasons.items())
+    for reason, count in reasons[:_REASONS_SHOWN]:
+        lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
+    if len(reasons) > _REASONS_SHOWN:
+        lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+    return lines
+
+
+def _part_lines(report: PackReport) -> list[str]:
+    return [f"this is part {report.part}; when all are there, pack seal makes the store"] if report.part else []
 
 
 def _requantized(report: RequantizeReport) -> str:

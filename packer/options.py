@@ -45,6 +45,7 @@ class PackOptions:
     target_column: str | None = None
     extension: str | None = None
     requantize: int | None = None
+    part: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)
@@ -73,6 +74,8 @@ class PackOptions:
         if self.resume and self.overwrite:
             raise OptionsError("--resume goes on with a pack, --overwrite starts anew: give one of them.")
         self.allowed_rejects(0)
+        if self.part is not None:
+            _check_part(self.part, self.size)
 
     @property
     def is_exact(self) -> bool:
@@ -111,6 +114,14 @@ def check_quality(option: str, quality: int | None) -> None:
     """Refuse what is no -q:v of FFmpeg's, 2 (best) to 31 (smallest); None is none."""
     if quality is not None and not (isinstance(quality, int) and 2 <= quality <= 31):
         raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")
+
+
+def _check_part(text: str, size: tuple[int, int] | None) -> None:
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(text))
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise OptionsError(f"--part is {text!r}, expected i/n such as 2/8: the second of eight equal parts.")
+    if size is None:
+        raise OptionsError("--part needs --size: without it every part would read the headers of all images.")
 
 
 def parse_size(text: str) -> tuple[int, int]:

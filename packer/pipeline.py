@@ -37,6 +37,7 @@ from packer.ffmpeg import open_ffmpeg
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
+from packer.parts import Part, check_no_parts, check_part, check_siblings, save_inputs
 from packer.place import (
     OWN_NAMES,
     check_out,
@@ -49,13 +50,14 @@ from packer.place import (
     sync_names,
 )
 from packer.recode import pixel_versions
-from packer.report import PackError, PackReport, Progress, store_report, summed_report
+from packer.report import PackError, PackReport, Progress, part_report, store_report, summed_report
 from packer.scan import load_classes, scan
 from packer.seal import remove_working_folder, seal
 from packer.source import Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
     MANIFEST,
+    PARTS,
     PIXELS,
     StoreError,
     check_store,
@@ -96,6 +98,7 @@ def pack(
     timeout: float = 30.0,
     resume: bool = False,
     overwrite: bool = False,
+    part: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
     """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
@@ -105,6 +108,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 
@@ -141,6 +145,7 @@ def pack(
         timeout=timeout,
         resume=resume,
         overwrite=overwrite,
+        part=part,
     )
     # OUT without dots: the folder beside it, in which --overwrite builds, is named after it
     target = Path(os.path.normpath(os.fspath(out)))
@@ -170,10 +175,13 @@ def _pack_parts(
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself."""
     places = {split: target / split if split else target for split in parts}
+    if options.part is not None and options.size is not None:
+        return _pack_one_part(parts, places, target, options, tell)
     if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     for place in places.values():
         check_out(place, target, options)
+        check_no_parts(place, options)
     finished = {split for split, place in places.items() if options.resume and is_finished(place)}
     if finished == set(parts):
         shape = (1, 1)  # every store is finished: nothing will be decoded
@@ -189,8 +197,28 @@ def _pack_parts(
     return reports[""] if "" in reports else summed_report(target, reports, time.monotonic() - started)
 
 
+def _pack_one_part(
+    parts: dict[str, Inputs],
+    places: dict[str, Path],
+    target: Path,
+    options: PackOptions,
+    tell: Callable[[Progress], None],
+) -> PackReport:
+    """Pack the same part of each split, or of all there is."""
+    part, begun = Part.parse(options.part or ""), time.monotonic()
+    for place in places.values():
+        check_part(place, part, options)
+    reports = {
+        split: _Pack(inputs, places[split], options.size or (1, 1), options, tell, split, part).run(time.monotonic())
+        for split, inputs in parts.items()
+    }
+    if "" in reports:
+        return reports[""]
+    return dataclasses.replace(summed_report(target, reports, time.monotonic() - begun), part=str(part))
+
+
 class _Pack:
-    """One store being made: from listed inputs to a sealed folder."""
+    """One store being made, from listed inputs to a sealed folder; or a part of one, in a folder of its own."""
 
     def __init__(
         self,
@@ -200,7 +228,11 @@ class _Pack:
         options: PackOptions,
         tell: Callable[[Progress], None],
         split: str,
+        part: Part | None = None,
     ) -> None:
+        self._part, self._whole = part, out
+        if part is not None:
+            out = part.folder(out)
         self._inputs, self._final, self._options, self._split = inputs, out, options, split
         self._tell = tell
         # --overwrite of a finished store builds beside it and renames: open readers keep the old one
@@ -222,13 +254,15 @@ class _Pack:
             archives=inputs.archives,
             requantize=options.requantize,
         )
+        step = block_inputs(len(inputs), self._job.row_bytes)
+        self._span = range(len(inputs)) if part is None else part.span(len(inputs), step)
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
     def run(self, started: float) -> PackReport:
         created = self._make_folder()
         try:
-            lock = journals.Lock(self._out)
+            locks = self._lock()
         except FileNotFoundError:
             raise finished_meanwhile(self._final) from None
         except OSError as e:
@@ -236,7 +270,7 @@ class _Pack:
         try:
             if not self._replaces:
                 self._look_again()
-            report = self._run_locked(started, lock)
+            report = self._run_locked(started, locks)
         except _NothingPacked as e:
             self._remove(created)
             raise PackError(str(e)) from None
@@ -245,35 +279,55 @@ class _Pack:
         except EngineError as e:
             raise PackError(f"packing stopped: {e}") from None
         finally:
-            lock.close()
+            for lock in locks:
+                lock.close()
         return report
+
+    def _lock(self) -> list[journals.Lock]:
+        """Hold OUT alone; or a part of it alone, and OUT together with the other parts."""
+        if self._part is None:
+            return [journals.Lock(self._out)]
+        shared = journals.Lock(self._whole, is_shared=True)
+        try:
+            return [shared, journals.Lock(self._out)]
+        except BaseException:
+            shared.close()
+            raise
 
     def _look_again(self) -> None:
         """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
 
         Also under --resume and --overwrite: both would clear the finished store away to begin in its place.
         """
+        if self._part is not None:
+            check_part(self._whole, self._part, self._options, is_held=True)
+            return
+        check_no_parts(self._out, self._options)
         if (self._out / MANIFEST).exists():
             remove_working_folder(self._out)
             raise finished_meanwhile(self._out)
         check_out(self._out, self._out, self._options, is_held=True)
 
-    def _run_locked(self, started: float, lock: journals.Lock) -> PackReport:
+    def _run_locked(self, started: float, locks: list[journals.Lock]) -> PackReport:
         header = self._header()
+        if self._part is not None:
+            check_siblings(self._whole, self._part, header)
         done, row, journal = self._begin(header)
-        resumed_from = done
+        resumed_from = done - self._span.start
         try:
             room = self._room()
             allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
-            self._run_blocks(done, row, journal, lock)
-            self._tell(self._progress("seal", len(self._inputs)))
+            self._run_blocks(done, row, journal, locks)
+            if self._part is not None:
+                return self._part_report(started, resumed_from)
+            self._tell(self._progress("seal", self._span.stop))
             sealed = seal(self._out, header, self._job, self._inputs)
         finally:
             journal.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
         if os.name == "nt":
-            lock.close()  # Windows moves and removes no open file
+            locks[0].close()  # Windows moves and removes no open file
         if self._replaces:
             swap(self._out, self._final)
         # last, and under the lock: another pack may begin here as soon as it is gone
@@ -316,7 +370,7 @@ class _Pack:
             "options": self._options.shaping() | {"size": [geometry.height, geometry.width]},
             "decoders": pixel_versions(self._options.requantize),
             "block_inputs": block_inputs(len(self._inputs), self._job.row_bytes),
-        }
+        } | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""
@@ -327,22 +381,24 @@ class _Pack:
         # and the working folder, which says that what lies here is a pack's
         sync_folder(self._out)
         self._clear()
+        if self._part is not None:
+            save_inputs(self._out, self._inputs, self._span)
+        elif (self._out / PARTS).exists():
+            _remove_tree(self._out / PARTS)
         (self._out / PIXELS).parent.mkdir()
         os.close(os.open(self._out / PIXELS, os.O_WRONLY | os.O_CREAT, 0o644))
         sync_folder((self._out / PIXELS).parent)
         sync_folder(self._out)
         sync_names(self._out)
-        return 0, 0, journals.Journal.create(self._out, header)
+        return self._span.start, 0, journals.Journal.create(self._out, header)
 
     def _resume(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         found = journals.read_header(self._out)
-        for key, what in _RESUME_CHECKS.items():
-            if found.get(key) != header[key]:
-                detail = _difference(found.get(key), header[key])
-                raise PackError(
-                    f"{self._final} was begun with {what}{detail}. Resume with the same, or start anew with --overwrite."
-                )
-        done, row, end = 0, 0, journals.header_end(self._out)
+        if what := journals.header_difference(found, header):
+            raise PackError(
+                f"{self._final} was begun with {what}. Resume with the same, or start anew with --overwrite."
+            )
+        done, row, end = self._span.start, 0, journals.header_end(self._out)
         for result, line_end in journals.read_blocks(self._out):
             self._changed = self._changed_source(done, result)
             if self._changed:
@@ -368,17 +424,18 @@ class _Pack:
 
     def _room(self) -> int:
         """Return the most bytes that the rows can take."""
-        return (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
+        refused = sum(index in self._span for index in self._inputs.refused)
+        return (len(self._span) - refused) * self._job.row_bytes
 
     # -- run
 
-    def _run_blocks(self, done: int, row: int, journal: journals.Journal, lock: journals.Lock) -> None:
+    def _run_blocks(self, done: int, row: int, journal: journals.Journal, locks: list[journals.Lock]) -> None:
         workers = self._options.workers or available_cpus()
         self._done = done
         step = block_inputs(len(self._inputs), self._job.row_bytes)
-        blocks = -(-(len(self._inputs) - done) // step)
+        blocks = -(-(self._span.stop - done) // step)
         engine = LocalEngine(
-            self._job, workers=max(1, min(workers, blocks)), timeout=self._options.timeout, inherited=[lock]
+            self._job, workers=max(1, min(workers, blocks)), timeout=self._options.timeout, inherited=locks
         )
         committer: Committer | None = None
         try:
@@ -400,8 +457,8 @@ class _Pack:
 
     def _tasks(self, done: int, step: int) -> Iterator[Task]:
         inputs = self._inputs
-        for start in range(done, len(inputs), step):
-            stop = min(start + step, len(inputs))
+        for start in range(done, self._span.stop, step):
+            stop = min(start + step, self._span.stop)
             refused = (
                 {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {}
             )
@@ -413,7 +470,8 @@ class _Pack:
         self._tell(self._progress("pack", self._done))
 
     def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
-        total = len(self._inputs) if total is None else total
+        if total is None:
+            done, total = done - self._span.start, len(self._span)
         return Progress(stage, done, total, self._rejected, self._source_bytes, self._split)
 
     def _stop_on_reject(self, result: Result) -> None:
@@ -438,6 +496,20 @@ class _Pack:
         return DiskFullError(f"{what}; its disk has {free} bytes free. Free some space and go on with --resume.")
 
     # -- end
+
+    def _part_report(self, started: float, resumed_from: int) -> PackReport:
+        rejects = [reject for result, _ in journals.read_blocks(self._out) for reject in result.rejects]
+        report = part_report(self._final, str(self._part), self._job, self._inputs, self._span, rejects)
+        seconds = time.monotonic() - started
+        return dataclasses.replace(
+            report,
+            seconds=seconds,
+            images_per_second=(len(self._span) - resumed_from) / seconds,
+            resumed_from=resumed_from,
+            source_bytes=self._source_bytes,
+            changed=self._changed,
+            too_many_rejects=len(rejects) > self._options.allowed_rejects(len(self._span)),
+        )
 
     def _nothing_packed(self) -> str:
         results = journals.read_blocks(self._out)
@@ -466,17 +538,6 @@ class _Pack:
 
 class _NothingPacked(Exception):
     pass
-
-
-_RESUME_CHECKS = {
-    "options": "other options",
-    "decoders": "other decoders",
-    "classes": "other classes",
-    "inputs": "another number of inputs",
-    "listing": "other input files",
-    "block_inputs": "another version of pixpack",
-    "journal": "another version of pixpack",
-}
 
 
 def _remove_tree(folder: Path) -> None:
@@ -587,7 +648,7 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         asked["size"] = manifest.options["size"]
     if asked != manifest.options:
         raise PackError(
-            f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
+            f"{out} is finished, but with other options{journals.difference(manifest.options, asked)}. Choose another OUT."
         )
     found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
     if found != (len(inputs), inputs.classes, inputs.target_kind, set(inputs.extras)):
@@ -600,13 +661,3 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
     too_many = manifest.rejected > options.allowed_rejects(manifest.inputs)
     return dataclasses.replace(report, too_many_rejects=too_many)
-
-
-def _difference(found: Any, expected: Any) -> str:
-    """Name the first thing in which two dicts differ."""
-    if not isinstance(found, dict) or not isinstance(expected, dict):
-        return "" if isinstance(found, list | str) else f" ({found}, now {expected})"
-    for key in expected:
-        if found.get(key) != expected[key]:
-            return f" ({key}: {found.get(key)}, now {expected[key]})"
-    return ""
