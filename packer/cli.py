@@ -18,6 +18,7 @@ from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
 
 if TYPE_CHECKING:
     from packer.info import Duplicates, Sources
+    from packer.push import CopyReport
     from packer.report import PackReport, Progress
     from packer.requantize import RequantizeReport
     from reader.manifest import Manifest
@@ -57,6 +58,7 @@ def cli() -> None:
       pack info out/                      what it holds
       pack seal out/                      join what pack --part has packed
       pack verify out/                    read every byte of it and compare
+      pack push out/ s3://bucket/out      copy it to object storage; pack pull copies it back
       pack show out/ -o sheet.png         look at it
       pack requantize images/ less/ -q 3  the folder as smaller JPEGs, by FFmpeg
       pack doctor                         what this machine lacks
@@ -161,8 +163,8 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
     """Decode IMAGES once into the store OUT.
 
     IMAGES is a folder of class folders, a folder of images, or a folder of train, val, valid or test folders; each of
-    those is packed into OUT/<name>, all with one class list. Or it is a .csv, .tsv or .jsonl manifest, one or more tars,
-    a zip, or - for a list of paths on standard input. Broken images are left out, recorded and summed up.
+    those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv or
+    .jsonl manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out, recorded and summed up.
 
     \b
     Examples:
@@ -232,6 +234,44 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
     if report.too_many_rejects:
         return _too_many(report.rejected, report.inputs, max_rejects)
     return 0
+
+
+@cli.command(short_help="Copy a store to object storage.")
+@click.argument("out", type=click.Path())
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def push(out: str, url: str, as_json: bool, quiet: bool) -> int:
+    """Copy the store OUT to URL: only files that differ, each compared with its checksum before it is sent.
+
+    \b
+    Examples:
+      pack push out/ s3://bucket/stores/out
+    """
+    from packer.push import push as run
+
+    with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(out, url, progress=lambda done, total: bar.bytes_done(done, total, "push"))
+    return _copied(report, f"{report.out} is at {report.url}", as_json, quiet)
+
+
+@cli.command(short_help="Copy a store from object storage.")
+@click.argument("url")
+@click.argument("out", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
+    """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command goes on.
+
+    \b
+    Examples:
+      pack pull s3://bucket/stores/out out/
+    """
+    from packer.push import pull as run
+
+    with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(url, out, progress=lambda done, total: bar.bytes_done(done, total, "pull"))
+    return _copied(report, f"{report.url} is at {report.out}", as_json, quiet)
 
 
 @cli.command(short_help="What a store holds.")
@@ -625,10 +665,10 @@ class _ProgressBar:
             )
         self._move(bar, progress.done)
 
-    def bytes_done(self, done: int, total: int) -> None:
+    def bytes_done(self, done: int, total: int, stage: str = "verify") -> None:
         """Show bytes read."""
         if not self._hidden:
-            self._move(self._stage_bar("verify", total), done)
+            self._move(self._stage_bar(stage, total), done)
 
     def share_done(self, stage: str, share: float) -> None:
         """Show the share of a stage that is done, 0..1."""
@@ -702,6 +742,16 @@ def _reject_lines(report: PackReport) -> list[str]:
 
 def _part_lines(report: PackReport) -> list[str]:
     return [f"this is part {report.part}; when all are there, pack seal makes the store"] if report.part else []
+
+
+def _copied(report: CopyReport, what: str, as_json: bool, quiet: bool) -> int:
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        speed = f"{_size(int(report.copied_bytes / report.seconds))}/s"
+        kept = f", {_size(report.kept_bytes)} were there" if report.kept_bytes else ""
+        click.echo(f"{what}: {_size(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){kept}")
+    return 0
 
 
 def _requantized(report: RequantizeReport) -> str:

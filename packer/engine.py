@@ -38,6 +38,8 @@ _NO_MEMORY = 101
 class Worker(Protocol):
     """What does the work in a process of its own: a block at a time, then its rows to their place."""
 
+    def expect(self, task: Task) -> None: ...
+
     def decode(self, task: Task) -> Result: ...
 
     def write(self, block: int, first_row: int) -> None: ...
@@ -341,11 +343,14 @@ def without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _drain(pipe: Any, messages: queue.SimpleQueue[Any]) -> None:
+def _drain(pipe: Any, messages: queue.SimpleQueue[Any], worker: Worker) -> None:
     """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait for ever."""
     try:
         while True:
-            messages.put(pipe.recv())
+            message = pipe.recv()
+            if message[0] == "decode":
+                worker.expect(message[1])
+            messages.put(message)
     except (EOFError, OSError):
         os._exit(0)  # the parent is gone: no one waits for this worker, also not for an image that never ends
 
@@ -371,7 +376,7 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
     try:
         worker = job.worker(in_flight)
         messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=_drain, args=(pipe, messages), daemon=True).start()
+        threading.Thread(target=_drain, args=(pipe, messages, worker), daemon=True).start()
         while True:
             kind, *content = messages.get()
             if kind == "decode":

@@ -45,7 +45,7 @@ def split_folders(names: set[str]) -> list[str]:
 
 
 def check_trees(
-    trees: dict[str, Tree], images: Path, classes: tuple[str, ...] | None, count: Counter
+    trees: dict[str, Tree], images: Path | str, classes: tuple[str, ...] | None, count: Counter
 ) -> tuple[str, ...]:
     """Return the class list of all splits together: the imposed one, or the sorted names of the class folders.
 
@@ -58,7 +58,7 @@ def check_trees(
         )
     for split, tree in trees.items():
         if not tree.has_image():
-            raise ScanError(f"{images / split} holds no image. Fill it or remove it: every split becomes a store.")
+            raise ScanError(f"{images}/{split} holds no image. Fill it or remove it: every split becomes a store.")
     names = sorted({name for tree in trees.values() if tree.has_classes() for name in tree.classes})
     imposed = tuple(names) if classes is None else classes
     known = set(imposed)

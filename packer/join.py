@@ -125,7 +125,7 @@ class _Parts:
         inputs = load_inputs(self.folders)
         if not any(self.rows):
             raise PackError(
-                f"nothing of {inputs.root} could be packed: all {len(inputs.targets.values)} were rejected."
+                f"nothing of {inputs.base} could be packed: all {len(inputs.targets.values)} were rejected."
             )
         self._gather(tell)
         manifest = seal(self.out, self.header, self._job(), inputs, self._blocks())

@@ -115,7 +115,7 @@ def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
         for name, column in inputs.columns().items()
     }
     known = {
-        "root": str(inputs.root),
+        "root": inputs.base,
         "classes": inputs.classes,
         "target_kind": inputs.target_kind,
         "ignored": inputs.ignored,
@@ -135,7 +135,8 @@ def load_inputs(folders: list[Path]) -> Inputs:
             column = columns.setdefault(name, Column.of(kept["dtype"], (), kept["count"]))
             column.values.extend(array(column.values.typecode, kept["values"]))
     return Inputs(
-        root=Path(known["root"]),
+        root=Path(),
+        url=known["root"],
         classes=tuple(known["classes"]),
         target_kind=known["target_kind"],
         ignored=known["ignored"],

@@ -53,7 +53,7 @@ from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, part_report, store_report, summed_report
 from packer.scan import load_classes, scan
 from packer.seal import remove_working_folder, seal
-from packer.source import Source
+from packer.source import Readable, Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
     MANIFEST,
@@ -244,7 +244,7 @@ class _Pack:
         geometry = Geometry.of(shape, options)
         pixels = str(self._out.absolute() / PIXELS)
         self._job = Job(
-            root=str(inputs.root.absolute()),
+            root=inputs.url or str(inputs.root.absolute()),
             pixels_path=pixels,
             geometry=geometry,
             channels=options.channels,
@@ -414,11 +414,15 @@ class _Pack:
             if index in self._inputs.refused:
                 continue
             # what could not be read then, and cannot now, is unchanged
-            if self._source(index).state() != (size, mtime):
+            now = self._source(index).state() if not self._inputs.url else tuple(self._inputs.states[index])
+            if now != (size, mtime):
                 return self._inputs.paths[index]
         return ""
 
-    def _source(self, index: int) -> Source:
+    def _listed_states(self, result: Result) -> list[tuple[int, int]]:
+        return [(size, version) for size, version in self._inputs.states.tolist(self._done, self._done + result.inputs)]
+
+    def _source(self, index: int) -> Readable:
         place = self._inputs.places[index] if self._inputs.archives else None
         return self._job.source(self._inputs.paths[index], place)
 
@@ -440,6 +444,8 @@ class _Pack:
         committer: Committer | None = None
         try:
             for result in engine.run(self._tasks(done, step), row, ready=self._tick):
+                if self._inputs.url:  # as listed: what was replaced since then is seen by a resume
+                    result.sources = self._listed_states(result)
                 if committer is None:
                     committer = Committer(self._out / PIXELS, journal, done, row)
                 self._done += result.inputs
@@ -515,7 +521,7 @@ class _Pack:
         results = journals.read_blocks(self._out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first['path']}: {first['reason']}." if first else ""
-        return f"nothing of {self._inputs.root} could be packed: all {len(self._inputs)} inputs were rejected.{example}"
+        return f"nothing of {self._inputs.base} could be packed: all {len(self._inputs)} inputs were rejected.{example}"
 
     def _remove(self, created: bool) -> None:
         """Leave nothing behind that looks like a store."""
@@ -621,7 +627,8 @@ def _common_size(
         raise PackError(f"nothing can be packed: no header of {total} inputs could be read, {first} among them.")
     if len(counts) > 1:
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
-        images = os.path.commonpath([inputs.root for inputs in parts.values()])
+        split, inputs = next(iter(parts.items()))
+        images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
         raise OptionsError(
             f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
             f" Choose one for all rows, for example: pack {images} {out} --size 224"
@@ -630,9 +637,9 @@ def _common_size(
     return PackOptions(size=(height, width)).size or (height, width)
 
 
-def _sources(inputs: Inputs, start: int, stop: int) -> list[Source]:
+def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     """Locate inputs [start, stop)."""
-    root, paths = str(inputs.root), inputs.paths[start:stop]
+    root, paths = inputs.base, inputs.paths[start:stop]
     places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
     return [Source.of(root, path, inputs.archives, place) for path, place in zip(paths, places, strict=True)]
 

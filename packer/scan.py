@@ -15,6 +15,7 @@ from packer.folders import Counter, Listed, scan_folder
 from packer.inputs import Inputs, ScanError
 from packer.lists import MANIFEST_SUFFIXES, STDIN_NAMES, read_manifest, read_stdin
 from packer.options import OptionsError, PackOptions
+from packer.remote import is_url, scan_url
 
 _EXPECTED = (
     "a folder of images, a .csv, .tsv or .jsonl manifest, a tar, a zip, or - for a list of paths on standard input"
@@ -55,6 +56,8 @@ def scan(
     for name, kinds in _BELONGS.items():
         if getattr(options, name) is not None and kind not in kinds:
             raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
+    if kind == "url":
+        return scan_url(sources[0], classes, count)
     first = Path(sources[0])
     if kind == "folder":
         return scan_folder(first, classes, count)
@@ -94,7 +97,7 @@ def load_classes(source: str) -> tuple[str, ...]:
 
 
 def _kind(sources: list[str]) -> str:
-    """Tell what IMAGES is: "stdin", "folder", "manifest", "tar" or "zip"; raises ScanError where it is none of them."""
+    """Tell what IMAGES is: "stdin", "url", "folder", "manifest", "tar" or "zip"; raises ScanError where it is none of them."""
     kinds = {source: _kind_of_one(source) for source in sources}
     if len(sources) > 1 and set(kinds.values()) != {"tar"}:
         other = next(source for source, kind in kinds.items() if kind != "tar")
@@ -107,6 +110,8 @@ def _kind(sources: list[str]) -> str:
 def _kind_of_one(source: str) -> str:
     if source in STDIN_NAMES:
         return "stdin"
+    if is_url(source):
+        return "url"
     path = Path(source)
     # what does not exist is named by the folder's scan
     if not path.is_file():

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,8 @@ from packer.fit import Geometry
 from packer.inputs import Archive
 from packer.options import CHANNELS
 from packer.recode import row_decoder
-from packer.source import BINARY, Source
+from packer.remote import Fetcher, is_url
+from packer.source import BINARY, Readable, Source
 from reader.manifest import naming
 
 # Headers are nearly always within this; where they are not, the whole file is read.
@@ -46,7 +48,7 @@ class Job:
         """Make what does this job in a process of its own."""
         return BlockWorker(self, in_flight)
 
-    def source(self, path: str, place: list[int] | None) -> Source:
+    def source(self, path: str, place: list[int] | None) -> Readable:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
         return Source.of(self.root, path, self.archives, place)
 
@@ -125,6 +127,13 @@ class BlockWorker:
         self._spare: list[npt.NDArray[np.uint8]] = []
         self._owners: dict[int, npt.NDArray[np.uint8]] = {}
         self._file: int | None = None
+        self._fetcher = Fetcher(job.root) if is_url(job.root) else None
+
+    def expect(self, task: Task) -> None:
+        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
+        if self._fetcher is not None:
+            numbered = enumerate(task.paths, start=task.start)
+            self._fetcher.expect((index, path) for index, path in numbered if index not in task.refused)
 
     def decode(self, task: Task) -> Result:
         """Decode a block; its rows stay here until `write`."""
@@ -164,7 +173,7 @@ class BlockWorker:
             if index in task.refused:
                 raise DecodeError(task.refused[index])
             place = task.places[index - task.start] if task.places else None
-            source = self._job.source(path, place)
+            source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, place)
             attempt.source = source.state()
             data, attempt.source = source.read()
             attempt.source_bytes = len(data)
@@ -236,7 +245,7 @@ class ChannelSums:
         return taken[0], taken[1]
 
 
-def upright_sizes(sources: list[Source], max_pixels: int) -> dict[tuple[int, int], int]:
+def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[int, int], int]:
     """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}

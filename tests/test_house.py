@@ -50,6 +50,7 @@ def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Pat
         ("PIL", {"decode.py", "fit.py", "show.py"}),
         ("matplotlib", {"bench.py"}),
         ("av", {"ffmpeg.py"}),
+        ("fsspec", {"remote.py"}),
     ],
 )
 def test_each_library_has_its_home(library: str, homes: set[str]) -> None:
