@@ -164,7 +164,8 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
 
     IMAGES is a folder of class folders, a folder of images, or a folder of train, val, valid or test folders; each of
     those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv or
-    .jsonl manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out, recorded and summed up.
+    .jsonl manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
+    recorded and summed up.
 
     \b
     Examples:

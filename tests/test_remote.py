@@ -187,7 +187,7 @@ def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch
     count = 10 * remotes._REQUESTS
     for start in range(0, count, 8):
         fetcher.expect((n, str(n)) for n in range(start, start + 8))
-    for taken in range(count):  # noqa: B007 (`fetch` reads it)
+    for taken in range(count):
         assert fetcher.source(taken, str(taken)).read()[0] == str(taken).encode()
     assert len(asked) == count
     assert remotes._REQUESTS <= most <= remotes._AHEAD + 1
