@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from packer import __version__
-from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
+from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, OptionsError, parse_size
 
 if TYPE_CHECKING:
     from packer.info import Duplicates, Sources
@@ -157,6 +157,10 @@ def cli() -> None:
     metavar="i/n",
     help="Pack only the i-th of n equal parts, on any host that shares OUT; pack seal OUT joins them.",
 )
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="ray: workers on a Ray cluster."
+)
+@click.option("--address", metavar="HOST:PORT", help="The Ray cluster.  [default: RAY_ADDRESS, or one on this machine]")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any) -> int:
@@ -178,6 +182,7 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
       pack shard-*.tar out/ --size 224
       pack images/ out/ --size 224 --part 2/8 --resume
+      pack images/ out/ --size 224 --engine ray --address head-node:6379
     """
     from packer.pipeline import pack
 

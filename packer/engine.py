@@ -51,6 +51,12 @@ class Job(Protocol):
     def worker(self, in_flight: Any) -> Worker: ...
 
 
+class Launcher(Protocol):
+    """Starts workers elsewhere; each is reached by a connection, and tells its image in flight as a message, "mark"."""
+
+    def start(self, job: Job) -> tuple[Any, Any]: ...
+
+
 class EngineError(RuntimeError):
     """The workers cannot do the work at all; says why."""
 
@@ -92,9 +98,19 @@ class LocalEngine:
         workers: number of processes.
         timeout: seconds that one image may take before its worker is killed.
         inherited: open things of the caller that a forked worker must close, its lock among them.
+        launcher: starts the workers, on other machines perhaps; None: processes of this one.
     """
 
-    def __init__(self, job: Job, *, workers: int, timeout: float, inherited: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        workers: int,
+        timeout: float,
+        inherited: Sequence[Any] = (),
+        launcher: Launcher | None = None,
+    ) -> None:
+        self._launcher = launcher
         self._job, self._count, self._timeout, self._inherited = job, workers, timeout, inherited
         self._context = start_context()
         self._workers: list[_Worker] = []
@@ -164,6 +180,9 @@ class LocalEngine:
             except (EOFError, OSError):
                 worker.process.join(_POLL_SECONDS)  # so that its exit code is known
                 self._replace(worker, f"its worker ended ({_exit_reason(worker)})")
+                continue
+            if message[0] == "mark":
+                worker.in_flight[:] = message[1:]
                 continue
             yield worker, message
         for worker in list(self._workers):
@@ -248,6 +267,10 @@ class LocalEngine:
     # -- processes
 
     def _start(self) -> _Worker:
+        if self._launcher is not None:
+            placed, connection = self._launcher.start(self._job)
+            self._workers.append(_Worker(placed, connection, [-1, 0], last_change=time.monotonic()))
+            return self._workers[-1]
         parent, child = self._context.Pipe()
         in_flight = self._context.RawArray("q", [-1, 0])
         # a forked child holds copies of the other pipes; while they are open, no worker would see the parent die
@@ -372,6 +395,11 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
+    serve(job, pipe, in_flight)
+
+
+def serve(job: Job, pipe: Any, in_flight: Any) -> None:
+    """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
     silence_warnings()
     try:
         worker = job.worker(in_flight)
@@ -395,6 +423,8 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
 
 def _exit_reason(worker: _Worker) -> str:
     code = worker.process.exitcode
+    if code is None:
+        return "the connection to it broke"
     if code == _NO_MEMORY:
         return "there was not enough memory for it"
     if code == -signal.SIGKILL:

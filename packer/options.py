@@ -10,6 +10,7 @@ from typing import Any
 
 FITS = ("crop", "pad", "squash", "inside")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
+ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
@@ -46,6 +47,8 @@ class PackOptions:
     extension: str | None = None
     requantize: int | None = None
     part: str | None = None
+    engine: str = "local"
+    address: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)
@@ -74,6 +77,9 @@ class PackOptions:
         if self.resume and self.overwrite:
             raise OptionsError("--resume goes on with a pack, --overwrite starts anew: give one of them.")
         self.allowed_rejects(0)
+        _one_of("engine", self.engine, ENGINES)
+        if self.address is not None and self.engine != "ray":
+            raise OptionsError("--address is that of a Ray cluster: give it with --engine ray.")
         if self.part is not None:
             _check_part(self.part, self.size)
 

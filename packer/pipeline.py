@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
+import functools
 import hashlib
 import operator
 import os
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer import journal as journals
 from packer.disk import (
@@ -64,6 +65,9 @@ from reader.manifest import (
     sync_folder,
 )
 
+if TYPE_CHECKING:
+    from packer.ray_workers import RayWorkers
+
 # A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
 # beside the whole pack, so that workers end together.
 _BLOCK_BYTES = 8 << 20
@@ -99,6 +103,8 @@ def pack(
     resume: bool = False,
     overwrite: bool = False,
     part: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
     """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
@@ -108,6 +114,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
@@ -146,6 +153,8 @@ def pack(
         resume=resume,
         overwrite=overwrite,
         part=part,
+        engine=engine,
+        address=address,
     )
     # OUT without dots: the folder beside it, in which --overwrite builds, is named after it
     target = Path(os.path.normpath(os.fspath(out)))
@@ -154,6 +163,8 @@ def pack(
     guard_standard_streams()
     if requantize is not None:
         open_ffmpeg()  # without one nothing may be begun
+    if engine == "ray":
+        _check_ray(address)
     tell = progress or (lambda _: None)
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
     check_places(sources, target)
@@ -168,6 +179,15 @@ def pack(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
     return _pack_parts(parts, target, options, tell, started)
+
+
+def _check_ray(address: str | None) -> None:
+    from packer.ray_workers import check_ray
+
+    try:
+        check_ray(address)
+    except EngineError as e:
+        raise PackError(str(e)) from None
 
 
 def _pack_parts(
@@ -434,12 +454,15 @@ class _Pack:
     # -- run
 
     def _run_blocks(self, done: int, row: int, journal: journals.Journal, locks: list[journals.Lock]) -> None:
-        workers = self._options.workers or available_cpus()
         self._done = done
         step = block_inputs(len(self._inputs), self._job.row_bytes)
-        blocks = -(-(self._span.stop - done) // step)
+        launcher = self._launcher()
+        workers = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
+        workers = max(1, min(workers, -(-(self._span.stop - done) // step)))
+        if launcher is not None:
+            launcher.prepare(self._job, workers)
         engine = LocalEngine(
-            self._job, workers=max(1, min(workers, blocks)), timeout=self._options.timeout, inherited=locks
+            self._job, workers=workers, timeout=self._options.timeout, inherited=locks, launcher=launcher
         )
         committer: Committer | None = None
         try:
@@ -458,8 +481,21 @@ class _Pack:
                 committer.finish()
         finally:
             engine.close()
+            if launcher is not None:
+                launcher.close()
             if committer is not None:
                 committer.close()
+
+    def _launcher(self) -> RayWorkers | None:
+        """Return what starts workers elsewhere; None where they are processes of this machine."""
+        if self._options.engine == "local":
+            return None
+        from packer.ray_workers import RayWorkers
+
+        tell_decoders = functools.partial(pixel_versions, self._options.requantize)
+        # the lock names this process: no other folder of that name holds the same
+        lock = self._out.absolute() / journals.LOCK
+        return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), tell_decoders(), tell_decoders)
 
     def _tasks(self, done: int, step: int) -> Iterator[Task]:
         inputs = self._inputs

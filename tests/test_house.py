@@ -51,6 +51,7 @@ def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Pat
         ("matplotlib", {"bench.py"}),
         ("av", {"ffmpeg.py"}),
         ("fsspec", {"remote.py"}),
+        ("ray", {"ray_workers.py"}),
     ],
 )
 def test_each_library_has_its_home(library: str, homes: set[str]) -> None:
