@@ -48,7 +48,6 @@ def seal_parts(
     """
     target, tell = Path(out), progress or (lambda _: None)
     allowed_rejects(str(max_rejects), 0)
-    begun = time.monotonic()
     splits = {name: target / name for name in SPLITS if _has_parts(target / name)} or {"": target}
     with contextlib.ExitStack() as locked:
         found = {}
@@ -61,7 +60,7 @@ def seal_parts(
             report = _sealed(place, found.get(split), split, tell)
             too_many = report.rejected > allowed_rejects(str(max_rejects), report.inputs)
             reports[split] = dataclasses.replace(report, too_many_rejects=too_many)
-    return reports[""] if "" in reports else summed_report(target, reports, time.monotonic() - begun)
+    return reports[""] if "" in reports else summed_report(target, reports)
 
 
 def _has_parts(out: Path) -> bool:

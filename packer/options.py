@@ -49,6 +49,10 @@ class PackOptions:
     part: str | None = None
     engine: str = "local"
     address: str | None = None
+    boxes: str | None = None
+    min_visibility: float = 0.1
+    max_boxes: int | None = None
+    upright_labels: bool = False
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)
@@ -70,6 +74,7 @@ class PackOptions:
         if self.classes is not None and not isinstance(self.classes, str | os.PathLike):
             raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
         check_quality("--requantize", self.requantize)
+        self._check_boxes()
         if self.max_pixels < 1:
             raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
         if not isinstance(self.timeout, int | float) or not self.timeout > 0:
@@ -82,6 +87,16 @@ class PackOptions:
             raise OptionsError("--address is that of a Ray cluster: give it with --engine ray.")
         if self.part is not None:
             _check_part(self.part, self.size)
+            if self.boxes is not None:
+                raise OptionsError("--boxes and --part do not go together yet. Pack as a whole, or with --engine ray.")
+
+    def _check_boxes(self) -> None:
+        if not 0 <= self.min_visibility <= 1:
+            raise OptionsError(f"--min-visibility is {self.min_visibility}, expected a share from 0 to 1.")
+        if self.max_boxes is not None and not (isinstance(self.max_boxes, int) and self.max_boxes >= 1):
+            raise OptionsError(f"--max-boxes is {self.max_boxes!r}, expected 1 or more.")
+        if self.boxes is None and (self.max_boxes, self.min_visibility, self.upright_labels) != (None, 0.1, False):
+            raise OptionsError("--min-visibility, --max-boxes and --upright-labels belong to --boxes.")
 
     @property
     def is_exact(self) -> bool:
@@ -94,6 +109,10 @@ class PackOptions:
 
     def shaping(self) -> dict[str, Any]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
+        optional: dict[str, Any] = {} if self.requantize is None else {"requantize": self.requantize}
+        if self.boxes is not None:
+            names = ("min_visibility", "max_boxes", "upright_labels")
+            optional |= {name: getattr(self, name) for name in names}
         return {
             "size": None if self.size is None else list(self.size),
             "fit": self.fit,
@@ -104,7 +123,7 @@ class PackOptions:
             "shuffle": self.shuffle,
             "strict": self.strict,
             "max_pixels": self.max_pixels,
-        } | ({} if self.requantize is None else {"requantize": self.requantize})
+        } | optional
 
 
 def allowed_rejects(limit: str, inputs: int) -> int:

@@ -17,7 +17,6 @@ import operator
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +49,7 @@ from packer.place import (
     swap,
     sync_names,
 )
+from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, part_report, store_report, summed_report
 from packer.scan import load_classes, scan
@@ -93,6 +93,10 @@ def pack(
     target_column: str | None = None,
     extension: str | None = None,
     requantize: int | None = None,
+    boxes: str | os.PathLike[str] | None = None,
+    min_visibility: float = 0.1,
+    max_boxes: int | None = None,
+    upright_labels: bool = False,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -114,6 +118,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
@@ -129,7 +134,7 @@ def pack(
         >>> pack(images_path, out_path, size=32).rows
         6
     """
-    started = time.monotonic()
+    clock = StageClock("list")
     options = PackOptions(
         size=_parsed(size),
         fit=fit,
@@ -143,6 +148,10 @@ def pack(
         target_column=target_column,
         extension=extension,
         requantize=requantize,
+        boxes=None if boxes is None else os.fspath(boxes),
+        min_visibility=min_visibility,
+        max_boxes=max_boxes,
+        upright_labels=upright_labels,
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -178,7 +187,8 @@ def pack(
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
-    return _pack_parts(parts, target, options, tell, started)
+    clock.enter("begin")
+    return _pack_parts(parts, target, options, tell, clock)
 
 
 def _check_ray(address: str | None) -> None:
@@ -191,12 +201,12 @@ def _check_ray(address: str | None) -> None:
 
 
 def _pack_parts(
-    parts: dict[str, Inputs], target: Path, options: PackOptions, tell: Callable[[Progress], None], started: float
+    parts: dict[str, Inputs], target: Path, options: PackOptions, tell: Callable[[Progress], None], clock: StageClock
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself."""
     places = {split: target / split if split else target for split in parts}
     if options.part is not None and options.size is not None:
-        return _pack_one_part(parts, places, target, options, tell)
+        return _pack_one_part(parts, places, target, options, tell, clock)
     if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     for place in places.values():
@@ -209,12 +219,12 @@ def _pack_parts(
         shape = options.size or _common_size(parts, options, target, tell)
     reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
-        begun = started if not reports else time.monotonic()
         if split in finished:
             reports[split] = _finished_report(inputs, places[split], options)
         else:
-            reports[split] = _Pack(inputs, places[split], shape, options, tell, split).run(begun)
-    return reports[""] if "" in reports else summed_report(target, reports, time.monotonic() - started)
+            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, clock).run()
+            clock = StageClock("begin")
+    return reports[""] if "" in reports else summed_report(target, reports)
 
 
 def _pack_one_part(
@@ -223,18 +233,17 @@ def _pack_one_part(
     target: Path,
     options: PackOptions,
     tell: Callable[[Progress], None],
+    clock: StageClock,
 ) -> PackReport:
     """Pack the same part of each split, or of all there is."""
-    part, begun = Part.parse(options.part or ""), time.monotonic()
+    part = Part.parse(options.part or "")
     for place in places.values():
         check_part(place, part, options)
-    reports = {
-        split: _Pack(inputs, places[split], options.size or (1, 1), options, tell, split, part).run(time.monotonic())
-        for split, inputs in parts.items()
-    }
-    if "" in reports:
-        return reports[""]
-    return dataclasses.replace(summed_report(target, reports, time.monotonic() - begun), part=str(part))
+    reports: dict[str, PackReport] = {}
+    for split, inputs in parts.items():
+        reports[split] = _Pack(inputs, places[split], options.size or (1, 1), options, tell, split, clock, part).run()
+        clock = StageClock("begin")
+    return reports[""] if "" in reports else summed_report(target, reports)
 
 
 class _Pack:
@@ -248,13 +257,15 @@ class _Pack:
         options: PackOptions,
         tell: Callable[[Progress], None],
         split: str,
+        clock: StageClock,
         part: Part | None = None,
     ) -> None:
         self._part, self._whole = part, out
         if part is not None:
             out = part.folder(out)
         self._inputs, self._final, self._options, self._split = inputs, out, options, split
-        self._tell = tell
+        self._tell, self._clock = tell, clock
+        self._profile: Profile = {}
         # --overwrite of a finished store builds beside it and renames: open readers keep the old one
         beside = replacement(out)
         # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
@@ -279,7 +290,7 @@ class _Pack:
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
-    def run(self, started: float) -> PackReport:
+    def run(self) -> PackReport:
         created = self._make_folder()
         try:
             locks = self._lock()
@@ -290,7 +301,7 @@ class _Pack:
         try:
             if not self._replaces:
                 self._look_again()
-            report = self._run_locked(started, locks)
+            report = self._run_locked(locks)
         except _NothingPacked as e:
             self._remove(created)
             raise PackError(str(e)) from None
@@ -328,7 +339,7 @@ class _Pack:
             raise finished_meanwhile(self._out)
         check_out(self._out, self._out, self._options, is_held=True)
 
-    def _run_locked(self, started: float, locks: list[journals.Lock]) -> PackReport:
+    def _run_locked(self, locks: list[journals.Lock]) -> PackReport:
         header = self._header()
         if self._part is not None:
             check_siblings(self._whole, self._part, header)
@@ -337,9 +348,11 @@ class _Pack:
         try:
             room = self._room()
             allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
+            self._clock.enter("serve")
             self._run_blocks(done, row, journal, locks)
             if self._part is not None:
-                return self._part_report(started, resumed_from)
+                return self._part_report(resumed_from)
+            self._clock.enter("seal")
             self._tell(self._progress("seal", self._span.stop))
             sealed = seal(self._out, header, self._job, self._inputs)
         finally:
@@ -352,8 +365,11 @@ class _Pack:
             swap(self._out, self._final)
         # last, and under the lock: another pack may begin here as soon as it is gone
         remove_working_folder(self._final)
+        stages = self._clock.seconds()
+        report = store_report(sealed, self._inputs, self._final, sum(stages.values()), resumed_from)
         return dataclasses.replace(
-            store_report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
+            report,
+            profile={"main": stages, **self._profile},
             source_bytes=self._source_bytes,
             changed=self._changed,
             too_many_rejects=sealed.rejected > self._options.allowed_rejects(len(self._inputs)),
@@ -381,6 +397,9 @@ class _Pack:
         for name, column in self._inputs.columns().items():
             listing.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
             listing.update(column.values)
+        if self._inputs.boxes is not None:
+            listing.update(self._inputs.boxes.encoded())
+            listing.update(repr(sorted(self._inputs.refused.items())).encode("utf-8", "surrogatepass"))
         geometry = self._job.geometry
         return {
             "journal": 2,
@@ -462,7 +481,12 @@ class _Pack:
         if launcher is not None:
             launcher.prepare(self._job, workers)
         engine = LocalEngine(
-            self._job, workers=workers, timeout=self._options.timeout, inherited=locks, launcher=launcher
+            self._job,
+            workers=workers,
+            timeout=self._options.timeout,
+            inherited=locks,
+            clock=self._clock,
+            launcher=launcher,
         )
         committer: Committer | None = None
         try:
@@ -477,6 +501,7 @@ class _Pack:
                 self._stop_on_reject(result)
                 committer.put(result)
                 self._tick()
+            self._clock.enter("wait")
             if committer is not None:
                 committer.finish()
         finally:
@@ -485,6 +510,8 @@ class _Pack:
                 launcher.close()
             if committer is not None:
                 committer.close()
+                self._profile["commit"] = committer.stages()
+            self._profile |= engine.profile
 
     def _launcher(self) -> RayWorkers | None:
         """Return what starts workers elsewhere; None where they are processes of this machine."""
@@ -539,13 +566,15 @@ class _Pack:
 
     # -- end
 
-    def _part_report(self, started: float, resumed_from: int) -> PackReport:
+    def _part_report(self, resumed_from: int) -> PackReport:
         rejects = [reject for result, _ in journals.read_blocks(self._out) for reject in result.rejects]
         report = part_report(self._final, str(self._part), self._job, self._inputs, self._span, rejects)
-        seconds = time.monotonic() - started
+        stages = self._clock.seconds()
+        seconds = sum(stages.values())
         return dataclasses.replace(
             report,
             seconds=seconds,
+            profile={"main": stages, **self._profile},
             images_per_second=(len(self._span) - resumed_from) / seconds,
             resumed_from=resumed_from,
             source_bytes=self._source_bytes,
@@ -694,7 +723,7 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
             f"{out} is finished, but with other options{journals.difference(manifest.options, asked)}. Choose another OUT."
         )
     found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
-    if found != (len(inputs), inputs.classes, inputs.target_kind, set(inputs.extras)):
+    if found != (len(inputs), inputs.classes, inputs.target_kind, inputs.extra_names()):
         raise PackError(
             f"{out} is finished, but from other inputs or classes. Pack to another OUT, or use --overwrite."
         )

@@ -18,6 +18,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 from packer.engine import EngineError, Job, serve
+from packer.profile import StageClock
 
 _CONNECT_SECONDS = 5.0
 # Ray starts a process and it imports numpy and Pillow; a node may be busy meanwhile.
@@ -182,7 +183,7 @@ class _Host:
         connection = Client(address, authkey=key)
         _keep_alive(connection)
         connection.send((number, platform.node(), _sees(*witness), tell_decoders()))
-        serve(job, connection, _Told(connection))
+        serve(job, connection, _Told(connection), StageClock("start"))
 
 
 class _Told:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.decode import DecodeError
-from packer.folders import Counter, Tree, check_trees, split_folders
+from packer.folders import Counter, Tree, check_images, class_list, split_folders
 from packer.inputs import Column, Inputs, ScanError
 from packer.source import State, check_size
 
@@ -58,8 +58,13 @@ def open_url(url: str) -> tuple[Any, str]:
     return files, path.rstrip("/")
 
 
-def scan_url(url: str, classes: tuple[str, ...] | None, count: Counter) -> dict[str, Inputs]:
+def scan_url(
+    url: str, classes: tuple[str, ...] | None, count: Counter, *, are_classes: bool = True
+) -> dict[str, Inputs]:
     """List a folder of class folders, of images, or of splits of those, by the rules of a local folder.
+
+    Args:
+        are_classes: whether the folders are classes; else all targets are -1.
 
     Raises:
         RemoteError: it cannot be listed, or is no folder.
@@ -71,7 +76,8 @@ def scan_url(url: str, classes: tuple[str, ...] | None, count: Counter) -> dict[
     folders = {name.partition("/")[0] for name in objects if "/" in name}
     parts = split_folders({name for name in folders if not name.startswith(".")})
     trees = {split: Tree.of_names(_below(objects, split)) for split in parts}
-    imposed = check_trees(trees, url, classes, count)
+    check_images(trees, url, count)
+    imposed = class_list(trees, url, classes) if are_classes else None
     found = {}
     for split, tree in trees.items():
         inside = f"{split}/" if split else ""

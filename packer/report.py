@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.inputs import Inputs
 from packer.options import CHANNELS
+from packer.profile import Profile, added
 from reader.manifest import REJECTED, Manifest, read_json_lines
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class PackReport:
     reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
     inputs as they were listed: duplicates, columns that were left out.
     part is "2/4" where only that part was packed: rows, rejects and bytes are the part's, and there is no store yet.
+    profile: seconds by stage of each process and thread: "main", "commit", "worker 1" and on.
     changed: the first source that is not what the interrupted pack had read; all from its block on was decoded anew.
     """
 
@@ -62,6 +64,7 @@ class PackReport:
     reject_lines: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     changed: str = ""
+    profile: Profile = field(default_factory=dict)
     splits: dict[str, PackReport] = field(default_factory=dict)
     part: str = ""
 
@@ -116,9 +119,10 @@ def part_report(
     )
 
 
-def summed_report(out: Path, reports: dict[str, PackReport], seconds: float) -> PackReport:
+def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
     """Add up the reports of the splits."""
     parts = list(reports.values())
+    seconds = sum(part.seconds for part in parts)
     reasons: collections.Counter[str] = collections.Counter()
     for part in parts:
         reasons.update(part.reasons)
@@ -138,13 +142,15 @@ def summed_report(out: Path, reports: dict[str, PackReport], seconds: float) -> 
         store_bytes=total("store_bytes"),
         source_bytes=total("source_bytes"),
         seconds=seconds,
-        images_per_second=(total("inputs") - total("resumed_from")) / seconds,
+        images_per_second=(total("inputs") - total("resumed_from")) / seconds if seconds else 0.0,
         too_many_rejects=any(part.too_many_rejects for part in parts),
         reasons=dict(reasons.most_common()),
         resumed_from=total("resumed_from"),
         notes=[note for part in parts for note in part.notes],
         changed=next((part.changed for part in parts if part.changed), ""),
+        profile=added(part.profile for part in parts),
         splits=reports,
+        part=parts[0].part,
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from packer import journal as journals
+from packer.boxes import BoxRows
 from packer.inputs import Column, Inputs
 from packer.options import CHANNELS
 from packer.worker import Job, Result, encode_line
@@ -47,10 +48,11 @@ def seal(
 ) -> Manifest | None:
     """Turn committed blocks, those of OUT's journal or the given ones, into a finished store; None where they hold no row.
 
-    The manifest is written after everything it names is synced; no journal is touched.
+    The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
+    notes of the inputs.
     """
     folders = [out / "_tensordict", out]
-    if inputs.extras:
+    if inputs.extra_names():
         (out / EXTRAS).mkdir(exist_ok=True)
         folders.insert(0, out / EXTRAS)
     written = _Written(out, job, inputs)
@@ -70,6 +72,7 @@ def seal(
     for folder in folders:
         sync_folder(folder)
     write_atomically(out / MANIFEST, encode_manifest(manifest, written.blocks))
+    inputs.notes += written.notes()
     return manifest
 
 
@@ -90,7 +93,9 @@ class _Written:
         self.blocks: list[Block] = []
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
+        self._boxes = inputs.boxes and BoxRows(inputs.boxes, job.geometry)
         names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if job.geometry.has_content else [])
+        names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
         self._files = {name: _Digested(out / name) for name in names}
 
     def add(self, result: Result) -> None:
@@ -105,6 +110,9 @@ class _Written:
         rows = self._accepted(result)
         for name, column in self._columns.items():
             files[name].write(column.chosen(rows).encoded())
+        if self._boxes:
+            for name, data in self._boxes.encoded(rows, result.samples).items():
+                files[f"{EXTRAS}/{name}.memmap"].write(data)
         if CONTENT in files:
             files[CONTENT].write(Column.of("int32", result.content, 4).encoded())
         self.rows += result.rows
@@ -126,6 +134,10 @@ class _Written:
         line = self._all.line(reject["input"])
         known = {"path": reject["path"], "reason": reject["reason"]}
         return encode_line(known if line is None else known | {"line": line})
+
+    def notes(self) -> list[str]:
+        """Say what became of boxes."""
+        return self._boxes.notes() if self._boxes else []
 
     def close(self) -> dict[str, FileEntry]:
         """Sync all files; returns their entries, the pixels' among them."""
@@ -167,7 +179,7 @@ def _manifest(
         "target_kind": inputs.target_kind,
         "target_count": inputs.targets.count,
         "has_content": job.geometry.has_content,
-        "extras": {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()},
+        "extras": _extra_specs(inputs),
         "classes": tuple(header["classes"]),
         "mean": tuple(mean),
         "std": tuple(std),
@@ -177,6 +189,11 @@ def _manifest(
         "decoders": header["decoders"],
     }
     return Manifest(**fields, files=files | _metadata_entries(fields, files))
+
+
+def _extra_specs(inputs: Inputs) -> dict[str, TensorSpec]:
+    specs = {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()}
+    return specs | ({name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()} if inputs.boxes else {})
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:

@@ -1,4 +1,7 @@
-"""Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch."""
+"""Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch.
+
+What lies over the rows, boxes and masks, `overlay.py` draws.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from packer.options import OptionsError
+from packer.overlay import Overlay
 from reader.manifest import PIXELS, Manifest, check_store
 
 _TILE = 128
+# boxes and masks need to be made out
+_TILE_WITH_LABELS = 256
 _MARGIN = 6
 _CAPTION = 16
 _CLASSES = 100
@@ -24,7 +30,7 @@ _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 def contact_sheet(
     out: str | os.PathLike[str], *, rows: Sequence[int] | None = None, count: int = 48, columns: int = 8
 ) -> Image.Image:
-    """Draw rows as labelled tiles, aspect kept; without rows, `count` of them spread evenly over the store.
+    """Draw rows as tiles with captions, boxes and masks, aspect kept; without rows, `count` of them spread evenly over the store.
 
     Raises:
         StoreError: OUT is no whole store.
@@ -32,7 +38,7 @@ def contact_sheet(
     """
     store = _open(out)
     chosen = list(rows) if rows is not None else spread(store[0].rows, count)
-    return _sheet(*store, chosen, min(columns, len(chosen)))
+    return _sheet(Overlay(out, store[0]), *store, chosen, min(columns, len(chosen)))
 
 
 def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
@@ -50,10 +56,11 @@ def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
         own = np.flatnonzero(targets[:, index] if manifest.target_kind == "multi-hot" else targets == index)
         line = [int(own[i]) for i in spread(len(own), count)]
         chosen += [*line, *[None] * (count - len(line))] if line else []
-    return _sheet(manifest, pixels, targets, chosen, count)
+    return _sheet(Overlay(out, manifest), manifest, pixels, targets, chosen, count)
 
 
 def _sheet(
+    overlay: Overlay,
     manifest: Manifest,
     pixels: npt.NDArray[np.uint8],
     targets: npt.NDArray[Any],
@@ -61,7 +68,7 @@ def _sheet(
     columns: int,
 ) -> Image.Image:
     """Draw rows as labelled tiles, so many in a line; None leaves a gap."""
-    scale = _TILE / max(manifest.height, manifest.width)
+    scale = (_TILE if overlay.is_empty else _TILE_WITH_LABELS) / max(manifest.height, manifest.width)
     tile = max(1, round(manifest.width * scale)), max(1, round(manifest.height * scale))
     step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
     lines = -(-len(chosen) // columns)
@@ -71,10 +78,12 @@ def _sheet(
         if row is None:
             continue
         x, y = _MARGIN + place % columns * step_x, _MARGIN + place // columns * step_y
-        image = _row_image(manifest, pixels, row).convert("RGB")
+        image = overlay.tint(_row_image(manifest, pixels, row).convert("RGB"), row)
         # small rows (32 x 32) are shown as the squares they are
         resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
-        sheet.paste(image.resize(tile, resample), (x, y))
+        image = image.resize(tile, resample)
+        overlay.draw(image, row, scale)
+        sheet.paste(image, (x, y))
         draw.text((x, y + tile[1] + 2), _fitted(_label(manifest, targets, row), tile[0], font), _INK, font)
     return sheet
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from packer import OptionsError, PackError, pack, ray_workers
 from packer import pipeline as pipelines
 from packer.decode import Decoder
 from packer.engine import serve
+from packer.profile import StageClock
 from packer.report import Progress
 from reader.manifest import read_json_lines
 
@@ -150,7 +152,7 @@ class _Forked:
             child = os.fork()
             if not child:
                 connection = Client(listener.address)
-                serve(job, connection, ray_workers._Told(connection))
+                serve(job, connection, ray_workers._Told(connection), StageClock("start"))
                 os._exit(0)
             connection = listener.accept()
         return _Process(child), connection
@@ -166,8 +168,9 @@ class _Process:
         self._pid = pid
 
     def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
 
     def join(self, seconds: float) -> None:
         pass
@@ -177,7 +180,7 @@ class _Process:
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (lambda: time.sleep(600), "decoding it took more than 0.5 seconds (--timeout)"),
+        (lambda: time.sleep(600), "decoding it took more than 1.5 seconds (--timeout)"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "its worker ended (the connection to it broke)"),
     ],
 )
@@ -194,7 +197,7 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
     monkeypatch.setattr(Decoder, "row", row)
     monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
     monkeypatch.setattr(pipelines._Pack, "_launcher", lambda self: _Forked())
-    pack(images, tmp_path / "out", size=32, timeout=0.5, max_rejects=1)
+    pack(images, tmp_path / "out", size=32, timeout=1.5, max_rejects=1)
     (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
     assert reject == {"path": "class1/003.jpg", "reason": reason}
     monkeypatch.undo()
