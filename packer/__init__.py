@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from packer.datasets import pack_dataset
     from packer.disk import DiskFullError
     from packer.inputs import ScanError
     from packer.join import seal_parts
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "pack": "packer.pipeline",
     "seal_parts": "packer.join",
+    "pack_dataset": "packer.datasets",
     "PackError": "packer.report",
     "Progress": "packer.report",
     "LockedError": "packer.journal",
@@ -45,6 +47,7 @@ __all__ = [
     "ScanError",
     "__version__",
     "pack",
+    "pack_dataset",
     "seal_parts",
 ]
 

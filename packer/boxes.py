@@ -1,6 +1,6 @@
 """Boxes: as the label files have them, and as they lie in the rows. Mends what can be mended, counts all that it changes.
 
-A box follows its picture: EXIF orientation, resize, crop, padding. Reads no file and no pixel; `boxlabels.py` finds the boxes.
+A box follows its picture: EXIF orientation, resize, crop, padding. Reads no file and no pixel.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class BoxRows:
         notes = []
         for kind, sentence in wording.items():
             if found := self._found.get(kind):
-                more = ", ..." if found.pictures > len(found.names) else ""
+                more = " and others" if found.pictures > len(found.names) else ""
                 notes.append(
                     f"{found.boxes} boxes of {found.pictures} images {sentence}: {', '.join(found.names)}{more}."
                 )

@@ -132,7 +132,15 @@ def cli() -> None:
     "--max-boxes", type=int, metavar="K", help="Most boxes of a row, the largest.  [default: as many as an image has]"
 )
 @click.option(
-    "--upright-labels", is_flag=True, help="Boxes were drawn on upright pictures: do not turn them with EXIF."
+    "--masks",
+    type=click.Path(),
+    metavar="DIR",
+    help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg.",
+)
+@click.option(
+    "--upright-labels",
+    is_flag=True,
+    help="Boxes and masks were drawn on upright pictures: do not turn them with EXIF.",
 )
 @click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
 @click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")

@@ -25,7 +25,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "AVIF")
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 # EXIF orientation -> the transposition that makes it upright (TIFF 6.0, tag 274)
-_UPRIGHT = {
+UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -102,14 +102,14 @@ class Decoder:
         header = jpeg.read_header(data)
         if header is not None and not header.may_be_rotated:
             return header.height, header.width
-        with _opened(data) as image:
+        with opened(data) as image:
             width, height = image.size
             return (width, height) if _header_orientation(image) >= 5 else (height, width)
 
     def _fast_row(self, data: bytes, header: jpeg.JpegHeader) -> Row:
         orientation = 1
         if header.may_be_rotated:
-            with _opened(data) as image:
+            with opened(data) as image:
                 orientation = _header_orientation(image)
         scale = self._dct_scale(header.width, header.height, orientation)
         width, height = -(-header.width // scale), -(-header.height // scale)
@@ -124,7 +124,7 @@ class Decoder:
     def _pillow_row(self, data: bytes, notes: list[str]) -> Row:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with _opened(data) as image:
+            with opened(data) as image:
                 self._check_pixels(*image.size)
                 size, scale = image.size, self._draft(image)
                 try:
@@ -147,8 +147,8 @@ class Decoder:
     ) -> Row:
         width, height = size[::-1] if orientation >= 5 else size
         self._clock.enter("resize")
-        if orientation in _UPRIGHT:
-            image = image.transpose(_UPRIGHT[orientation])
+        if orientation in UPRIGHT:
+            image = image.transpose(UPRIGHT[orientation])
             done["exif_orientation"] = orientation
         if scale > 1:
             done["dct_scale"] = scale
@@ -304,7 +304,7 @@ _FOREIGN = (
 )
 
 
-def _opened(data: bytes) -> Image.Image:
+def opened(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
@@ -324,7 +324,7 @@ def _header_orientation(image: Image.Image) -> int:
 
 def _orientation(exif: Image.Exif) -> int:
     value = exif.get(_ORIENTATION, 1)
-    return value if value in _UPRIGHT else 1
+    return value if value in UPRIGHT else 1
 
 
 def _judge(message: str, header: jpeg.JpegHeader) -> str:

@@ -15,7 +15,7 @@ from packer.profile import StageClock
 from packer.report import PackError
 from packer.source import BINARY
 from packer.worker import Result
-from reader.manifest import naming
+from reader.manifest import PIXELS, naming
 
 _ALLOCATE_BYTES = 1 << 30
 _PENDING_BLOCKS = 32
@@ -26,18 +26,28 @@ class DiskFullError(PackError):
     """OUT's disk lacks room; the command's exit code is 28."""
 
 
-def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
-    """Take the disk space of a file now, in pieces: a full disk is then known before an image is decoded.
+def check_room(out: Path, sizes: dict[str, int]) -> None:
+    """Compare what OUT's files still need with what is free on its disk.
 
-    Where the file system cannot, only the free space is compared; rows are then written plainly, never through a mapping.
+    Args:
+        sizes: name below OUT -> bytes that the file will have.
 
     Raises:
         DiskFullError: names path, needed, free and missing bytes.
+    """
+    need, free = needed_bytes(out, sizes), free_bytes(out / PIXELS)
+    if need > free:
+        raise disk_full(out, need, free)
+
+
+def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
+    """Take the disk space of a file now, in pieces: a full disk is then known before an image is decoded.
+
+    Where the file system cannot, nothing is taken; rows are then written plainly, never through a mapping.
+
+    Raises:
         OSError: with the path as its filename.
     """
-    missing, free = missing_bytes(path, size_bytes), free_bytes(path)
-    if missing > free:
-        raise disk_full(path, missing, free)
     with naming(path), open(path, "r+b", buffering=0) as file:
         for start in range(0, size_bytes, _ALLOCATE_BYTES):
             stop = min(start + _ALLOCATE_BYTES, size_bytes)
@@ -58,13 +68,9 @@ def guard_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def missing_bytes(path: Path, size_bytes: int) -> int:
-    """Return how much disk a file of size_bytes still needs: what it has is counted in blocks, since it may be sparse."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return size_bytes
-    return max(0, size_bytes - min(getattr(status, "st_blocks", 0) * 512, status.st_size))
+def needed_bytes(out: Path, sizes: dict[str, int]) -> int:
+    """Return how much disk the files of these sizes below OUT still need together."""
+    return sum(_missing_bytes(out / name, size_bytes) for name, size_bytes in sizes.items())
 
 
 def free_bytes(path: Path) -> int:
@@ -86,14 +92,14 @@ class Committer:
     Blocks that arrive while a sync runs are committed together by the next one.
     """
 
-    def __init__(self, pixels: Path, journal: Journal, inputs_done: int, rows_done: int) -> None:
-        self._journal, self._pixels = journal, pixels
+    def __init__(self, rows: list[Path], journal: Journal, inputs_done: int, rows_done: int) -> None:
+        self._journal, self._files = journal, rows
         self._inputs, self._rows = inputs_done, rows_done
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS)
         self._error: BaseException | None = None
         self._clock = StageClock("wait")
-        self._descriptor = os.open(pixels, os.O_RDWR | BINARY)
+        self._descriptors = [os.open(path, os.O_RDWR | BINARY) for path in rows]
         self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
         self._thread.start()
 
@@ -112,8 +118,9 @@ class Committer:
     def close(self) -> None:
         """End the thread; what was handed over is committed first."""
         self._end()
-        with naming(self._pixels):
-            os.close(self._descriptor)
+        for path, descriptor in zip(self._files, self._descriptors, strict=True):
+            with naming(path):
+                os.close(descriptor)
 
     def stages(self) -> dict[str, float]:
         """Return the seconds of each stage of its thread; to be asked when that has ended."""
@@ -136,8 +143,9 @@ class Committer:
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
                 if results:
                     self._clock.enter("sync")
-                    with naming(self._pixels):
-                        getattr(os, "fdatasync", os.fsync)(self._descriptor)
+                    for path, descriptor in zip(self._files, self._descriptors, strict=True):
+                        with naming(path):
+                            getattr(os, "fdatasync", os.fsync)(descriptor)
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)
                     self._clock.enter("journal")
@@ -146,6 +154,15 @@ class Committer:
             self._error = e
             while not last:  # `put` must never wait for a thread that is gone
                 last = self._results.get() is None
+
+
+def _missing_bytes(path: Path, size_bytes: int) -> int:
+    """Return how much disk a file of size_bytes still needs: what it has is counted in blocks, since it may be sparse."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return size_bytes
+    return max(0, size_bytes - min(getattr(status, "st_blocks", 0) * 512, status.st_size))
 
 
 def _reserve(descriptor: int, start: int, count: int) -> bool:

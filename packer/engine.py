@@ -24,8 +24,9 @@ from typing import Any, Protocol
 from packer.profile import Profile, StageClock
 from packer.worker import Result, Task
 
-# Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn.
-_DEPTH = 4
+# Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn. It is
+# given no third to decode: near the end another worker would have none.
+_DEPTH, _UNDECODED = 4, 2
 _POLL_SECONDS = 0.25
 # A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
 _JOIN_SECONDS = 5.0
@@ -264,9 +265,13 @@ class LocalEngine:
             self._put(task.block, len(task.paths) - len(task.refused) - 1)
             self._place()
 
-    def _feed(self, worker: _Worker) -> None:
-        """Hand the worker blocks until it holds its share."""
-        while not worker.is_alone and len(worker.tasks) < _DEPTH:
+    def _feed(self, worker: _Worker, undecoded: int = _UNDECODED) -> None:
+        """Hand the worker blocks until it holds its share, or so many that are not decoded."""
+        while (
+            not worker.is_alone
+            and len(worker.tasks) < _DEPTH
+            and len(worker.tasks.keys() - self._decoded.keys()) < undecoded
+        ):
             task = self._queue.popleft() if self._queue else next(self._source, None)
             if task is None:
                 return
@@ -313,9 +318,10 @@ class LocalEngine:
             sum(not worker.is_alone for worker in self._workers) < self._count and len(self._workers) < 2 * self._count
         ):
             self._start()
-        # the freshest first: it has room for what another left
-        for worker in reversed(self._workers):
-            self._feed(worker)
+        # one each, then the next: few blocks must not all go to one. The freshest first: it has room for what another left
+        for undecoded in range(1, _UNDECODED + 1):
+            for worker in reversed(self._workers):
+                self._feed(worker, undecoded)
 
     def _end(self, worker: _Worker) -> None:
         worker.process.kill()

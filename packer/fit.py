@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from packer.options import PackOptions
 
-# PIL.Image.Resampling by value, so that no image library is imported where only sizes are computed
-_RESAMPLE = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4}
+# PIL.Image.Resampling by value, so that no image library is imported where only sizes are computed; nearest is for masks
+_RESAMPLE = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4, "nearest": 0}
 
 # A picture of 1 x 65,500 that covers 224 x 224 has 3.3 billion pixels, 13 GB. Above both limits only the crop is resized.
 _MOST_RESIZED_PIXELS = 16 << 20

@@ -114,11 +114,15 @@ class Inputs:
     ignored: int = 0
     # only with --boxes
     boxes: Boxes | None = None
+    # only with --masks: each input's mask, relative to that folder
+    masks: list[str] | None = None
     # only of a list or manifest: the line that names each input
     lines: Column = field(default_factory=lambda: Column("int64"))
     # only of archives: a Place for each input
     archives: tuple[Archive, ...] = ()
     places: Column = field(default_factory=lambda: Column("int64", len(Place._fields)))
+    # only of a dataset, whose targets are known once its items are read: what its first item is, to know it by
+    identity: str = ""
     # what the user should know of the inputs though nothing is wrong with them
     notes: list[str] = field(default_factory=list)
     # only of object storage, in place of root: where it is, and size and version of each input as they were listed
@@ -155,7 +159,8 @@ class Inputs:
 
     def extra_names(self) -> set[str]:
         """Return the names of the tensors that lie in the store's extras."""
-        return set(self.extras) | set(self.boxes.specs() if self.boxes else ())
+        masks = () if self.masks is None else ("masks",)
+        return {*self.extras, *(self.boxes.specs() if self.boxes else ()), *masks}
 
     def shuffled(self, seed: int) -> Inputs:
         """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""
@@ -175,6 +180,8 @@ class Inputs:
             places=moved.pop("places"),
             extras=moved,
             boxes=self.boxes and self.boxes.chosen(order),
+            masks=self.masks and [self.masks[index] for index in order],
+            identity=self.identity,
             notes=self.notes,
             url=self.url,
             states=self.states.chosen(order if self.states.values else ()),

@@ -53,6 +53,7 @@ class PackOptions:
     min_visibility: float = 0.1
     max_boxes: int | None = None
     upright_labels: bool = False
+    masks: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)
@@ -87,16 +88,20 @@ class PackOptions:
             raise OptionsError("--address is that of a Ray cluster: give it with --engine ray.")
         if self.part is not None:
             _check_part(self.part, self.size)
-            if self.boxes is not None:
-                raise OptionsError("--boxes and --part do not go together yet. Pack as a whole, or with --engine ray.")
+            if self.boxes is not None or self.masks is not None:
+                raise OptionsError(
+                    "--boxes, --masks and --part do not go together yet. Pack as a whole, or with --engine ray."
+                )
 
     def _check_boxes(self) -> None:
         if not 0 <= self.min_visibility <= 1:
             raise OptionsError(f"--min-visibility is {self.min_visibility}, expected a share from 0 to 1.")
         if self.max_boxes is not None and not (isinstance(self.max_boxes, int) and self.max_boxes >= 1):
             raise OptionsError(f"--max-boxes is {self.max_boxes!r}, expected 1 or more.")
-        if self.boxes is None and (self.max_boxes, self.min_visibility, self.upright_labels) != (None, 0.1, False):
-            raise OptionsError("--min-visibility, --max-boxes and --upright-labels belong to --boxes.")
+        if self.boxes is None and (self.max_boxes, self.min_visibility) != (None, 0.1):
+            raise OptionsError("--min-visibility and --max-boxes belong to --boxes.")
+        if self.upright_labels and self.boxes is None and self.masks is None:
+            raise OptionsError("--upright-labels belongs to --boxes and --masks.")
 
     @property
     def is_exact(self) -> bool:
@@ -111,8 +116,9 @@ class PackOptions:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
         optional: dict[str, Any] = {} if self.requantize is None else {"requantize": self.requantize}
         if self.boxes is not None:
-            names = ("min_visibility", "max_boxes", "upright_labels")
-            optional |= {name: getattr(self, name) for name in names}
+            optional |= {"min_visibility": self.min_visibility, "max_boxes": self.max_boxes}
+        if self.boxes is not None or self.masks is not None:
+            optional["upright_labels"] = self.upright_labels
         return {
             "size": None if self.size is None else list(self.size),
             "fit": self.fit,

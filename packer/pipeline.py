@@ -27,10 +27,11 @@ from packer.disk import (
     Committer,
     DiskFullError,
     allocate,
+    check_room,
     disk_full,
     free_bytes,
     guard_standard_streams,
-    missing_bytes,
+    needed_bytes,
 )
 from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
 from packer.ffmpeg import open_ffmpeg
@@ -53,7 +54,7 @@ from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, part_report, store_report, summed_report
 from packer.scan import load_classes, scan
-from packer.seal import remove_working_folder, seal
+from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.source import Readable, Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
@@ -75,6 +76,8 @@ _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128
 _SMALLEST_BLOCK = 8
 _SIZES_CHUNK = 256
+# What could not be written needs a page at least, even where the estimate of all files is used up.
+_LEAST_BYTES = 4096
 
 
 def pack(
@@ -97,6 +100,7 @@ def pack(
     min_visibility: float = 0.1,
     max_boxes: int | None = None,
     upright_labels: bool = False,
+    masks: str | os.PathLike[str] | None = None,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -121,6 +125,7 @@ def pack(
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
+        masks: a folder with a mask for each image, which become extras too.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 
@@ -136,7 +141,7 @@ def pack(
     """
     clock = StageClock("list")
     options = PackOptions(
-        size=_parsed(size),
+        size=parsed_size(size),
         fit=fit,
         crop_fraction=crop_fraction,
         resample=resample,
@@ -152,6 +157,7 @@ def pack(
         min_visibility=min_visibility,
         max_boxes=max_boxes,
         upright_labels=upright_labels,
+        masks=None if masks is None else os.fspath(masks),
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -165,10 +171,7 @@ def pack(
         engine=engine,
         address=address,
     )
-    # OUT without dots: the folder beside it, in which --overwrite builds, is named after it
-    target = Path(os.path.normpath(os.fspath(out)))
-    if target.name in ("", "..") or target.is_symlink():
-        target = Path(os.path.realpath(target))
+    target = settled_out(out)
     guard_standard_streams()
     if requantize is not None:
         open_ffmpeg()  # without one nothing may be begun
@@ -188,7 +191,7 @@ def pack(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
     clock.enter("begin")
-    return _pack_parts(parts, target, options, tell, clock)
+    return pack_parts(parts, target, options, tell, clock)
 
 
 def _check_ray(address: str | None) -> None:
@@ -200,10 +203,15 @@ def _check_ray(address: str | None) -> None:
         raise PackError(str(e)) from None
 
 
-def _pack_parts(
-    parts: dict[str, Inputs], target: Path, options: PackOptions, tell: Callable[[Progress], None], clock: StageClock
+def pack_parts(
+    parts: dict[str, Inputs],
+    target: Path,
+    options: PackOptions,
+    tell: Callable[[Progress], None],
+    clock: StageClock,
+    make_job: Callable[..., Job] = Job,
 ) -> PackReport:
-    """Pack each split into a store below target, or all there is into target itself."""
+    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
     places = {split: target / split if split else target for split in parts}
     if options.part is not None and options.size is not None:
         return _pack_one_part(parts, places, target, options, tell, clock)
@@ -222,7 +230,7 @@ def _pack_parts(
         if split in finished:
             reports[split] = _finished_report(inputs, places[split], options)
         else:
-            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, clock).run()
+            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, clock, make_job).run()
             clock = StageClock("begin")
     return reports[""] if "" in reports else summed_report(target, reports)
 
@@ -241,7 +249,9 @@ def _pack_one_part(
         check_part(place, part, options)
     reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
-        reports[split] = _Pack(inputs, places[split], options.size or (1, 1), options, tell, split, clock, part).run()
+        reports[split] = _Pack(
+            inputs, places[split], options.size or (1, 1), options, tell, split, clock, Job, part
+        ).run()
         clock = StageClock("begin")
     return reports[""] if "" in reports else summed_report(target, reports)
 
@@ -258,6 +268,7 @@ class _Pack:
         tell: Callable[[Progress], None],
         split: str,
         clock: StageClock,
+        make_job: Callable[..., Job],
         part: Part | None = None,
     ) -> None:
         self._part, self._whole = part, out
@@ -274,7 +285,7 @@ class _Pack:
         self._out = beside if self._replaces else out
         geometry = Geometry.of(shape, options)
         pixels = str(self._out.absolute() / PIXELS)
-        self._job = Job(
+        self._job = make_job(
             root=inputs.url or str(inputs.root.absolute()),
             pixels_path=pixels,
             geometry=geometry,
@@ -284,9 +295,18 @@ class _Pack:
             max_pixels=options.max_pixels,
             archives=inputs.archives,
             requantize=options.requantize,
+            masks_root=os.path.abspath(options.masks or ""),
+            masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
+            upright_masks=options.upright_labels,
         )
         step = block_inputs(len(inputs), self._job.row_bytes)
         self._span = range(len(inputs)) if part is None else part.span(len(inputs), step)
+        # the files that rows are written to as they are committed
+        self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
+        self._sizes = expected_sizes(self._job, inputs)
+        if part is not None:
+            refused = sum(index in self._span for index in inputs.refused)
+            self._sizes = {PIXELS: (len(self._span) - refused) * self._job.row_bytes}
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
@@ -346,8 +366,9 @@ class _Pack:
         done, row, journal = self._begin(header)
         resumed_from = done - self._span.start
         try:
-            room = self._room()
-            allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
+            check_room(self._out, self._sizes)
+            for name in self._row_files:
+                self._allocate(name)
             self._clock.enter("serve")
             self._run_blocks(done, row, journal, locks)
             if self._part is not None:
@@ -391,7 +412,7 @@ class _Pack:
 
     def _header(self) -> dict[str, Any]:
         """Say what is packed and how; a resume must find the same."""
-        listing = hashlib.sha256()
+        listing = hashlib.sha256(self._inputs.identity.encode())
         for path in self._inputs.paths:
             listing.update(f"{path}\0".encode("utf-8", "surrogatepass"))
         for name, column in self._inputs.columns().items():
@@ -400,6 +421,8 @@ class _Pack:
         if self._inputs.boxes is not None:
             listing.update(self._inputs.boxes.encoded())
             listing.update(repr(sorted(self._inputs.refused.items())).encode("utf-8", "surrogatepass"))
+        if self._inputs.masks is not None:
+            listing.update("\0".join(self._inputs.masks).encode("utf-8", "surrogatepass"))
         geometry = self._job.geometry
         return {
             "journal": 2,
@@ -424,9 +447,12 @@ class _Pack:
             save_inputs(self._out, self._inputs, self._span)
         elif (self._out / PARTS).exists():
             _remove_tree(self._out / PARTS)
-        (self._out / PIXELS).parent.mkdir()
-        os.close(os.open(self._out / PIXELS, os.O_WRONLY | os.O_CREAT, 0o644))
-        sync_folder((self._out / PIXELS).parent)
+        paths = [self._out / name for name in self._row_files]
+        for path in paths:
+            path.parent.mkdir(exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+        for path in reversed(paths):
+            sync_folder(path.parent)
         sync_folder(self._out)
         sync_names(self._out)
         return self._span.start, 0, journals.Journal.create(self._out, header)
@@ -449,6 +475,8 @@ class _Pack:
 
     def _changed_source(self, start: int, result: Result) -> str:
         """Return the first source of a committed block whose size or time is another now; "" if there is none."""
+        if self._inputs.identity:
+            return ""  # items of a dataset are no files
         for index, (size, mtime) in enumerate(result.sources, start=start):
             if index in self._inputs.refused:
                 continue
@@ -456,6 +484,10 @@ class _Pack:
             now = self._source(index).state() if not self._inputs.url else tuple(self._inputs.states[index])
             if now != (size, mtime):
                 return self._inputs.paths[index]
+        for index, state in enumerate(result.mask_sources, start=start):
+            mask = (self._inputs.masks or [])[index]
+            if index not in self._inputs.refused and self._job.mask_source(mask).state() != tuple(state):
+                return mask
         return ""
 
     def _listed_states(self, result: Result) -> list[tuple[int, int]]:
@@ -465,10 +497,9 @@ class _Pack:
         place = self._inputs.places[index] if self._inputs.archives else None
         return self._job.source(self._inputs.paths[index], place)
 
-    def _room(self) -> int:
-        """Return the most bytes that the rows can take."""
-        refused = sum(index in self._span for index in self._inputs.refused)
-        return (len(self._span) - refused) * self._job.row_bytes
+    def _allocate(self, name: str) -> None:
+        room = self._sizes[name]
+        allocate(self._out / name, room, lambda done: self._tell(self._progress("allocate", done, room)))
 
     # -- run
 
@@ -494,7 +525,7 @@ class _Pack:
                 if self._inputs.url:  # as listed: what was replaced since then is seen by a resume
                     result.sources = self._listed_states(result)
                 if committer is None:
-                    committer = Committer(self._out / PIXELS, journal, done, row)
+                    committer = Committer([self._out / name for name in self._row_files], journal, done, row)
                 self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes
@@ -533,7 +564,8 @@ class _Pack:
             )
             paths, targets = inputs.paths[start:stop], inputs.targets.tolist(start, stop)
             places = inputs.places.tolist(start, stop) if inputs.archives else []
-            yield Task(start // step, start, paths, targets, places, refused)
+            masks = inputs.masks[start:stop] if inputs.masks is not None else []
+            yield Task(start // step, start, paths, targets, places, refused, masks=masks)
 
     def _tick(self) -> None:
         self._tell(self._progress("pack", self._done))
@@ -558,11 +590,15 @@ class _Pack:
         what = f"{path} cannot be read or written: {error.strerror} ({name})"
         if error.errno not in FULL:
             return PackError(f"{what}. Go on with --resume once it can.")
-        missing, free = missing_bytes(self._out / PIXELS, self._room()), free_bytes(path)
-        if missing > free:
-            return disk_full(path, missing, free)
-        # the rows have their room: it is a small file that has none, or a quota is used up
-        return DiskFullError(f"{what}; its disk has {free} bytes free. Free some space and go on with --resume.")
+        free = free_bytes(path)
+        need = max(_LEAST_BYTES, needed_bytes(self._out, self._sizes))
+        if need > free:
+            return disk_full(path, need, free)
+        # a quota is used up, or someone has made room meanwhile
+        return DiskFullError(
+            f"{what}; {need} more bytes are needed, its disk has {free} free."
+            " Free some space or raise your quota, and go on with --resume."
+        )
 
     # -- end
 
@@ -627,7 +663,15 @@ def block_inputs(inputs: int, row_bytes: int) -> int:
     return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
 
 
-def _parsed(size: Any) -> tuple[int, int] | None:
+def settled_out(out: str | os.PathLike[str]) -> Path:
+    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
+    target = Path(os.path.normpath(os.fspath(out)))
+    if target.name in ("", "..") or target.is_symlink():
+        target = Path(os.path.realpath(target))
+    return target
+
+
+def parsed_size(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
     if isinstance(size, str | int):
@@ -722,6 +766,8 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         raise PackError(
             f"{out} is finished, but with other options{journals.difference(manifest.options, asked)}. Choose another OUT."
         )
+    if inputs.identity and not inputs.classes:
+        inputs.classes = manifest.classes
     found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
     if found != (len(inputs), inputs.classes, inputs.target_kind, inputs.extra_names()):
         raise PackError(

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.archives import archive_kind, read_tars, read_zip
-from packer.boxlabels import give_boxes
 from packer.folders import Counter, Listed, scan_folder
 from packer.inputs import Inputs, ScanError
+from packer.labelled import give_boxes
 from packer.lists import MANIFEST_SUFFIXES, STDIN_NAMES, read_manifest, read_stdin
+from packer.masks import give_masks
 from packer.options import OptionsError, PackOptions
 from packer.remote import is_url, scan_url
 
@@ -57,10 +58,12 @@ def scan(
     for name, kinds in _BELONGS.items():
         if getattr(options, name) is not None and kind not in kinds:
             raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
-    if options.boxes is None:
-        return _listed(kind, sources, classes, options, count)
-    parts = _listed(kind, sources, None, options, count)
-    give_boxes(parts, options, classes)
+    # with boxes the class list is theirs
+    parts = _listed(kind, sources, classes if options.boxes is None else None, options, count)
+    if options.boxes is not None:
+        give_boxes(parts, options, classes)
+    if options.masks is not None:
+        give_masks(parts, Path(options.masks))
     return parts
 
 

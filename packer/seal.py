@@ -8,6 +8,7 @@ interruption and gives the same bytes.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,7 @@ from reader.manifest import (
     encode_manifest,
     metadata_files,
     naming,
+    sha256_file,
     sync_folder,
     write_atomically,
     write_synced,
@@ -41,6 +43,13 @@ from reader.manifest import (
 TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"
 EXTRAS = "_tensordict/extras"
+MASKS = f"{EXTRAS}/masks.memmap"
+
+# What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
+# and warnings.
+_JOURNAL_BYTES, _SAMPLE_BYTES = 300, 200
+# The manifest, each meta.json and the lock: a disk gives whole pages.
+_FEW_FILES_BYTES = 32 << 10
 
 
 def seal(
@@ -65,7 +74,11 @@ def seal(
         )
     if not written.rows:
         return None
-    _settle_pixels(out / PIXELS, written.rows * job.row_bytes)
+    _settle(out / PIXELS, written.rows * job.row_bytes)
+    if job.masks_path:
+        size_bytes = written.rows * job.mask_bytes
+        _settle(out / MASKS, size_bytes)
+        files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
     manifest = _manifest(written, files, header, job, inputs)
     for name, content in metadata_files(manifest).items():
         write_synced(out / name, content)
@@ -74,6 +87,26 @@ def seal(
     write_atomically(out / MANIFEST, encode_manifest(manifest, written.blocks))
     inputs.notes += written.notes()
     return manifest
+
+
+def expected_sizes(job: Job, inputs: Inputs) -> dict[str, int]:
+    """Return the most bytes that each file of a pack will take, by its name below OUT; those of text are an estimate."""
+    count, rows = len(inputs), len(inputs) - len(inputs.refused)
+    # what is not ASCII is escaped, twice in the journal: "é" is \\\\u00e9
+    path_bytes = sum(len(path) if path.isascii() else 7 * len(path) for path in inputs.paths)
+    class_bytes = sum(map(len, inputs.classes)) + 4 * len(inputs.classes)
+    sizes = {
+        PIXELS: rows * job.row_bytes,
+        journals.JOURNAL: count * _JOURNAL_BYTES + path_bytes + class_bytes,
+        SAMPLES: count * _SAMPLE_BYTES + path_bytes,
+        MANIFEST: class_bytes + _FEW_FILES_BYTES,
+        TARGETS: rows * TensorSpec(inputs.targets.dtype, inputs.targets.row_shape).row_bytes,
+    }
+    if job.geometry.has_content:
+        sizes[CONTENT] = 16 * rows
+    return sizes | {
+        f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in _extra_specs(inputs, job).items()
+    }
 
 
 def remove_working_folder(out: Path) -> None:
@@ -88,6 +121,8 @@ class _Written:
     def __init__(self, out: Path, job: Job, inputs: Inputs) -> None:
         self._job, self._all = job, inputs
         self.rows = self.inputs = self.rejected = self.pixel_count = self.crc32 = 0
+        # of a dataset that does not name its classes
+        self.class_count = 0
         self.sums = [0] * CHANNELS[job.channels]
         self.square_sums = [0] * CHANNELS[job.channels]
         self.blocks: list[Block] = []
@@ -109,7 +144,9 @@ class _Written:
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
         rows = self._accepted(result)
         for name, column in self._columns.items():
-            files[name].write(column.chosen(rows).encoded())
+            is_read = name == TARGETS and self._all.identity
+            chosen = self._read_targets(result, column) if is_read else column.chosen(rows)
+            files[name].write(chosen.encoded())
         if self._boxes:
             for name, data in self._boxes.encoded(rows, result.samples).items():
                 files[f"{EXTRAS}/{name}.memmap"].write(data)
@@ -135,9 +172,22 @@ class _Written:
         known = {"path": reject["path"], "reason": reject["reason"]}
         return encode_line(known if line is None else known | {"line": line})
 
+    def _read_targets(self, result: Result, column: Column) -> Column:
+        """Return the targets of a dataset's items, which stand in the lines of samples.jsonl alone."""
+        targets = [json.loads(line)["target"] for line in result.samples]
+        if column.count is None:
+            self.class_count = max([self.class_count, *(target + 1 for target in targets)])
+        else:
+            self.class_count = column.count
+        return Column.of(column.dtype, targets, column.count)
+
     def notes(self) -> list[str]:
         """Say what became of boxes."""
         return self._boxes.notes() if self._boxes else []
+
+    def numbered_classes(self) -> tuple[str, ...]:
+        """Name the classes of a dataset that does not."""
+        return () if self._all.target_kind == "regression" else tuple(map(str, range(self.class_count)))
 
     def close(self) -> dict[str, FileEntry]:
         """Sync all files; returns their entries, the pixels' among them."""
@@ -179,8 +229,8 @@ def _manifest(
         "target_kind": inputs.target_kind,
         "target_count": inputs.targets.count,
         "has_content": job.geometry.has_content,
-        "extras": _extra_specs(inputs),
-        "classes": tuple(header["classes"]),
+        "extras": _extra_specs(inputs, job),
+        "classes": tuple(header["classes"]) or written.numbered_classes(),
         "mean": tuple(mean),
         "std": tuple(std),
         "inputs": written.inputs,
@@ -191,9 +241,13 @@ def _manifest(
     return Manifest(**fields, files=files | _metadata_entries(fields, files))
 
 
-def _extra_specs(inputs: Inputs) -> dict[str, TensorSpec]:
+def _extra_specs(inputs: Inputs, job: Job) -> dict[str, TensorSpec]:
     specs = {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()}
-    return specs | ({name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()} if inputs.boxes else {})
+    if inputs.boxes:
+        specs |= {name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()}
+    if job.masks_path:
+        specs["masks"] = TensorSpec("uint8", (job.geometry.height, job.geometry.width))
+    return specs
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:
@@ -207,7 +261,7 @@ def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> di
     }
 
 
-def _settle_pixels(path: Path, size_bytes: int) -> None:
+def _settle(path: Path, size_bytes: int) -> None:
     """Give back what was allocated for inputs that became no row."""
     with naming(path), open(path, "r+b") as file:
         file.truncate(size_bytes)

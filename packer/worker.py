@@ -20,11 +20,12 @@ import numpy.typing as npt
 from packer.decode import DecodeError, Decoder, Row
 from packer.fit import Geometry
 from packer.inputs import Archive
+from packer.masks import mask_row
 from packer.options import CHANNELS
 from packer.profile import StageClock
 from packer.recode import row_decoder
 from packer.remote import Fetcher, is_url
-from packer.source import BINARY, Readable, Source
+from packer.source import BINARY, Readable, Source, State
 from reader.manifest import naming
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
@@ -51,10 +52,18 @@ class Job:
     max_pixels: int
     archives: tuple[Archive, ...] = ()
     requantize: int | None = None
+    # where masks lie, and where their rows go
+    masks_root: str = ""
+    masks_path: str = ""
+    upright_masks: bool = False
 
     def worker(self, in_flight: Any, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""
         return BlockWorker(self, in_flight, clock)
+
+    def mask_source(self, path: str) -> Source:
+        """Locate a mask."""
+        return Source(os.path.join(self.masks_root, path))
 
     def source(self, path: str, place: list[int] | None) -> Readable:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
@@ -63,7 +72,12 @@ class Job:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return self.geometry.height * self.geometry.width * CHANNELS[self.channels]
+        return self.mask_bytes * CHANNELS[self.channels]
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of one row of a mask."""
+        return self.geometry.height * self.geometry.width
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,8 @@ class Task:
 
     first: inputs to decode before all others, since a worker ended with them in flight: what an image does to its process
     must not be laid to the charge of the next one.
-    targets has a number, or a list of them, for each; places is empty, or says where in an archive each one is.
+    targets has a number, or a list of them, for each; places is empty, or says where in an archive each one is; masks is
+    empty, or has the path of each one's mask.
     """
 
     block: int
@@ -82,6 +97,7 @@ class Task:
     places: list[list[int]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     first: tuple[int, ...] = ()
+    masks: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -103,13 +119,17 @@ class Result:
     rejects: list[dict[str, Any]] = field(default_factory=list)
     sources: list[tuple[int, int]] = field(default_factory=list)
     source_bytes: int = 0
+    # only with masks: of each one's file
+    mask_sources: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
 class _Attempt:
     """What became of one input: a row and its line, or a reason."""
 
-    source: tuple[int, int] = (-1, -1)
+    source: State = (-1, -1)
+    mask_source: State = (-1, -1)
+    mask: bytes = b""
     source_bytes: int = 0
     row: Row | None = None
     line: str = ""
@@ -135,7 +155,8 @@ class BlockWorker:
         self._held: dict[int, memoryview] = {}
         self._spare: list[npt.NDArray[np.uint8]] = []
         self._owners: dict[int, npt.NDArray[np.uint8]] = {}
-        self._file: int | None = None
+        self._masks: dict[int, bytes] = {}
+        self._files: dict[str, int] = {}
         self._fetcher = Fetcher(job.root) if is_url(job.root) else None
 
     def expect(self, task: Task) -> None:
@@ -149,17 +170,21 @@ class BlockWorker:
         result = Result(task.block, len(task.paths))
         buffer = self._buffer(len(task.paths) * self._job.row_bytes)
         rows = buffer.reshape(len(task.paths), self._job.row_bytes)
+        masks: list[bytes] = []
         early = {index: self._attempt(task, index) for index in task.first}
         checked = 0
         for index, target in enumerate(task.targets, start=task.start):
             attempt = early.pop(index, None) or self._attempt(task, index)
             result.sources.append(attempt.source)
             result.source_bytes += attempt.source_bytes
+            if task.masks:
+                result.mask_sources.append(attempt.mask_source)
             if attempt.row is None:
                 path = task.paths[index - task.start]
                 result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
             else:
                 self._add(result, rows, target, attempt.row, attempt.line)
+                masks.append(attempt.mask)
             if (result.rows - checked) * self._job.row_bytes >= _CHECK_BYTES:
                 self._check(result, rows[checked : result.rows])
                 checked = result.rows
@@ -168,39 +193,35 @@ class BlockWorker:
         used = buffer.data[: result.rows * self._job.row_bytes]
         result.sums, result.square_sums = self._sums.take()
         self._held[task.block], self._owners[task.block] = used, buffer
+        self._masks[task.block] = b"".join(masks)
         self._clock.enter("other")
         return result
 
     def write(self, block: int, first_row: int) -> None:
         """Write a decoded block's rows to their place in the file; they are in the page cache then, not yet on disk."""
         self._clock.enter("write")
-        if self._file is None:
-            self._file = os.open(self._job.pixels_path, os.O_WRONLY | BINARY)
-        with naming(self._job.pixels_path):
-            write_at(self._file, self._held.pop(block), first_row * self._job.row_bytes)
+        self._write(self._job.pixels_path, self._held.pop(block), first_row * self._job.row_bytes)
         self._spare.append(self._owners.pop(block))
+        masks = memoryview(self._masks.pop(block))
+        if len(masks):
+            self._write(self._job.masks_path, masks, first_row * self._job.mask_bytes)
         self._clock.enter("other")
+
+    def _write(self, path: str, data: memoryview, offset: int) -> None:
+        if path not in self._files:
+            self._files[path] = os.open(path, os.O_WRONLY | BINARY)
+        with naming(path):
+            write_at(self._files[path], data, offset)
 
     def _attempt(self, task: Task, index: int) -> _Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
         self._mark(index)
         self._clock.enter("read")
-        attempt, path = _Attempt(), task.paths[index - task.start]
+        attempt = _Attempt()
         try:
             if index in task.refused:
                 raise DecodeError(task.refused[index])
-            place = task.places[index - task.start] if task.places else None
-            source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, place)
-            attempt.source = source.state()
-            data, attempt.source = source.read()
-            attempt.source_bytes = len(data)
-            self._clock.enter("decode")
-            row = self._decoder.row(data)
-            self._clock.enter("checksum")
-            sha256 = hashlib.sha256(data).hexdigest()
-            self._clock.enter("other")
-            attempt.line = _sample_line(path, task.targets[index - task.start], len(data), sha256, row)
-            attempt.row = row
+            self._decode(task, index, attempt)
         except DecodeError as e:
             attempt.reason = str(e)
         except MemoryError:
@@ -209,6 +230,36 @@ class BlockWorker:
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
         self._clock.enter("other")
         return attempt
+
+    def _decode(self, task: Task, index: int, attempt: _Attempt) -> None:
+        """Fill in the row and all else that is known of an input; raises DecodeError."""
+        path = task.paths[index - task.start]
+        place = task.places[index - task.start] if task.places else None
+        source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, place)
+        attempt.source = source.state()
+        if task.masks:
+            attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
+        data, attempt.source = source.read()
+        attempt.source_bytes = len(data)
+        self._clock.enter("decode")
+        row = self._decoder.row(data)
+        if task.masks:
+            attempt.mask = self._mask(task.masks[index - task.start], row, attempt)
+        self._clock.enter("checksum")
+        sha256 = hashlib.sha256(data).hexdigest()
+        self._clock.enter("other")
+        attempt.line = _sample_line(path, task.targets[index - task.start], len(data), sha256, row)
+        attempt.row = row
+
+    def _mask(self, path: str, row: Row, attempt: _Attempt) -> bytes:
+        """Return the row of an input's mask; what is wrong with it is wrong with the input."""
+        try:
+            self._clock.enter("read")
+            data, attempt.mask_source = self._job.mask_source(path).read()
+            self._clock.enter("decode")
+            return mask_row(data, row, self._job.geometry, is_upright=self._job.upright_masks)
+        except DecodeError as e:
+            raise DecodeError(f"its mask {path}: {e}") from e
 
     def _add(self, result: Result, rows: npt.NDArray[np.uint8], target: Any, row: Row, line: str) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""

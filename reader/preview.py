@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from reader.dataset import MemmapDataset
+    from reader.manifest import Manifest
+    from reader.store import ImageBatch
 
 TILES = 24
 # longest side of a tile in pixels; whole pixels are left out to get there, which is fast and good enough to look at
@@ -37,7 +39,11 @@ def html_of(dataset: MemmapDataset) -> str:
     dataset.check_files()
     positions = [(2 * i + 1) * len(dataset) // (2 * TILES) for i in range(TILES)]
     # a dataset of fewer rows shows each once
-    tiles = "".join(_tile(dataset, position) for position in dict.fromkeys(positions) if position < len(dataset))
+    shown = dataset.subset([position for position in dict.fromkeys(positions) if position < len(dataset)])
+    # as it is stored
+    shown.transform = shown.target_transform = None
+    shown.as_tuple = False
+    tiles = "".join(_tile(dataset.manifest, shown[i]) for i in range(len(shown)))
     return f"<p><code>{html.escape(repr(dataset))}</code></p><div>{tiles}</div>"
 
 
@@ -54,20 +60,18 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
 
 
-def _tile(dataset: MemmapDataset, position: int) -> str:
-    # past transform and as_tuple: what is stored
-    row = int(dataset.store_rows(np.array([position]))[0])
-    pixels = dataset.store.pixels[row].numpy()
+def _tile(manifest: Manifest, row: ImageBatch) -> str:
+    pixels = row.pixels.numpy()
     step = -(-max(pixels.shape[:2]) // TILE_PIXELS)
     small = pixels[::step, ::step]
     scale = TILE_PIXELS / max(small.shape[:2])
     height, width = (round(side * scale) for side in small.shape[:2])
-    image = _IMAGE.format(base64.b64encode(png(small)).decode("ascii"), width, height, row)
-    return _FIGURE.format(image, html.escape(_caption(dataset, dataset.store.targets[row].tolist())))
+    image = _IMAGE.format(base64.b64encode(png(small)).decode("ascii"), width, height, row.rows)
+    return _FIGURE.format(image, html.escape(_caption(manifest, row.targets.tolist())))
 
 
-def _caption(dataset: MemmapDataset, target: Any) -> str:
-    kind, classes = dataset.manifest.target_kind, dataset.manifest.classes
+def _caption(manifest: Manifest, target: Any) -> str:
+    kind, classes = manifest.target_kind, manifest.classes
     if kind == "regression":
         return ", ".join(f"{value:g}" for value in target)
     if kind == "multi-hot":

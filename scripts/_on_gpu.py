@@ -28,6 +28,8 @@ PACKAGES = (
 # Published as source alone; pure Python.
 BUILT = ("jpeg4py",)
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
+# Of scripts/claims, those that a GPU decides.
+CLAIMS = ("bus_bytes", "pinned_copies")
 MOST_BYTES = 60 << 20
 MOST_FILES = 8
 MOST_FILE_BYTES = 16 << 20
@@ -69,7 +71,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--python", default="3.12", help="the version that they are for")
     parser.add_argument("--wheels", type=Path, metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "on_gpu-results")))
-    parser.add_argument("--only", nargs="+", metavar="PART", help="of logic, tests, bench, pack, timeline")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="of logic, tests, bench, pack, timeline, claims")
     parser.add_argument("--no-cuda", action="store_true", help="what runs without a GPU, in little; the rest is named")
     return parser.parse_args()
 
@@ -147,6 +149,7 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
     pytest = [python, "-m", "pytest", "-q", "--tb=short", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
     logic = [str(ROOT / "tests" / name) for name in ("test_transfer.py", "test_resident.py")]
     bench = [python, str(ROOT / "scripts" / "bench_gpu.py"), "--device", device, *quick, "--work", str(work)]
+    claims = [python, str(ROOT / "scripts" / "claims"), "--only", *CLAIMS, "--work", str(work / "claims")]
     pack = [python, "-m", "packer", "bench", str(store), "--device", device]
     return [
         Part("logic", [*pytest, *logic, "-m", "not cuda"], needs_cuda=False),
@@ -158,6 +161,11 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
             [*pack, "--residency", "cache", "--timeline", str(work / "timeline.png")],
             needs_cuda=False,
             pictures=("timeline.png",),
+        ),
+        Part(
+            "claims",
+            [*claims, "--out", str(work / "claims-out")],
+            pictures=tuple(f"claims-out/{name}.{kind}" for name in CLAIMS for kind in ("png", "json")),
         ),
     ]
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from _calls import Call
-from _runs import ROW_BYTES
+from _runs import MASK_BYTES, ROW_BYTES
 
 from packer.journal import JOURNAL
+from packer.seal import EXTRAS, MASKS
 from reader.manifest import MANIFEST, PIXELS
 
 _NAMING = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
@@ -93,9 +94,14 @@ def _check_journal(call: Call, unsynced: _Unsynced, disk: Path) -> int:
     store = call.path.removesuffix(f"/{JOURNAL}")
     blocks = [line for line in (json.loads(line[9:]) for line in call.data.splitlines()) if line.get("rows")]
     for block in blocks:
-        start, stop = (block["rows_stop"] - block["rows"]) * ROW_BYTES, block["rows_stop"] * ROW_BYTES
-        late = [row for row in unsynced.rows if row[0] == f"{store}/{PIXELS}" and row[1] < stop and row[2] > start]
-        names = (_folders(store, disk) | {f"{store}/.packing"}) & unsynced.folders
+        start, stop = block["rows_stop"] - block["rows"], block["rows_stop"]
+        late = [
+            (path, *span)
+            for path, *span in unsynced.rows
+            for name, row_bytes in ((PIXELS, ROW_BYTES), (MASKS, MASK_BYTES))
+            if path == f"{store}/{name}" and span[0] < stop * row_bytes and span[1] > start * row_bytes
+        ]
+        names = (_folders(store, disk) | {f"{store}/.packing", f"{store}/{EXTRAS}"}) & unsynced.folders
         if late or names:
             raise OrderError(
                 f"the journal names rows up to {block['rows_stop']} before this is synced: {late or names}"

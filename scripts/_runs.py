@@ -21,13 +21,13 @@ from reader.manifest import MANIFEST
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; splits: train and val; listed: a manifest whose third
-# column becomes a tensor of its own
-KINDS = ("fresh", "resume", "restart", "overwrite", "splits", "listed")
+# column becomes a tensor of its own; labelled: with boxes and masks
+KINDS = ("fresh", "resume", "restart", "overwrite", "splits", "listed", "labelled")
 
 _SIZE = 32
 # pad: so that the store has a content.memmap too
 _OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
-ROW_BYTES = _SIZE * _SIZE * 3
+ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Run:
     disk: Path
     out: Path
     start: Path
+    options: dict[str, Any]
     expected: dict[str, bytes]
 
     @property
@@ -52,7 +53,7 @@ class Run:
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
-        options = [word for key, value in _OPTIONS.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+        options = [word for key, value in self.options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
         place = [str(self.source), str(self.out)]
         return [sys.executable, "-m", "packer", *place, *options, *(self.flags if flags is None else flags), "--quiet"]
 
@@ -72,7 +73,7 @@ class Run:
     def go_on(self) -> None:
         """Run the pack to its end, in this process, with one worker."""
         flags = {flag.removeprefix("--"): True for flag in self.flags_to_go_on()}
-        pack(self.source, self.out, **_OPTIONS | {"workers": 1}, **flags)
+        pack(self.source, self.out, **self.options | {"workers": 1}, **flags)
 
 
 def make_run(kind: str, work: Path, images: int) -> Run:
@@ -91,8 +92,9 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         pack(sources, start / out, **_OPTIONS)
         shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
     whole, source = work / "whole", _listed(sources) if kind == "listed" else sources
-    pack(source, whole / out, **_OPTIONS)
-    return Run(kind, source, sources, disk, disk / out, start, files(whole))
+    options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
+    pack(source, whole / out, **options)
+    return Run(kind, source, sources, disk, disk / out, start, options, files(whole))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -111,6 +113,24 @@ def _listed(images: Path) -> Path:
     lines = [f"{path.relative_to(images.parent)},{path.parent.name},{n}.5" for n, path in enumerate(paths)]
     (images.parent / "list.csv").write_text("\n".join(["path,target,weight", *lines, ""]))
     return images.parent / "list.csv"
+
+
+def _labels(images: Path) -> dict[str, str]:
+    """Lay a box and a mask beside each image; returns the options that name them."""
+    from PIL import Image
+
+    boxes, masks = images.parent / "boxes", images.parent / "masks"
+    for path in (path for path in images.rglob("*") if path.is_file()):
+        label, mask = boxes / path.relative_to(images), masks / path.relative_to(images)
+        for folder in (label.parent, mask.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        label.with_suffix(".txt").write_text("0 0.5 0.5 0.5 0.5")
+        size = (1, 1)
+        if path.read_bytes() != b"broken":
+            with Image.open(path) as image:
+                size = image.size
+        Image.new("L", size, 7).save(mask.with_suffix(".png"))
+    return {"boxes": str(boxes), "masks": str(masks)}
 
 
 class _Interrupted(Exception):

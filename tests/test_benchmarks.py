@@ -277,3 +277,21 @@ def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyP
     wrong = bench.Case("wrong", bench.copied, lambda image, n: image.flip(-1), 1)
     with pytest.raises(SystemExit, match="wrong differs from torchvision by"):
         bench.measure(wrong, bench.smooth_batch(2, 16), 1)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("large", 2), ("small", 40), ("many", 30)])
+def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) -> None:
+    out = tmp_path / "found.json"
+    words = [kind, "--count", count, "--runs", 1, "--work", tmp_path, "--json", out]
+    report = last_line(run("bench_inputs.py", *words))
+    assert json.loads(out.read_text()) == report
+    assert (report["kind"], report["count"]) == (kind, count)
+    if kind == "many":
+        assert report["list_bytes_per_image"] >= 0
+        assert report["all"]["images"] == 30
+        assert report["all"]["own_mib"]["worker"] > 0
+    else:
+        other = {"large": "exact", "small": "row"}[kind]
+        assert set(report["ratio"][f"pack/{other}"]) >= {"median", "p10", "p90"}
+        assert "decode" in report["profile"]["pack"]["worker 1"] | report["profile"]["pack"].get("worker 2", {})
+    assert not list(tmp_path.glob("pixpack-*"))

@@ -482,6 +482,17 @@ def test_yolo_files_that_are_missing_or_for_nothing_are_counted(flat: Path, tmp_
     assert MemmapDataset(tmp_path / "out").classes == ["0", "1", "2", "3"]
 
 
+def test_labels_of_none_of_the_images_end_the_pack_before_it_begins(flat: Path, tmp_path: Path) -> None:
+    labels = coco(tmp_path / "c.json", {"other.png": None}, [("other.png", [0, 0, 9, 9])])
+    with pytest.raises(ScanError, match="c.json lists none of the 6 images, 0.png among them, by its file_name"):
+        pack(flat, tmp_path / "out", size=32, boxes=labels)
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "other.txt").touch()
+    with pytest.raises(ScanError, match="has a label file for none of the 6 images. Expected 0.txt for 0.png."):
+        pack(flat, tmp_path / "out", size=32, boxes=tmp_path / "labels")
+    assert not (tmp_path / "out").exists()
+
+
 def test_yolo_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_path: Path) -> None:
     files = {f"class{c}/{n:03}.txt": "0 0.5 0.5 0.2 0.2" for c in range(3) for n in range(8)}
     labels = yolo(images, tmp_path / "labels", files)

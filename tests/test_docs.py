@@ -140,6 +140,7 @@ def test_the_reference_names_everything_public(package: ModuleType) -> None:
     ("heading", "thing"),
     [
         ("## Packing from Python: `packer`", packer.pack),
+        ("## Packing from Python: `packer`", packer.pack_dataset),
         ("### `MemmapLoader(dataset, batch_size, *, ...)`", reader.MemmapLoader),
         (
             "### `MemmapDataset(path, *, transform=None, target_transform=None, as_tuple=False)`",

@@ -137,6 +137,12 @@ def test_what_ends_a_worker_is_tried_once_more_alone_and_rejected(
     assert capfd.readouterr().err == ""
 
 
+def test_few_blocks_are_shared_among_all_workers(tmp_path: Path, faults: Faults) -> None:
+    images = make_tree(tmp_path / "images", each=2)
+    pack(images, tmp_path / "out", size=32, workers=3)
+    assert len({pid for _, pid, _ in faults.attempts()}) == 3
+
+
 def test_a_worker_that_the_kernel_kills_for_memory_costs_that_image_alone(
     images: Path, tmp_path: Path, faults: Faults, small_cgroup: Path
 ) -> None:

@@ -1,10 +1,11 @@
-"""The examples on small photographs in 3 classes: as subprocesses, as a user runs them, or through their main()."""
+"""The examples, as subprocesses or through their main(): on small photographs in 3 classes, and on drawings with boxes."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import library_or_skip, make_tree, onnxruntime_or_skip
+from PIL import Image, ImageDraw
 
 ROOT = Path(__file__).resolve().parents[1]
 EPOCH = re.compile(r"epoch (\d+): loss (\d+\.\d+), accuracy (\d\.\d+), held out (\d\.\d+), ([\d,]+) images/s")
@@ -203,6 +205,7 @@ def test_numpy_refuses_a_store_that_is_damaged(store: Path, tmp_path: Path, file
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_notebook_packs_shows_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = library_or_skip("nbclient", "PIXPACK_NOTEBOOK")
     monkeypatch.setenv("PYTHONPATH", folder)
@@ -244,3 +247,47 @@ def test_pipeline_stops_where_there_is_nothing_to_pack(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "holds no image" in done.stderr
     assert "epoch" not in done.stdout
+
+
+@pytest.fixture
+def shapes(tmp_path: Path) -> Path:
+    """A store of 200 pictures of up to three bright rectangles (class 0) and dark ellipses (class 1), with their boxes."""
+    from packer import pack
+
+    draw = random.Random(0)
+    for folder in ("images", "labels"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "labels" / "classes.txt").write_text("rectangle\nellipse\n")
+    for n in range(200):
+        image = Image.effect_noise((64, 64), 20).convert("RGB")
+        lines = []
+        for corner in draw.sample([(2, 2), (34, 2), (2, 34), (34, 34)], draw.randint(1, 3)):
+            width, height, kind = draw.randint(12, 28), draw.randint(12, 28), draw.randint(0, 1)
+            box = (*corner, corner[0] + width, corner[1] + height)
+            pen = ImageDraw.Draw(image)
+            (pen.ellipse if kind else pen.rectangle)(box, fill="navy" if kind else "gold")
+            lines.append(f"{kind} {(box[0] + width / 2) / 64} {(box[1] + height / 2) / 64} {width / 64} {height / 64}")
+        image.save(tmp_path / "images" / f"{n:03}.png")
+        (tmp_path / "labels" / f"{n:03}.txt").write_text("\n".join(lines))
+    pack(tmp_path / "images", tmp_path / "out", boxes=tmp_path / "labels")
+    return tmp_path / "out"
+
+
+@pytest.mark.slow
+def test_detect_learns_to_find_boxes(shapes: Path) -> None:
+    done = run(sys.executable, ROOT / "examples" / "detect.py", shapes, "--epochs", "10", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    lines = re.findall(r"epoch \d+: loss \d+\.\d+, found (\d\.\d+), right (\d\.\d+)", done.stdout)
+    assert len(lines) == 10
+    found, right = map(float, lines[-1])
+    assert min(found, right) > 0.8
+    assert float(lines[0][0]) < 0.5
+
+
+def test_detect_wants_boxes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import detect
+
+    monkeypatch.setattr(sys, "argv", ["detect.py", str(store)])
+    with pytest.raises(SystemExit, match="has no boxes. Pack it with --boxes."):
+        detect.main()

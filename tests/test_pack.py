@@ -333,8 +333,13 @@ def test_two_packs_to_one_out_do_not_mix(images: Path, tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_before_decoding(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
-    with pytest.raises(DiskFullError, match=r"needs 73728 more bytes, its disk has 5000 free: 68728 are missing"):
+    with pytest.raises(
+        DiskFullError, match=r"out needs (\d+) more bytes, its disk has 5000 free: (\d+) are missing"
+    ) as e:
         pack(images, tmp_path / "out", size=32)
+    needed, missing = map(int, re.findall(r"(\d{5,})", str(e.value).partition(" needs ")[2]))
+    # 24 rows, and at least what 24 lines in each of two files take
+    assert 73728 + 24 * 400 < needed == missing + 5000 < 73728 + 24 * 600 + 50_000
     monkeypatch.undo()
     assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
 

@@ -77,6 +77,15 @@ def test_the_smallest_change_gives_the_pixels_that_the_folder_gave(packed: Path)
     assert before["val"].classes == after["val"].classes
 
 
+def test_the_readme_links_to_every_example() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    # network.py is what the others share
+    programs = [
+        path.name for path in sorted((ROOT / "examples").iterdir()) if path.is_file() and path.name != "network.py"
+    ]
+    assert [name for name in programs if f"](examples/{name})" not in text] == []
+
+
 # -- errors
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,18 +17,20 @@ from PIL import Image
 from packer import pack
 
 
-@pytest.fixture
-def parity(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "scripts"))
-    return __import__("parity")
+@pytest.fixture(scope="module")
+def parity() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "scripts"))
+        yield __import__("parity")
 
 
-@pytest.fixture
-def trial(parity: ModuleType, tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def trial(parity: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """24 images in 3 classes, 2 epochs of 2 steps."""
-    make_tree(tmp_path / "images", size=(120, 90))
+    root = tmp_path_factory.mktemp("parity")
+    make_tree(root / "images", size=(120, 90))
     options = argparse.Namespace(crop=32, batch_size=8, epochs=2)
-    return parity.Trial(tmp_path / "images", tmp_path, options)
+    return parity.Trial(root / "images", root, options)
 
 
 def test_central_crops_give_the_same_tensors_and_the_same_losses(parity: ModuleType, trial: Any) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.slow
 def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> None:
     result = run_script("power_test.py", "--images", "16", "--cuts", "4", "--draws", "1")
-    for kind in ("fresh", "resume", "restart", "overwrite", "splits", "listed"):
+    for kind in ("fresh", "resume", "restart", "overwrite", "splits", "listed", "labelled"):
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
         assert result[kind]["journal_lines"] >= 1
     # without strace the shim's own record was checked, and nothing says that it misses no call
@@ -51,13 +51,17 @@ def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         Call("fsync", out),
         Call("mkdir", f"{out}/_tensordict"),
         Call("create", f"{out}/_tensordict/pixels.memmap"),
-        *(Call("fsync", folder) for folder in (f"{out}/_tensordict", out, "/disk")),
+        Call("mkdir", f"{out}/_tensordict/extras"),
+        Call("create", f"{out}/_tensordict/extras/masks.memmap"),
+        *(Call("fsync", folder) for folder in (f"{out}/_tensordict/extras", f"{out}/_tensordict", out, "/disk")),
         Call("create", f"{out}/.packing/journal"),
         Call("write", f"{out}/.packing/journal", data=b"00000000 {}\n"),
         Call("fsync", f"{out}/.packing/journal"),
         Call("fsync", f"{out}/.packing"),
         Call("pwrite", f"{out}/_tensordict/pixels.memmap", data=b"row"),
+        Call("pwrite", f"{out}/_tensordict/extras/masks.memmap", data=b"row"),
         Call("fdatasync", f"{out}/_tensordict/pixels.memmap"),
+        Call("fdatasync", f"{out}/_tensordict/extras/masks.memmap"),
         Call("write", f"{out}/.packing/journal", data=b'00000000 {"rows":1,"rows_stop":1}\n'),
         Call("create", f"{out}/meta.json"),
         Call("write", f"{out}/meta.json", data=b"{}"),
@@ -72,7 +76,7 @@ def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     ]
     assert check_order(calls, Path("/disk")) == 1
     syncs = [n for n, call in enumerate(calls) if call.name in ("fsync", "fdatasync")]
-    assert len(syncs) == 11
+    assert len(syncs) == 13
     for n in syncs:
         with pytest.raises(OrderError):
             check_order(calls[:n] + calls[n + 1 :], Path("/disk"))

@@ -178,7 +178,7 @@ def test_windows_are_read_ahead_from_a_disk(
 @pytest.mark.parametrize(
     "options",
     [{"shuffle": "full"}, {"shuffle": "block", "rank": 0, "world_size": 2}, {"weights": np.ones(90)}],
-    ids=str,
+    ids=["a full shuffle", "two ranks", "weights"],
 )
 def test_what_has_no_windows_is_refused_where_the_store_does_not_fit(
     train: MemmapDataset, small_device: str, options: dict[str, Any]
@@ -254,6 +254,14 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
     del loader, shuffled
     gc.collect()
     assert len(unpinned) == 2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffle: Any) -> None:
+    loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram")
+    assert loader._store.pixels.is_pinned()
+    assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache"))
 
 
 def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(

@@ -310,9 +310,10 @@ def test_device_and_pinned_memory_are_constant_over_a_hundred_epochs(train: Memm
             batch.pixels.float().sum()
         torch.cuda.synchronize()
         reserved.append(torch.cuda.memory_reserved())
-        pinned.append(torch.cuda.host_memory_stats()["allocated_bytes.current"])
+        pinned.append(torch.cuda.host_memory_stats()["num_host_alloc"])
     assert reserved[-1] == reserved[10]
-    assert pinned[-1] <= max(pinned[:11])
+    # of targets and row numbers, a few blocks more when copies happen to be late for once
+    assert pinned[-1] <= pinned[10] + 4
 
 
 _ON_THE_SECOND = """

@@ -1,0 +1,149 @@
+"""COCO's json: which input each box belongs to, and which class it has.
+
+What is wrong with one image's boxes rejects that image, with the reason; what makes the whole file unclear ends the pack
+before it begins.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+from pathlib import Path
+from typing import Any
+
+from packer.boxlabels import BoxLabels
+from packer.inputs import ScanError
+
+
+def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
+    """Read a COCO json: images, annotations with bbox [x, y, width, height] in pixels, categories."""
+    content = _load(path)
+    index_of, classes = _categories(path, content["categories"], imposed)
+    found = BoxLabels(len(names), classes)
+    owners = _images(path, content["images"], found, _Finder(names, path))
+    if not any(owners.values()):
+        raise ScanError(f"{path} lists none of the {len(names)} images, {names[0]} among them, by its file_name.")
+    crowds, strays = 0, []
+    for number, annotation in enumerate(content["annotations"], start=1):
+        inputs = owners.get(_key(annotation, "image_id"))
+        if inputs is None:
+            strays.append(f"annotation {number}")
+        elif annotation.get("iscrowd") == 1:
+            crowds += len(inputs)
+        else:
+            _add_annotation(found, inputs, annotation, f"annotation {number} of {path.name}", index_of)
+    unnamed = sorted(set(range(len(names))).difference(*owners.values()))
+    found.note(strays, f"annotations of {path.name} are for images that it does not list")
+    found.note([names[i] for i in unnamed], f"images are not listed in {path.name} and have no boxes")
+    if crowds:
+        found.notes.append(f"{crowds} boxes around crowds (iscrowd) are left out.")
+    return found
+
+
+def _load(path: Path) -> dict[str, list[Any]]:
+    expected = "Expected COCO's json, with lists of images, annotations and categories, or a folder of YOLO's .txt."
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            content = json.load(file)
+    except OSError as e:
+        raise ScanError(f"--boxes {path} cannot be read: {e.strerror}. {expected}") from None
+    except json.JSONDecodeError as e:
+        raise ScanError(f"line {e.lineno} of {path} is no JSON: {e.msg}. {expected}") from None
+    except (ValueError, RecursionError) as e:
+        raise ScanError(f"{path} is no JSON: {e}. {expected}") from None
+    for name in ("images", "annotations", "categories"):
+        if not isinstance(content, dict) or not isinstance(content.get(name), list):
+            raise ScanError(f"{path} has no list {name!r}. {expected}")
+    return content
+
+
+def _key(record: Any, name: str) -> int | str | None:
+    """Return an id, None where there is none."""
+    value = record.get(name) if isinstance(record, dict) else None
+    return value if isinstance(value, int | str) else None
+
+
+def _categories(
+    path: Path, categories: list[Any], imposed: tuple[str, ...] | None
+) -> tuple[dict[Any, int], tuple[str, ...]]:
+    """Return category id -> class index, and the classes: in the order of the ids, unless a list is imposed."""
+    names: dict[Any, str] = {}
+    for number, record in enumerate(categories, start=1):
+        key = _key(record, "id")
+        if key is None or not isinstance(record.get("name"), str):
+            raise ScanError(f"category {number} of {path} is {record!r}. Expected an id and a name.")
+        names[key] = record["name"]
+    ordered = sorted(names, key=lambda key: (isinstance(key, str), key))
+    classes = tuple(names[key] for key in ordered) if imposed is None else imposed
+    twice = next((name for name in classes if classes.count(name) > 1), None)
+    if twice is not None:
+        raise ScanError(f"{path} has two categories {twice!r}. Give each a name of its own.")
+    unknown = next((names[key] for key in ordered if names[key] not in classes), None)
+    if unknown is not None:
+        raise ScanError(f"{path} has the class {unknown!r} that --classes does not list ({len(classes)} classes).")
+    return {key: classes.index(names[key]) for key in ordered}, classes
+
+
+def _images(path: Path, images: list[Any], found: BoxLabels, finder: _Finder) -> dict[Any, list[int]]:
+    """Return image id -> its inputs, and set their frames."""
+    owners: dict[Any, list[int]] = {}
+    missing = []
+    for number, record in enumerate(images, start=1):
+        key = _key(record, "id")
+        if key is None or not isinstance(record.get("file_name"), str):
+            raise ScanError(f"image {number} of {path} is {record!r}. Expected an id and a file_name.")
+        inputs = finder.find(record["file_name"])
+        owners[key] = inputs
+        if not inputs:
+            missing.append(record["file_name"])
+        size = record.get("width"), record.get("height")
+        if all(_is_finite(side) and side > 0 for side in size):
+            found.frames[inputs] = size
+    found.note(missing, f"images of {path.name} are not among the inputs")
+    return owners
+
+
+def _add_annotation(
+    found: BoxLabels, inputs: list[int], annotation: dict[str, Any], where: str, index_of: dict[Any, int]
+) -> None:
+    box, category = annotation.get("bbox"), _key(annotation, "category_id")
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_finite, box)):
+        found.refuse(inputs, f"{where} has the bbox {box!r}; expected x, y, width, height")
+    elif category not in index_of:
+        found.refuse(inputs, f"{where} has the category_id {category!r}, which is no category there")
+    else:
+        x, y, width, height = box
+        found.add(inputs, (x, y, x + width, y + height), index_of[category])
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+class _Finder:
+    """Finds inputs by the path that a label file gives: the same, or one of the two is the end of the other."""
+
+    def __init__(self, names: list[str], source: Path) -> None:
+        self._names, self._source = names, source
+        self._by_base: dict[str, list[int]] = {}
+        for index, name in enumerate(names):
+            self._by_base.setdefault(posixpath.basename(name), []).append(index)
+
+    def find(self, name: str) -> list[int]:
+        """Return all inputs of that path: one that is listed twice is two.
+
+        Raises:
+            ScanError: several images end so.
+        """
+        name = posixpath.normpath(name.replace("\\", "/"))
+        found = [i for i in self._by_base.get(posixpath.basename(name), ()) if _is_end(self._names[i], name)]
+        exact = [i for i in found if self._names[i] == name]
+        different = sorted({self._names[i] for i in exact or found})
+        if len(different) > 1:
+            raise ScanError(f"{self._source} names {name!r}, which may be {different[0]} or {different[1]}.")
+        return exact or found
+
+
+def _is_end(one: str, other: str) -> bool:
+    return one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")

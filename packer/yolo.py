@@ -1,0 +1,101 @@
+"""YOLO's label files: a .txt an image, a box a line. A line that makes no sense rejects its image, with the line's number."""
+
+from __future__ import annotations
+
+import math
+import os
+import posixpath
+from pathlib import Path
+
+from packer.boxlabels import BoxLabels
+from packer.inputs import ScanError
+
+# beside or above the label files: one name a line
+_CLASS_FILES = ("classes.txt", "obj.names")
+_MOST_CLASSES = 1_000_000
+
+
+def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
+    """Read a .txt an image, at its relative path: lines of class index, centre x, centre y, width, height, in shares."""
+    files = _text_files(folder)
+    class_file, listed = _class_list(folder)
+    classes = imposed or listed
+    found = BoxLabels(len(names), classes)
+    found.frames[:] = 1
+    missing, used = [], set()
+    for index, name in enumerate(names):
+        label = next((label for label in _label_names(name) if label in files), None)
+        if label is None:
+            missing.append(name)
+            continue
+        used.add(label)
+        _read_label_file(found, index, folder / label, label)
+    if not used:
+        raise ScanError(
+            f"{folder} has a label file for none of the {len(names)} images. Expected {_label_names(names[0])[0]} for {names[0]}."
+        )
+    if not classes:
+        found.classes = tuple(map(str, range(max(found.targets, default=-1) + 1)))
+        found.notes.append(
+            f"{folder} has no classes.txt: classes are named by their numbers; --classes FILE takes their names."
+        )
+    found.note(missing, f"images have no label file in {folder} and no boxes")
+    found.note(sorted(files - used - {class_file}), f"label files of {folder} belong to no image")
+    return found
+
+
+def _text_files(folder: Path) -> set[str]:
+    """List the .txt below a folder, as paths relative to it."""
+    found = set()
+    for root, _, files in os.walk(folder, followlinks=True):
+        inside = os.path.relpath(root, folder).replace(os.sep, "/")
+        found |= {posixpath.normpath(f"{inside}/{file}") for file in files if file.endswith(".txt")}
+    return found
+
+
+def _label_names(name: str) -> list[str]:
+    """Return where an image's label file may lie: a/images/b.jpg -> a/images/b.txt, a/labels/b.txt."""
+    label = f"{posixpath.splitext(name)[0]}.txt"
+    parts = label.split("/")
+    places = [i for i, part in enumerate(parts[:-1]) if part == "images"]
+    return [label, *("/".join([*parts[:i], "labels", *parts[i + 1 :]]) for i in places[-1:])]
+
+
+def _class_list(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the file of class names in a folder, or the one above it, and the names; "" and () where there is none."""
+    for place in (folder, folder.resolve().parent):
+        for name in _CLASS_FILES:
+            if (place / name).is_file():
+                try:
+                    lines = (place / name).read_text(encoding="utf-8-sig").splitlines()
+                except (OSError, ValueError) as e:
+                    raise ScanError(f"{place / name} cannot be read ({e}). Expected one class name a line.") from None
+                return name, tuple(line.strip() for line in lines if line.strip())
+    return "", ()
+
+
+def _read_label_file(found: BoxLabels, index: int, path: Path, label: str) -> None:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as e:
+        found.refuse([index], f"its label file {label} cannot be read ({e.__class__.__name__})")
+        return
+    limit = len(found.classes) or _MOST_CLASSES
+    for number, line in enumerate(lines, start=1):
+        values = [_number(word) for word in line.split()]
+        if len(values) == 5 and all(map(math.isfinite, values)) and values[0].is_integer() and 0 <= values[0] < limit:
+            target, x, y, width, height = values
+            corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+            found.add([index], corners, int(target))
+        elif values:
+            known = f", the class below {limit}" if found.classes else ""
+            found.refuse(
+                [index], f"line {number} of {label} is {line.strip()[:60]!r}; expected class x y width height{known}"
+            )
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
