@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from packer.datasets import pack_dataset
     from packer.disk import DiskFullError
     from packer.inputs import ScanError
+    from packer.join import seal_parts
     from packer.journal import JournalError, LockedError
     from packer.options import OptionsError, PackOptions
     from packer.pipeline import pack
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "pack": "packer.pipeline",
+    "seal_parts": "packer.join",
     "pack_dataset": "packer.datasets",
     "PackError": "packer.report",
     "Progress": "packer.report",
@@ -46,6 +48,7 @@ __all__ = [
     "__version__",
     "pack",
     "pack_dataset",
+    "seal_parts",
 ]
 
 

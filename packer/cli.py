@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from packer import __version__
-from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
+from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, OptionsError, parse_size
 from packer.profile import profile_table
 
 if TYPE_CHECKING:
     from packer.info import Duplicates, Sources
+    from packer.push import CopyReport
     from packer.report import PackReport, Progress
     from packer.requantize import RequantizeReport
     from reader.manifest import Manifest
@@ -56,7 +57,9 @@ def cli() -> None:
     Examples:
       pack images/ out/ --size 224        decode, crop to 224 x 224, write the store out/
       pack info out/                      what it holds
+      pack seal out/                      join what pack --part has packed
       pack verify out/                    read every byte of it and compare
+      pack push out/ s3://bucket/out      copy it to object storage; pack pull copies it back
       pack show out/ -o sheet.png         look at it
       pack requantize images/ less/ -q 3  the folder as smaller JPEGs, by FFmpeg
       pack doctor                         what this machine lacks
@@ -178,6 +181,15 @@ def cli() -> None:
 )
 @click.option("--resume", is_flag=True, help="Go on with an interrupted pack.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing store.")
+@click.option(
+    "--part",
+    metavar="i/n",
+    help="Pack only the i-th of n equal parts, on any host that shares OUT; pack seal OUT joins them.",
+)
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="ray: workers on a Ray cluster."
+)
+@click.option("--address", metavar="HOST:PORT", help="The Ray cluster.  [default: RAY_ADDRESS, or one on this machine]")
 @click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -187,8 +199,9 @@ def build(
     """Decode IMAGES once into the store OUT.
 
     IMAGES is a folder of class folders, a folder of images, or a folder of train, val, valid or test folders; each of
-    those is packed into OUT/<name>, all with one class list. Or it is a .csv, .tsv or .jsonl manifest, one or more tars,
-    a zip, or - for a list of paths on standard input. Broken images are left out, recorded and summed up.
+    those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv or
+    .jsonl manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
+    recorded and summed up.
 
     \b
     Examples:
@@ -200,6 +213,8 @@ def build(
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
       pack shard-*.tar out/ --size 224
+      pack images/ out/ --size 224 --part 2/8 --resume
+      pack images/ out/ --size 224 --engine ray --address head-node:6379
       pack photos/ out/ --size 320 --fit pad --boxes instances.json
     """
     from packer.pipeline import pack
@@ -224,6 +239,80 @@ def build(
     if report.too_many_rejects:
         return _too_many(report.rejected, report.inputs, options["max_rejects"])
     return 0
+
+
+@cli.command(short_help="Join the parts of OUT, packed by pack --part, into one store.")
+@click.argument("out", type=click.Path())
+@click.option(
+    "--max-rejects",
+    default="1%",
+    show_default=True,
+    metavar="N|P%",
+    help="More rejects than this end with exit code 3.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
+    """Make the store OUT of its parts, each packed by pack IMAGES OUT --part i/n: the bytes that pack IMAGES OUT gives.
+
+    Needs neither IMAGES nor the options. Refuses where a part is missing, unfinished, or packed otherwise than the rest. An
+    interrupted seal is gone on with by the same command.
+
+    \b
+    Examples:
+      pack seal out/
+      for i in 1 2 3 4; do pack images/ out/ --size 224 --part $i/4; done; pack seal out/
+    """
+    from packer.join import seal_parts
+
+    with _ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+        report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        lines = [*_store_lines(report), f"sealed in {report.seconds:.1f} s", *_reject_lines(report)]
+        click.echo("\n".join(lines))
+    if report.too_many_rejects:
+        return _too_many(report.rejected, report.inputs, max_rejects)
+    return 0
+
+
+@cli.command(short_help="Copy a store to object storage.")
+@click.argument("out", type=click.Path())
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def push(out: str, url: str, as_json: bool, quiet: bool) -> int:
+    """Copy the store OUT to URL: only files that differ, each compared with its checksum before it is sent.
+
+    \b
+    Examples:
+      pack push out/ s3://bucket/stores/out
+    """
+    from packer.push import push as run
+
+    with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(out, url, progress=lambda done, total: bar.bytes_done(done, total, "push"))
+    return _copied(report, f"{report.out} is at {report.url}", as_json, quiet)
+
+
+@cli.command(short_help="Copy a store from object storage.")
+@click.argument("url")
+@click.argument("out", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
+    """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command goes on.
+
+    \b
+    Examples:
+      pack pull s3://bucket/stores/out out/
+    """
+    from packer.push import pull as run
+
+    with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(url, out, progress=lambda done, total: bar.bytes_done(done, total, "pull"))
+    return _copied(report, f"{report.url} is at {report.out}", as_json, quiet)
 
 
 @cli.command(short_help="What a store holds.")
@@ -617,10 +706,10 @@ class _ProgressBar:
             )
         self._move(bar, progress.done)
 
-    def bytes_done(self, done: int, total: int) -> None:
+    def bytes_done(self, done: int, total: int, stage: str = "verify") -> None:
         """Show bytes read."""
         if not self._hidden:
-            self._move(self._stage_bar("verify", total), done)
+            self._move(self._stage_bar(stage, total), done)
 
     def share_done(self, stage: str, share: float) -> None:
         """Show the share of a stage that is done, 0..1."""
@@ -653,14 +742,9 @@ class _ProgressBar:
 
 
 def _summary(report: PackReport) -> str:
-    parts = list(report.splits.values()) or [report]
-    lines = []
-    for part in parts:
-        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
-        labelled = f", {part.classes} classes" if part.classes else f", {labels}"
-        lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {_size(part.store_bytes)}")
+    lines = _store_lines(report)
     if report.resumed_from == report.inputs:
-        return "\n".join([*lines, "already finished; nothing was done"])
+        return "\n".join([*lines, "already finished; nothing was done", *_part_lines(report)])
     already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
     lines.append(
         f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
@@ -670,15 +754,45 @@ def _summary(report: PackReport) -> str:
         lines.append(f"{report.changed} changed since the pack was interrupted: all from its block on was decoded anew")
     if report.ignored:
         lines.append(f"{report.ignored:,} other files were left alone")
-    if report.rejected:
-        where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
-        lines.append(f"rejected {report.rejected:,} (see {where}):")
-        reasons = list(report.reasons.items())
-        for reason, count in reasons[:_REASONS_SHOWN]:
-            lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
-        if len(reasons) > _REASONS_SHOWN:
-            lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_reject_lines(report), *_part_lines(report)])
+
+
+def _store_lines(report: PackReport) -> list[str]:
+    """Say what each store holds."""
+    lines = []
+    for part in list(report.splits.values()) or [report]:
+        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
+        labelled = f", {part.classes} classes" if part.classes else f", {labels}"
+        lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {_size(part.store_bytes)}")
+    return lines
+
+
+def _reject_lines(report: PackReport) -> list[str]:
+    """Sum up the rejects by reason."""
+    if not report.rejected:
+        return []
+    where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
+    lines = [f"rejected {report.rejected:,} (see {where}{' of the sealed store' if report.part else ''}):"]
+    reasons = list(report.reasons.items())
+    for reason, count in reasons[:_REASONS_SHOWN]:
+        lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
+    if len(reasons) > _REASONS_SHOWN:
+        lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+    return lines
+
+
+def _part_lines(report: PackReport) -> list[str]:
+    return [f"this is part {report.part}; when all are there, pack seal makes the store"] if report.part else []
+
+
+def _copied(report: CopyReport, what: str, as_json: bool, quiet: bool) -> int:
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        speed = f"{_size(int(report.copied_bytes / report.seconds))}/s"
+        kept = f", {_size(report.kept_bytes)} were there" if report.kept_bytes else ""
+        click.echo(f"{what}: {_size(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){kept}")
+    return 0
 
 
 def _requantized(report: RequantizeReport) -> str:

@@ -43,6 +43,8 @@ _NO_MEMORY = 101
 class Worker(Protocol):
     """What does the work in a process of its own: a block at a time, then its rows to their place."""
 
+    def expect(self, task: Task) -> None: ...
+
     def decode(self, task: Task) -> Result: ...
 
     def write(self, block: int, first_row: int) -> None: ...
@@ -52,6 +54,12 @@ class Job(Protocol):
     """What all blocks have in common; travels to the workers."""
 
     def worker(self, in_flight: Any, clock: StageClock) -> Worker: ...
+
+
+class Launcher(Protocol):
+    """Starts workers elsewhere; each is reached by a connection, and tells its image in flight as a message, "mark"."""
+
+    def start(self, job: Job) -> tuple[Any, Any]: ...
 
 
 class EngineError(RuntimeError):
@@ -101,6 +109,7 @@ class LocalEngine:
         workers: number of processes.
         timeout: seconds that one image may take before its worker is killed.
         inherited: open things of the caller that a forked worker must close, its lock among them.
+        launcher: starts the workers, on other machines perhaps; None: processes of this one.
         clock: the caller's, told when this waits.
 
     `profile` has the seconds of every worker that has ended.
@@ -113,8 +122,10 @@ class LocalEngine:
         workers: int,
         timeout: float,
         inherited: Sequence[Any] = (),
+        launcher: Launcher | None = None,
         clock: StageClock | None = None,
     ) -> None:
+        self._launcher = launcher
         self._job, self._count, self._timeout, self._inherited = job, workers, timeout, inherited
         self._clock = clock or StageClock("serve")
         self.profile: Profile = {}
@@ -188,6 +199,9 @@ class LocalEngine:
                 self._replace(worker, f"its worker ended ({_exit_reason(worker)})")
                 continue
             worker.last_change = time.monotonic()
+            if message[0] == "mark":
+                worker.in_flight[:] = message[1:]
+                continue
             yield worker, message
         for worker in list(self._workers):
             seconds = worker.standstill(is_owing=self._is_owing(worker))
@@ -283,6 +297,9 @@ class LocalEngine:
     # -- processes
 
     def _start(self) -> _Worker:
+        if self._launcher is not None:
+            placed, connection = self._launcher.start(self._job)
+            return self._welcome(placed, connection, [-1, 0], time.perf_counter())
         parent, child = self._context.Pipe()
         in_flight = self._context.RawArray("q", [-1, 0])
         # a forked child holds copies of the other pipes; while they are open, no worker would see the parent die
@@ -294,12 +311,15 @@ class LocalEngine:
             daemon=True,
             name="pixpack-worker",
         )
-        self._started += 1
-        name, started = f"worker {self._started}", time.perf_counter()
+        started = time.perf_counter()
         with without_main():
             process.start()
         child.close()
-        worker = _Worker(process, parent, in_flight, name, started, last_change=time.monotonic())
+        return self._welcome(process, parent, in_flight, started)
+
+    def _welcome(self, process: Any, pipe: Any, in_flight: Any, started: float) -> _Worker:
+        self._started += 1
+        worker = _Worker(process, pipe, in_flight, f"worker {self._started}", started, last_change=time.monotonic())
         self._workers.append(worker)
         return worker
 
@@ -385,11 +405,14 @@ def without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _drain(pipe: Any, messages: queue.SimpleQueue[Any]) -> None:
+def _drain(pipe: Any, messages: queue.SimpleQueue[Any], worker: Worker) -> None:
     """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait for ever."""
     try:
         while True:
-            messages.put(pipe.recv())
+            message = pipe.recv()
+            if message[0] == "decode":
+                worker.expect(message[1])
+            messages.put(message)
     except (EOFError, OSError):
         os._exit(0)  # the parent is gone: no one waits for this worker, also not for an image that never ends
 
@@ -413,11 +436,16 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any], started: float
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
+    serve(job, pipe, in_flight, clock)
+
+
+def serve(job: Job, pipe: Any, in_flight: Any, clock: StageClock) -> None:
+    """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
     silence_warnings()
     try:
         worker = job.worker(in_flight, clock)
         messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=_drain, args=(pipe, messages), daemon=True).start()
+        threading.Thread(target=_drain, args=(pipe, messages, worker), daemon=True).start()
         while True:
             clock.enter("wait")
             kind, *content = messages.get()
@@ -438,6 +466,8 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any], started: float
 
 def _exit_reason(worker: _Worker) -> str:
     code = worker.process.exitcode
+    if code is None:
+        return "the connection to it broke"
     if code == _NO_MEMORY:
         return "there was not enough memory for it"
     if code == -signal.SIGKILL:

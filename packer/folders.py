@@ -54,7 +54,7 @@ def split_folders(names: set[str]) -> list[str]:
     return splits if splits and set(splits) == names else [""]
 
 
-def check_images(trees: dict[str, Tree], images: Path, count: Counter) -> None:
+def check_images(trees: dict[str, Tree], images: Path | str, count: Counter) -> None:
     """Raise ScanError where a split holds no image."""
     if not any(tree.has_image() for tree in trees.values()):
         raise ScanError(
@@ -62,10 +62,10 @@ def check_images(trees: dict[str, Tree], images: Path, count: Counter) -> None:
         )
     for split, tree in trees.items():
         if not tree.has_image():
-            raise ScanError(f"{images / split} holds no image. Fill it or remove it: every split becomes a store.")
+            raise ScanError(f"{images}/{split} holds no image. Fill it or remove it: every split becomes a store.")
 
 
-def class_list(trees: dict[str, Tree], images: Path, classes: tuple[str, ...] | None) -> tuple[str, ...]:
+def class_list(trees: dict[str, Tree], images: Path | str, classes: tuple[str, ...] | None) -> tuple[str, ...]:
     """Return the class list of all splits together: the imposed one, or the sorted names of the class folders.
 
     Raises:

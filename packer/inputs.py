@@ -125,6 +125,14 @@ class Inputs:
     identity: str = ""
     # what the user should know of the inputs though nothing is wrong with them
     notes: list[str] = field(default_factory=list)
+    # only of object storage, in place of root: where it is, and size and version of each input as they were listed
+    url: str = ""
+    states: Column = field(default_factory=lambda: Column("int64", 2))
+
+    @property
+    def base(self) -> str:
+        """Where the paths start from: root, or a URL."""
+        return self.url or str(self.root)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -175,4 +183,6 @@ class Inputs:
             masks=self.masks and [self.masks[index] for index in order],
             identity=self.identity,
             notes=self.notes,
+            url=self.url,
+            states=self.states.chosen(order if self.states.values else ()),
         )

@@ -27,6 +27,15 @@ FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
 LOCK = f"{FOLDER}/lock"
 
+_CHECKED = {
+    "options": "other options",
+    "decoders": "other decoders",
+    "classes": "other classes",
+    "inputs": "another number of inputs",
+    "listing": "other input files",
+    "block_inputs": "another version of pixpack",
+    "journal": "another version of pixpack",
+}
 _HOLDER_TRIES = 20
 _HOLDER_SECONDS = 0.01
 
@@ -107,6 +116,24 @@ def read_header(out: Path) -> dict[str, Any]:
     raise JournalError(f"{out / JOURNAL} is empty or damaged. Start anew with --overwrite.")
 
 
+def header_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Say in what the pack that wrote a header differs from the one that expects another; "" where they agree."""
+    for key, what in _CHECKED.items():
+        if found.get(key) != expected[key]:
+            return what + difference(found.get(key), expected[key])
+    return ""
+
+
+def difference(found: Any, expected: Any) -> str:
+    """Name the first thing in which two dicts differ."""
+    if not isinstance(found, dict) or not isinstance(expected, dict):
+        return "" if isinstance(found, list | str) else f" ({found}, now {expected})"
+    for key in expected:
+        if found.get(key) != expected[key]:
+            return f" ({key}: {found.get(key)}, now {expected[key]})"
+    return ""
+
+
 def has_begun(out: Path) -> bool:
     """Whether OUT holds a pack that can be gone on with: a journal with a whole header.
 
@@ -134,18 +161,20 @@ def header_end(out: Path) -> int:
 
 
 class Lock:
-    """Exclusive hold of OUT, for as long as this process lives; a dead process's lock is taken over.
+    """Hold of OUT for as long as this process lives, exclusive or shared; a dead process's lock is taken over.
+
+    Shared is what the parts of one pack hold beside each other: none of them may be there while OUT is packed or sealed.
 
     Raises:
         LockedError: another process holds it; names its pid and host.
         FileNotFoundError: another process has just finished OUT and taken the lock's file away.
     """
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, *, is_shared: bool = False) -> None:
         self.path = out / LOCK
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _take(self._descriptor)
+            _take(self._descriptor, is_shared)
         except OSError:
             holder = _holder(self._descriptor)
             os.close(self._descriptor)
@@ -160,7 +189,8 @@ class Lock:
             raise FileNotFoundError(errno.ENOENT, "the lock was removed meanwhile", str(self.path))
         with naming(self.path):
             os.ftruncate(self._descriptor, 0)
-            os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+            if not is_shared:
+                os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
 
     def close(self) -> None:
         """Let go; also called in a forked worker, whose copy would outlive this process's."""
@@ -168,11 +198,13 @@ class Lock:
             os.close(self._descriptor)
 
 
-def _take(descriptor: int) -> None:
+def _take(descriptor: int, is_shared: bool) -> None:
     """Lock an open file or raise OSError; the system lets go when the process ends, however it ends."""
     try:
         import fcntl
     except ImportError:
+        if is_shared:
+            return  # Windows knows no shared lock of this kind
         import msvcrt
 
         # past the text, so that others can read who holds it
@@ -180,7 +212,7 @@ def _take(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         os.lseek(descriptor, 0, os.SEEK_SET)
         return
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def _holder(descriptor: int) -> str:

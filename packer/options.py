@@ -10,6 +10,7 @@ from typing import Any
 
 FITS = ("crop", "pad", "squash", "inside")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
+ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
@@ -45,6 +46,9 @@ class PackOptions:
     target_column: str | None = None
     extension: str | None = None
     requantize: int | None = None
+    part: str | None = None
+    engine: str = "local"
+    address: str | None = None
     boxes: str | None = None
     min_visibility: float = 0.1
     max_boxes: int | None = None
@@ -79,6 +83,15 @@ class PackOptions:
         if self.resume and self.overwrite:
             raise OptionsError("--resume goes on with a pack, --overwrite starts anew: give one of them.")
         self.allowed_rejects(0)
+        _one_of("engine", self.engine, ENGINES)
+        if self.address is not None and self.engine != "ray":
+            raise OptionsError("--address is that of a Ray cluster: give it with --engine ray.")
+        if self.part is not None:
+            _check_part(self.part, self.size)
+            if self.boxes is not None or self.masks is not None:
+                raise OptionsError(
+                    "--boxes, --masks and --part do not go together yet. Pack as a whole, or with --engine ray."
+                )
 
     def _check_boxes(self) -> None:
         if not 0 <= self.min_visibility <= 1:
@@ -132,6 +145,14 @@ def check_quality(option: str, quality: int | None) -> None:
     """Refuse what is no -q:v of FFmpeg's, 2 (best) to 31 (smallest); None is none."""
     if quality is not None and not (isinstance(quality, int) and 2 <= quality <= 31):
         raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")
+
+
+def _check_part(text: str, size: tuple[int, int] | None) -> None:
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(text))
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise OptionsError(f"--part is {text!r}, expected i/n such as 2/8: the second of eight equal parts.")
+    if size is None:
+        raise OptionsError("--part needs --size: without it every part would read the headers of all images.")
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
+import functools
 import hashlib
 import operator
 import os
@@ -18,7 +19,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer import journal as journals
 from packer.disk import (
@@ -37,6 +38,7 @@ from packer.ffmpeg import open_ffmpeg
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
+from packer.parts import Part, check_no_parts, check_part, check_siblings, save_inputs
 from packer.place import (
     OWN_NAMES,
     check_out,
@@ -50,18 +52,22 @@ from packer.place import (
 )
 from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
-from packer.report import PackError, PackReport, Progress, store_report, summed_report
+from packer.report import PackError, PackReport, Progress, part_report, store_report, summed_report
 from packer.scan import load_classes, scan
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
-from packer.source import Source
+from packer.source import Readable, Source
 from packer.worker import Job, Result, Task, upright_sizes
 from reader.manifest import (
     MANIFEST,
+    PARTS,
     PIXELS,
     StoreError,
     check_store,
     sync_folder,
 )
+
+if TYPE_CHECKING:
+    from packer.ray_workers import RayWorkers
 
 # A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
 # beside the whole pack, so that workers end together.
@@ -104,6 +110,9 @@ def pack(
     timeout: float = 30.0,
     resume: bool = False,
     overwrite: bool = False,
+    part: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
     """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
@@ -114,6 +123,8 @@ def pack(
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
+        engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
+        part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
         masks: a folder with a mask for each image, which become extras too.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
@@ -156,11 +167,16 @@ def pack(
         timeout=timeout,
         resume=resume,
         overwrite=overwrite,
+        part=part,
+        engine=engine,
+        address=address,
     )
     target = settled_out(out)
     guard_standard_streams()
     if requantize is not None:
         open_ffmpeg()  # without one nothing may be begun
+    if engine == "ray":
+        _check_ray(address)
     tell = progress or (lambda _: None)
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
     check_places(sources, target)
@@ -178,6 +194,15 @@ def pack(
     return pack_parts(parts, target, options, tell, clock)
 
 
+def _check_ray(address: str | None) -> None:
+    from packer.ray_workers import check_ray
+
+    try:
+        check_ray(address)
+    except EngineError as e:
+        raise PackError(str(e)) from None
+
+
 def pack_parts(
     parts: dict[str, Inputs],
     target: Path,
@@ -188,10 +213,13 @@ def pack_parts(
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
     places = {split: target / split if split else target for split in parts}
+    if options.part is not None and options.size is not None:
+        return _pack_one_part(parts, places, target, options, tell, clock)
     if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     for place in places.values():
         check_out(place, target, options)
+        check_no_parts(place, options)
     finished = {split for split, place in places.items() if options.resume and is_finished(place)}
     if finished == set(parts):
         shape = (1, 1)  # every store is finished: nothing will be decoded
@@ -207,8 +235,29 @@ def pack_parts(
     return reports[""] if "" in reports else summed_report(target, reports)
 
 
+def _pack_one_part(
+    parts: dict[str, Inputs],
+    places: dict[str, Path],
+    target: Path,
+    options: PackOptions,
+    tell: Callable[[Progress], None],
+    clock: StageClock,
+) -> PackReport:
+    """Pack the same part of each split, or of all there is."""
+    part = Part.parse(options.part or "")
+    for place in places.values():
+        check_part(place, part, options)
+    reports: dict[str, PackReport] = {}
+    for split, inputs in parts.items():
+        reports[split] = _Pack(
+            inputs, places[split], options.size or (1, 1), options, tell, split, clock, Job, part
+        ).run()
+        clock = StageClock("begin")
+    return reports[""] if "" in reports else summed_report(target, reports)
+
+
 class _Pack:
-    """One store being made: from listed inputs to a sealed folder."""
+    """One store being made, from listed inputs to a sealed folder; or a part of one, in a folder of its own."""
 
     def __init__(
         self,
@@ -220,7 +269,11 @@ class _Pack:
         split: str,
         clock: StageClock,
         make_job: Callable[..., Job],
+        part: Part | None = None,
     ) -> None:
+        self._part, self._whole = part, out
+        if part is not None:
+            out = part.folder(out)
         self._inputs, self._final, self._options, self._split = inputs, out, options, split
         self._tell, self._clock = tell, clock
         self._profile: Profile = {}
@@ -233,7 +286,7 @@ class _Pack:
         geometry = Geometry.of(shape, options)
         pixels = str(self._out.absolute() / PIXELS)
         self._job = make_job(
-            root=str(inputs.root.absolute()),
+            root=inputs.url or str(inputs.root.absolute()),
             pixels_path=pixels,
             geometry=geometry,
             channels=options.channels,
@@ -246,16 +299,21 @@ class _Pack:
             masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
         )
+        step = block_inputs(len(inputs), self._job.row_bytes)
+        self._span = range(len(inputs)) if part is None else part.span(len(inputs), step)
         # the files that rows are written to as they are committed
         self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
         self._sizes = expected_sizes(self._job, inputs)
+        if part is not None:
+            refused = sum(index in self._span for index in inputs.refused)
+            self._sizes = {PIXELS: (len(self._span) - refused) * self._job.row_bytes}
         self._done = self._rejected = self._source_bytes = 0
         self._changed = ""
 
     def run(self) -> PackReport:
         created = self._make_folder()
         try:
-            lock = journals.Lock(self._out)
+            locks = self._lock()
         except FileNotFoundError:
             raise finished_meanwhile(self._final) from None
         except OSError as e:
@@ -263,7 +321,7 @@ class _Pack:
         try:
             if not self._replaces:
                 self._look_again()
-            report = self._run_locked(lock)
+            report = self._run_locked(locks)
         except _NothingPacked as e:
             self._remove(created)
             raise PackError(str(e)) from None
@@ -272,38 +330,58 @@ class _Pack:
         except EngineError as e:
             raise PackError(f"packing stopped: {e}") from None
         finally:
-            lock.close()
+            for lock in locks:
+                lock.close()
         return report
+
+    def _lock(self) -> list[journals.Lock]:
+        """Hold OUT alone; or a part of it alone, and OUT together with the other parts."""
+        if self._part is None:
+            return [journals.Lock(self._out)]
+        shared = journals.Lock(self._whole, is_shared=True)
+        try:
+            return [shared, journals.Lock(self._out)]
+        except BaseException:
+            shared.close()
+            raise
 
     def _look_again(self) -> None:
         """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
 
         Also under --resume and --overwrite: both would clear the finished store away to begin in its place.
         """
+        if self._part is not None:
+            check_part(self._whole, self._part, self._options, is_held=True)
+            return
+        check_no_parts(self._out, self._options)
         if (self._out / MANIFEST).exists():
             remove_working_folder(self._out)
             raise finished_meanwhile(self._out)
         check_out(self._out, self._out, self._options, is_held=True)
 
-    def _run_locked(self, lock: journals.Lock) -> PackReport:
+    def _run_locked(self, locks: list[journals.Lock]) -> PackReport:
         header = self._header()
+        if self._part is not None:
+            check_siblings(self._whole, self._part, header)
         done, row, journal = self._begin(header)
-        resumed_from = done
+        resumed_from = done - self._span.start
         try:
             check_room(self._out, self._sizes)
             for name in self._row_files:
                 self._allocate(name)
             self._clock.enter("serve")
-            self._run_blocks(done, row, journal, lock)
+            self._run_blocks(done, row, journal, locks)
+            if self._part is not None:
+                return self._part_report(resumed_from)
             self._clock.enter("seal")
-            self._tell(self._progress("seal", len(self._inputs)))
+            self._tell(self._progress("seal", self._span.stop))
             sealed = seal(self._out, header, self._job, self._inputs)
         finally:
             journal.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
         if os.name == "nt":
-            lock.close()  # Windows moves and removes no open file
+            locks[0].close()  # Windows moves and removes no open file
         if self._replaces:
             swap(self._out, self._final)
         # last, and under the lock: another pack may begin here as soon as it is gone
@@ -354,7 +432,7 @@ class _Pack:
             "options": self._options.shaping() | {"size": [geometry.height, geometry.width]},
             "decoders": pixel_versions(self._options.requantize),
             "block_inputs": block_inputs(len(self._inputs), self._job.row_bytes),
-        }
+        } | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""
@@ -365,6 +443,10 @@ class _Pack:
         # and the working folder, which says that what lies here is a pack's
         sync_folder(self._out)
         self._clear()
+        if self._part is not None:
+            save_inputs(self._out, self._inputs, self._span)
+        elif (self._out / PARTS).exists():
+            _remove_tree(self._out / PARTS)
         paths = [self._out / name for name in self._row_files]
         for path in paths:
             path.parent.mkdir(exist_ok=True)
@@ -373,17 +455,15 @@ class _Pack:
             sync_folder(path.parent)
         sync_folder(self._out)
         sync_names(self._out)
-        return 0, 0, journals.Journal.create(self._out, header)
+        return self._span.start, 0, journals.Journal.create(self._out, header)
 
     def _resume(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         found = journals.read_header(self._out)
-        for key, what in _RESUME_CHECKS.items():
-            if found.get(key) != header[key]:
-                detail = _difference(found.get(key), header[key])
-                raise PackError(
-                    f"{self._final} was begun with {what}{detail}. Resume with the same, or start anew with --overwrite."
-                )
-        done, row, end = 0, 0, journals.header_end(self._out)
+        if what := journals.header_difference(found, header):
+            raise PackError(
+                f"{self._final} was begun with {what}. Resume with the same, or start anew with --overwrite."
+            )
+        done, row, end = self._span.start, 0, journals.header_end(self._out)
         for result, line_end in journals.read_blocks(self._out):
             self._changed = self._changed_source(done, result)
             if self._changed:
@@ -401,7 +481,8 @@ class _Pack:
             if index in self._inputs.refused:
                 continue
             # what could not be read then, and cannot now, is unchanged
-            if self._source(index).state() != (size, mtime):
+            now = self._source(index).state() if not self._inputs.url else tuple(self._inputs.states[index])
+            if now != (size, mtime):
                 return self._inputs.paths[index]
         for index, state in enumerate(result.mask_sources, start=start):
             mask = (self._inputs.masks or [])[index]
@@ -409,7 +490,10 @@ class _Pack:
                 return mask
         return ""
 
-    def _source(self, index: int) -> Source:
+    def _listed_states(self, result: Result) -> list[tuple[int, int]]:
+        return [(size, version) for size, version in self._inputs.states.tolist(self._done, self._done + result.inputs)]
+
+    def _source(self, index: int) -> Readable:
         place = self._inputs.places[index] if self._inputs.archives else None
         return self._job.source(self._inputs.paths[index], place)
 
@@ -419,21 +503,27 @@ class _Pack:
 
     # -- run
 
-    def _run_blocks(self, done: int, row: int, journal: journals.Journal, lock: journals.Lock) -> None:
-        workers = self._options.workers or available_cpus()
+    def _run_blocks(self, done: int, row: int, journal: journals.Journal, locks: list[journals.Lock]) -> None:
         self._done = done
         step = block_inputs(len(self._inputs), self._job.row_bytes)
-        blocks = -(-(len(self._inputs) - done) // step)
+        launcher = self._launcher()
+        workers = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
+        workers = max(1, min(workers, -(-(self._span.stop - done) // step)))
+        if launcher is not None:
+            launcher.prepare(self._job, workers)
         engine = LocalEngine(
             self._job,
-            workers=max(1, min(workers, blocks)),
+            workers=workers,
             timeout=self._options.timeout,
-            inherited=[lock],
+            inherited=locks,
             clock=self._clock,
+            launcher=launcher,
         )
         committer: Committer | None = None
         try:
             for result in engine.run(self._tasks(done, step), row, ready=self._tick):
+                if self._inputs.url:  # as listed: what was replaced since then is seen by a resume
+                    result.sources = self._listed_states(result)
                 if committer is None:
                     committer = Committer([self._out / name for name in self._row_files], journal, done, row)
                 self._done += result.inputs
@@ -447,15 +537,28 @@ class _Pack:
                 committer.finish()
         finally:
             engine.close()
+            if launcher is not None:
+                launcher.close()
             if committer is not None:
                 committer.close()
                 self._profile["commit"] = committer.stages()
             self._profile |= engine.profile
 
+    def _launcher(self) -> RayWorkers | None:
+        """Return what starts workers elsewhere; None where they are processes of this machine."""
+        if self._options.engine == "local":
+            return None
+        from packer.ray_workers import RayWorkers
+
+        tell_decoders = functools.partial(pixel_versions, self._options.requantize)
+        # the lock names this process: no other folder of that name holds the same
+        lock = self._out.absolute() / journals.LOCK
+        return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), tell_decoders(), tell_decoders)
+
     def _tasks(self, done: int, step: int) -> Iterator[Task]:
         inputs = self._inputs
-        for start in range(done, len(inputs), step):
-            stop = min(start + step, len(inputs))
+        for start in range(done, self._span.stop, step):
+            stop = min(start + step, self._span.stop)
             refused = (
                 {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {}
             )
@@ -468,7 +571,8 @@ class _Pack:
         self._tell(self._progress("pack", self._done))
 
     def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
-        total = len(self._inputs) if total is None else total
+        if total is None:
+            done, total = done - self._span.start, len(self._span)
         return Progress(stage, done, total, self._rejected, self._source_bytes, self._split)
 
     def _stop_on_reject(self, result: Result) -> None:
@@ -498,11 +602,27 @@ class _Pack:
 
     # -- end
 
+    def _part_report(self, resumed_from: int) -> PackReport:
+        rejects = [reject for result, _ in journals.read_blocks(self._out) for reject in result.rejects]
+        report = part_report(self._final, str(self._part), self._job, self._inputs, self._span, rejects)
+        stages = self._clock.seconds()
+        seconds = sum(stages.values())
+        return dataclasses.replace(
+            report,
+            seconds=seconds,
+            profile={"main": stages, **self._profile},
+            images_per_second=(len(self._span) - resumed_from) / seconds,
+            resumed_from=resumed_from,
+            source_bytes=self._source_bytes,
+            changed=self._changed,
+            too_many_rejects=len(rejects) > self._options.allowed_rejects(len(self._span)),
+        )
+
     def _nothing_packed(self) -> str:
         results = journals.read_blocks(self._out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first['path']}: {first['reason']}." if first else ""
-        return f"nothing of {self._inputs.root} could be packed: all {len(self._inputs)} inputs were rejected.{example}"
+        return f"nothing of {self._inputs.base} could be packed: all {len(self._inputs)} inputs were rejected.{example}"
 
     def _remove(self, created: bool) -> None:
         """Leave nothing behind that looks like a store."""
@@ -525,17 +645,6 @@ class _Pack:
 
 class _NothingPacked(Exception):
     pass
-
-
-_RESUME_CHECKS = {
-    "options": "other options",
-    "decoders": "other decoders",
-    "classes": "other classes",
-    "inputs": "another number of inputs",
-    "listing": "other input files",
-    "block_inputs": "another version of pixpack",
-    "journal": "another version of pixpack",
-}
 
 
 def _remove_tree(folder: Path) -> None:
@@ -627,7 +736,8 @@ def _common_size(
         raise PackError(f"nothing can be packed: no header of {total} inputs could be read, {first} among them.")
     if len(counts) > 1:
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
-        images = os.path.commonpath([inputs.root for inputs in parts.values()])
+        split, inputs = next(iter(parts.items()))
+        images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
         raise OptionsError(
             f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
             f" Choose one for all rows, for example: pack {images} {out} --size 224"
@@ -636,9 +746,9 @@ def _common_size(
     return PackOptions(size=(height, width)).size or (height, width)
 
 
-def _sources(inputs: Inputs, start: int, stop: int) -> list[Source]:
+def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     """Locate inputs [start, stop)."""
-    root, paths = str(inputs.root), inputs.paths[start:stop]
+    root, paths = inputs.base, inputs.paths[start:stop]
     places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
     return [Source.of(root, path, inputs.archives, place) for path, place in zip(paths, places, strict=True)]
 
@@ -654,7 +764,7 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         asked["size"] = manifest.options["size"]
     if asked != manifest.options:
         raise PackError(
-            f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
+            f"{out} is finished, but with other options{journals.difference(manifest.options, asked)}. Choose another OUT."
         )
     if inputs.identity and not inputs.classes:
         inputs.classes = manifest.classes
@@ -669,13 +779,3 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
     too_many = manifest.rejected > options.allowed_rejects(manifest.inputs)
     return dataclasses.replace(report, too_many_rejects=too_many)
-
-
-def _difference(found: Any, expected: Any) -> str:
-    """Name the first thing in which two dicts differ."""
-    if not isinstance(found, dict) or not isinstance(expected, dict):
-        return "" if isinstance(found, list | str) else f" ({found}, now {expected})"
-    for key in expected:
-        if found.get(key) != expected[key]:
-            return f" ({key}: {found.get(key)}, now {expected[key]})"
-    return ""

@@ -17,15 +17,16 @@ from packer.decode import DecodeError
 from packer.fit import Geometry
 from packer.inputs import Place
 from packer.recode import pixel_versions, row_decoder
-from packer.source import Source
+from packer.remote import RemoteSource, is_url
+from packer.source import Readable, Source
 from reader.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines
 
 
-def redecode_rows(root: Path, manifest: Manifest, images: Path, count: int) -> Iterator[tuple[int, str]]:
+def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> Iterator[tuple[int, str]]:
     """Decode count rows, evenly spread, again and compare them byte for byte; yields what is wrong, by row.
 
     Args:
-        images: the folder that the paths in samples.jsonl start from, or the tar or zip that was packed.
+        images: the folder or URL that the paths in samples.jsonl start from, or the tar or zip that was packed.
 
     Raises:
         StoreError: other decoders than those of the pack are installed, whose pixels may differ.
@@ -71,16 +72,19 @@ def redecode_rows(root: Path, manifest: Manifest, images: Path, count: int) -> I
 class _Finder:
     """Finds sources by the paths of samples.jsonl; lists each archive on their way once."""
 
-    def __init__(self, images: Path) -> None:
+    def __init__(self, images: str) -> None:
+        self._url = images.rstrip("/") if is_url(images) else ""
         # what was packed may be named itself, where it is a tar or a zip
-        self._folder = images.parent if images.is_file() else images
+        self._folder = Path(images).parent if os.path.isfile(images) else Path(images)
         self._places: dict[Path, dict[str, Place]] = {}
 
-    def source(self, path: str) -> Source:
+    def source(self, path: str) -> Readable:
         """Return the source of a row; raises DecodeError where a path leads elsewhere or into nothing."""
         # a store made to harm may name any path
         if os.path.isabs(path) or ".." in path.split("/"):
             raise DecodeError("its path leads out of --images")
+        if self._url:
+            return RemoteSource(self._url, path)
         parts = path.split("/")
         for depth in range(1, len(parts)):
             archive = self._folder.joinpath(*parts[:depth])

@@ -5,10 +5,15 @@ from __future__ import annotations
 import collections
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from packer.inputs import Inputs
+from packer.options import CHANNELS
 from packer.profile import Profile, added
 from reader.manifest import REJECTED, Manifest, read_json_lines
+
+if TYPE_CHECKING:
+    from packer.worker import Job
 
 _LINES_NAMED = 5
 
@@ -35,6 +40,7 @@ class PackReport:
 
     reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
     inputs as they were listed: duplicates, columns that were left out.
+    part is "2/4" where only that part was packed: rows, rejects and bytes are the part's, and there is no store yet.
     profile: seconds by stage of each process and thread: "main", "commit", "worker 1" and on.
     changed: the first source that is not what the interrupted pack had read; all from its block on was decoded anew.
     """
@@ -60,6 +66,7 @@ class PackReport:
     changed: str = ""
     profile: Profile = field(default_factory=dict)
     splits: dict[str, PackReport] = field(default_factory=dict)
+    part: str = ""
 
 
 def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, resumed_from: int) -> PackReport:
@@ -83,6 +90,32 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
         target_kind=manifest.target_kind,
         reject_lines=_reject_lines(out),
         notes=inputs.notes,
+    )
+
+
+def part_report(
+    folder: Path, part: str, job: Job, inputs: Inputs, span: range, rejects: list[dict[str, Any]]
+) -> PackReport:
+    """Report one part of a store, packed but not sealed; what it took is for the caller to fill in."""
+    rows = len(span) - len(rejects)
+    return PackReport(
+        out=str(folder),
+        inputs=len(span),
+        rows=rows,
+        rejected=len(rejects),
+        ignored=inputs.ignored,
+        classes=len(inputs.classes),
+        size=(job.geometry.height, job.geometry.width),
+        channels=CHANNELS[job.channels],
+        store_bytes=rows * job.row_bytes,
+        source_bytes=0,
+        seconds=0.0,
+        images_per_second=0.0,
+        too_many_rejects=False,
+        reasons=dict(collections.Counter(reject["reason"] for reject in rejects).most_common()),
+        target_kind=inputs.target_kind,
+        notes=inputs.notes,
+        part=part,
     )
 
 
@@ -117,6 +150,7 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         changed=next((part.changed for part in parts if part.changed), ""),
         profile=added(part.profile for part in parts),
         splits=reports,
+        part=parts[0].part,
     )
 
 

@@ -158,6 +158,9 @@ class TreeWorker:
     def __init__(self, job: TreeJob, in_flight: Any) -> None:
         self._job, self._recoder, self._in_flight = job, job.recoder(), in_flight
 
+    def expect(self, task: Task) -> None:
+        """Do nothing: the sources are near."""
+
     def decode(self, task: Task) -> Result:
         """Do a block of images; their lines are the result's samples, in the block's order."""
         done: dict[int, dict[str, Any]] = {}

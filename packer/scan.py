@@ -17,6 +17,7 @@ from packer.labelled import give_boxes
 from packer.lists import MANIFEST_SUFFIXES, STDIN_NAMES, read_manifest, read_stdin
 from packer.masks import give_masks
 from packer.options import OptionsError, PackOptions
+from packer.remote import is_url, scan_url
 
 _EXPECTED = (
     "a folder of images, a .csv, .tsv or .jsonl manifest, a tar, a zip, or - for a list of paths on standard input"
@@ -70,6 +71,8 @@ def _listed(
     kind: str, sources: list[str], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
 ) -> dict[str, Inputs]:
     first, are_classes = Path(sources[0]), options.boxes is None
+    if kind == "url":
+        return scan_url(sources[0], classes, count, are_classes=are_classes)
     if kind == "folder":
         return scan_folder(first, classes, count, are_classes=are_classes)
     if kind == "zip":
@@ -108,7 +111,7 @@ def load_classes(source: str) -> tuple[str, ...]:
 
 
 def _kind(sources: list[str]) -> str:
-    """Tell what IMAGES is: "stdin", "folder", "manifest", "tar" or "zip"; raises ScanError where it is none of them."""
+    """Tell what IMAGES is: "stdin", "url", "folder", "manifest", "tar" or "zip"; raises ScanError where it is none of them."""
     kinds = {source: _kind_of_one(source) for source in sources}
     if len(sources) > 1 and set(kinds.values()) != {"tar"}:
         other = next(source for source, kind in kinds.items() if kind != "tar")
@@ -121,6 +124,8 @@ def _kind(sources: list[str]) -> str:
 def _kind_of_one(source: str) -> str:
     if source in STDIN_NAMES:
         return "stdin"
+    if is_url(source):
+        return "url"
     path = Path(source)
     # what does not exist is named by the folder's scan
     if not path.is_file():

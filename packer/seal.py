@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,18 +52,20 @@ _JOURNAL_BYTES, _SAMPLE_BYTES = 300, 200
 _FEW_FILES_BYTES = 32 << 10
 
 
-def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifest | None:
-    """Turn OUT's committed blocks into a finished store; None where they hold no row.
+def seal(
+    out: Path, header: dict[str, Any], job: Job, inputs: Inputs, blocks: Iterable[Result] | None = None
+) -> Manifest | None:
+    """Turn committed blocks, those of OUT's journal or the given ones, into a finished store; None where they hold no row.
 
-    The manifest is written after everything it names is synced; the journal is not touched. What became of boxes is added to
-    the notes of the inputs.
+    The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
+    notes of the inputs.
     """
     folders = [out / "_tensordict", out]
     if inputs.extra_names():
         (out / EXTRAS).mkdir(exist_ok=True)
         folders.insert(0, out / EXTRAS)
     written = _Written(out, job, inputs)
-    for result, _ in journals.read_blocks(out):
+    for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
         written.add(result)
     files = written.close()
     if written.inputs != header["inputs"]:

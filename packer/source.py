@@ -12,6 +12,7 @@ import struct
 import time
 import zlib
 from dataclasses import dataclass
+from typing import Protocol
 
 from packer.decode import DecodeError
 from packer.inputs import RAW, STORED, Archive, Place
@@ -32,6 +33,14 @@ _ZIP_HEADER = struct.Struct("<4s22xHH")
 State = tuple[int, int]
 
 
+class Readable(Protocol):
+    """What the bytes of an input are read from."""
+
+    def state(self) -> State: ...
+
+    def read(self, *, most_bytes: int = ...) -> tuple[bytes, State]: ...
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the bytes of an input are: all of a file, or a place in an archive that must still be the listed one."""
@@ -41,8 +50,12 @@ class Source:
     archive: Archive | None = None
 
     @classmethod
-    def of(cls, root: str, path: str, archives: tuple[Archive, ...], place: list[int] | None) -> Source:
-        """Locate an input of a pack: by its path below root, or by its numbers in `Inputs.places`."""
+    def of(cls, root: str, path: str, archives: tuple[Archive, ...], place: list[int] | None) -> Readable:
+        """Locate an input of a pack: by its path below root, which may be a URL, or by its numbers in `Inputs.places`."""
+        if "://" in root:
+            from packer.remote import RemoteSource
+
+            return RemoteSource(root, path)
         if place is None:
             return cls(os.path.join(root, path))
         where = Place(*place)
@@ -94,7 +107,7 @@ class Source:
         state = status.st_size, status.st_mtime_ns
         if self.archive is not None and state != self.archive[1:]:
             raise DecodeError("its archive was changed since it was listed")
-        _check_size(status.st_size if self.place is None else self.place.size_bytes)
+        check_size(status.st_size if self.place is None else self.place.size_bytes)
         if self.place is None:
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = _read_exactly(descriptor, min(status.st_size, most_bytes))
@@ -107,7 +120,8 @@ class Source:
         return data, state, is_same and begun - max(times) > _CLOCK_NS
 
 
-def _check_size(size_bytes: int) -> None:
+def check_size(size_bytes: int) -> None:
+    """Refuse what is empty or larger than any image, as a DecodeError."""
     if size_bytes == 0:
         raise DecodeError("the file is empty")
     if size_bytes > _MOST_BYTES:

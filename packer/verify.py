@@ -100,7 +100,7 @@ def verify(
             raise ValueError("decoding rows again needs the folder they came from: give --images IMAGES.")
         from packer.redecode import redecode_rows
 
-        found = redecode_rows(root, manifest, Path(images), redecode)
+        found = redecode_rows(root, manifest, os.fspath(images), redecode)
         problems += [Problem(PIXELS, (row, row + 1), what) for row, what in found]
     return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems)
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,8 @@ from packer.masks import mask_row
 from packer.options import CHANNELS
 from packer.profile import StageClock
 from packer.recode import row_decoder
-from packer.source import BINARY, Source, State
+from packer.remote import Fetcher, is_url
+from packer.source import BINARY, Readable, Source, State
 from reader.manifest import naming
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
@@ -63,7 +65,7 @@ class Job:
         """Locate a mask."""
         return Source(os.path.join(self.masks_root, path))
 
-    def source(self, path: str, place: list[int] | None) -> Source:
+    def source(self, path: str, place: list[int] | None) -> Readable:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
         return Source.of(self.root, path, self.archives, place)
 
@@ -155,6 +157,13 @@ class BlockWorker:
         self._owners: dict[int, npt.NDArray[np.uint8]] = {}
         self._masks: dict[int, bytes] = {}
         self._files: dict[str, int] = {}
+        self._fetcher = Fetcher(job.root) if is_url(job.root) else None
+
+    def expect(self, task: Task) -> None:
+        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
+        if self._fetcher is not None:
+            numbered = enumerate(task.paths, start=task.start)
+            self._fetcher.expect((index, path) for index, path in numbered if index not in task.refused)
 
     def decode(self, task: Task) -> Result:
         """Decode a block; its rows stay here until `write`."""
@@ -226,7 +235,7 @@ class BlockWorker:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
         path = task.paths[index - task.start]
         place = task.places[index - task.start] if task.places else None
-        source = self._job.source(path, place)
+        source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, place)
         attempt.source = source.state()
         if task.masks:
             attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
@@ -313,7 +322,7 @@ class ChannelSums:
         return taken[0], taken[1]
 
 
-def upright_sizes(sources: list[Source], max_pixels: int) -> dict[tuple[int, int], int]:
+def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[int, int], int]:
     """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}

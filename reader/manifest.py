@@ -26,6 +26,8 @@ MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 REJECTED = "rejected.jsonl"
 JOURNAL = ".packing/journal"
+PARTS = ".packing/parts"
+PULLED = ".packing/pull/manifest.json"
 PIXELS = "_tensordict/pixels.memmap"
 
 # The dotted path is part of the format: tensordict finds the class by it. It never moves.
@@ -449,6 +451,15 @@ def _no_manifest(root: Path) -> StoreError:
         done = unfinished_progress(journal)
         return IncompleteStoreError(
             f"{root} is incomplete: its pack was interrupted at {done}. Go on with: pack IMAGES {root} --resume"
+        )
+    if (root / PULLED).is_file():
+        return IncompleteStoreError(
+            f"{root} is incomplete: it was not pulled to its end. Go on with: pack pull URL {root}"
+        )
+    if (root / PARTS).is_dir():
+        return IncompleteStoreError(
+            f"{root} is incomplete: its parts are not sealed. When all n of pack IMAGES {root} --part i/n are there:"
+            f" pack seal {root}"
         )
     children = [name for name in ("train", "val", "valid", "test") if (root / name / MANIFEST).is_file()]
     if children:

@@ -51,6 +51,8 @@ def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Pat
         ("PIL", {"datasets.py", "decode.py", "fit.py", "masks.py", "overlay.py", "show.py"}),
         ("matplotlib", {"bench.py"}),
         ("av", {"ffmpeg.py"}),
+        ("fsspec", {"remote.py"}),
+        ("ray", {"ray_workers.py"}),
     ],
 )
 def test_each_library_has_its_home(library: str, homes: set[str]) -> None:

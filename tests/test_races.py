@@ -129,17 +129,17 @@ def test_a_lock_whose_file_was_removed_holds_nothing(tmp_path: Path, monkeypatch
     (tmp_path / ".packing").mkdir()
     original = journals._take
 
-    def removed_before(descriptor: int) -> None:
+    def removed_before(descriptor: int, is_shared: bool) -> None:
         (tmp_path / journals.LOCK).unlink()
-        original(descriptor)
+        original(descriptor, is_shared)
 
     monkeypatch.setattr(journals, "_take", removed_before)
     with pytest.raises(FileNotFoundError):
         journals.Lock(tmp_path)
     (tmp_path / journals.LOCK).touch()
 
-    def replaced_before(descriptor: int) -> None:
-        removed_before(descriptor)
+    def replaced_before(descriptor: int, is_shared: bool) -> None:
+        removed_before(descriptor, is_shared)
         (tmp_path / journals.LOCK).touch()
 
     monkeypatch.setattr(journals, "_take", replaced_before)

@@ -1,0 +1,168 @@
+"""Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, what may stand beside what.
+
+A part works in OUT/.packing/parts/2-of-4 as a pack works in OUT: no file is ever written by two hosts. The parts become one
+store in `join.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer import journal as journals
+from packer.inputs import Column, Inputs
+from packer.options import PackOptions
+from packer.place import OWN_NAMES, finished_meanwhile
+from packer.report import PackError
+from packer.seal import remove_working_folder
+from reader.manifest import MANIFEST, PARTS, PIXELS, write_atomically
+
+_INPUTS = f"{journals.FOLDER}/inputs.json"
+_NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """The number-th of count equal parts, from 1; written 2/4."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Read "2/4", which the options have checked."""
+        number, _, count = text.partition("/")
+        return cls(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def span(self, inputs: int, block_inputs: int) -> range:
+        """Return which of so many inputs are this part's: whole blocks, so that parts cut as one pack does.
+
+        Example:
+            >>> [Part(number, 3).span(inputs=10, block_inputs=2) for number in (1, 2, 3)]
+            [range(0, 2), range(2, 6), range(6, 10)]
+        """
+        blocks = -(-inputs // block_inputs)
+        start, stop = (blocks * number // self.count * block_inputs for number in (self.number - 1, self.number))
+        return range(min(start, inputs), min(stop, inputs))
+
+    def folder(self, out: Path) -> Path:
+        """Name the folder that this part of OUT works in."""
+        return out / PARTS / f"{self.number}-of-{self.count}"
+
+
+def begun_parts(out: Path) -> list[Part]:
+    """List the parts of OUT that have a journal, in order."""
+    try:
+        names = os.listdir(out / PARTS)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = sorted(Part(int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
+    return [part for part in found if journals.has_begun(part.folder(out))]
+
+
+def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = False) -> None:
+    """Refuse a part where something is in its way; says how to go on.
+
+    Args:
+        is_held: whether this process holds the part's lock already.
+
+    Raises:
+        PackError: OUT is a store, other files are in it, it is packed as a whole, in another number of parts, or being sealed;
+            or the part was begun before.
+    """
+    if (out / MANIFEST).exists():
+        if is_held:
+            remove_working_folder(out)
+            raise finished_meanwhile(out)
+        raise PackError(f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it.")
+    found = sorted(os.listdir(out)) if out.exists() else []
+    if foreign := [name for name in found if name not in OWN_NAMES]:
+        raise PackError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
+    if journals.has_begun(out):
+        raise PackError(f"{out} is being packed as a whole. Go on without --part: pack IMAGES {out} --resume.")
+    if (out / PIXELS).exists():
+        raise PackError(f"the parts of {out} are being sealed. Go on with: pack seal {out}")
+    if others := [other for other in begun_parts(out) if other.count != part.count]:
+        raise PackError(
+            f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
+        )
+    if not is_held:
+        _check_begun(out, part, options)
+
+
+def check_siblings(out: Path, part: Part, header: dict[str, Any]) -> None:
+    """Refuse a part of other inputs, options or decoders than a part of OUT that was begun before."""
+    other = next((other for other in begun_parts(out) if other != part), None)
+    if other is None:
+        return
+    found = journals.read_header(other.folder(out))
+    if what := journals.header_difference(found, header):
+        raise PackError(f"part {other} of {out} was begun with {what}. Pack all parts with the same.")
+
+
+def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
+    """Keep in a part's folder what sealing must know of its inputs, so that it needs neither IMAGES nor the options."""
+    columns = {
+        name: {"dtype": column.dtype, "count": column.count, "values": column.chosen(span).values.tolist()}
+        for name, column in inputs.columns().items()
+    }
+    known = {
+        "root": inputs.base,
+        "classes": inputs.classes,
+        "target_kind": inputs.target_kind,
+        "ignored": inputs.ignored,
+        "notes": inputs.notes,
+        "columns": columns,
+    }
+    write_atomically(folder / _INPUTS, json.dumps(known).encode("ascii"))
+
+
+def load_inputs(folders: list[Path]) -> Inputs:
+    """Put together what the parts have kept of their inputs, in order; paths are not among it."""
+    known: dict[str, Any] = {}
+    columns: dict[str, Column] = {}
+    for folder in folders:
+        known = json.loads((folder / _INPUTS).read_bytes())
+        for name, kept in known["columns"].items():
+            column = columns.setdefault(name, Column.of(kept["dtype"], (), kept["count"]))
+            column.values.extend(array(column.values.typecode, kept["values"]))
+    return Inputs(
+        root=Path(),
+        url=known["root"],
+        classes=tuple(known["classes"]),
+        target_kind=known["target_kind"],
+        ignored=known["ignored"],
+        notes=known["notes"],
+        targets=columns.pop("targets"),
+        lines=columns.pop("lines"),
+        places=columns.pop("places"),
+        extras=columns,
+    )
+
+
+def check_no_parts(out: Path, options: PackOptions) -> None:
+    """Refuse to pack OUT as a whole beside parts of it, but with --overwrite, which removes them under OUT's lock."""
+    if not options.overwrite and begun_parts(out):
+        raise PackError(
+            f"{out} holds parts of a pack. Go on with --part, and pack seal {out} when all are there;"
+            " or start anew, as a whole, with --overwrite."
+        )
+
+
+def _check_begun(out: Path, part: Part, options: PackOptions) -> None:
+    folder = part.folder(out)
+    if options.resume or options.overwrite or not journals.has_begun(folder):
+        return
+    journals.Lock(folder).close()
+    raise PackError(
+        f"part {part} of {out} was begun before, and may be done. Go on with: pack IMAGES {out} --part {part} --resume,"
+        " or start this part anew with --overwrite."
+    )

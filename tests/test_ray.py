@@ -1,0 +1,208 @@
+"""Packing on a Ray cluster of two nodes on this machine: the bytes of a local pack, whatever happens to nodes and driver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_tree, store_bytes
+
+from packer import OptionsError, PackError, pack, ray_workers
+from packer import pipeline as pipelines
+from packer.decode import Decoder
+from packer.engine import serve
+from packer.profile import StageClock
+from packer.report import Progress
+from reader.manifest import read_json_lines
+
+PACK = [sys.executable, "-m", "packer"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray cluster with a head node of one CPU; tests add others."""
+    utilities = pytest.importorskip("ray.cluster_utils", reason="ray is not installed: pip install 'pixpack[ray]'")
+    settings = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
+    made = utilities.Cluster(initialize_head=True, head_node_args=settings)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def node(cluster: Any) -> Iterator[Any]:
+    """A second node of one CPU."""
+    added = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    yield added
+    if added in cluster.list_all_nodes():
+        cluster.remove_node(added, allow_graceful=False)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """150 small JPEGs in 75 blocks, one of them broken."""
+    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    images = make_tree(tmp_path / "images", each=50, size=(60, 40))
+    (images / "class1/007.jpg").write_bytes(b"no image")
+    return images
+
+
+def _whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
+    pack(images, tmp_path / "whole", size=32, workers=1)
+    return store_bytes(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_bytes_of_one_machine_also_where_a_node_is_killed(
+    cluster: Any, node: Any, photos: Path, tmp_path: Path
+) -> None:
+    whole = _whole(photos, tmp_path)
+    report = pack(photos, tmp_path / "out", size=32, engine="ray", address=cluster.address)
+    assert (report.rows, report.rejected) == (149, 1)
+    assert store_bytes(tmp_path / "out") == whole
+    killed: list[int] = []
+
+    def kill(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= 20 and not killed:
+            killed.append(progress.done)
+            cluster.remove_node(node, allow_graceful=False)
+
+    pack(photos, tmp_path / "other", size=32, engine="ray", address=cluster.address, progress=kill)
+    assert killed
+    assert store_bytes(tmp_path / "other") == whole
+
+
+@pytest.mark.slow
+def test_a_killed_driver_is_gone_on_with_locally(cluster: Any, photos: Path, tmp_path: Path) -> None:
+    whole, out = _whole(photos, tmp_path), tmp_path / "out"
+    script = (
+        "import os, signal, sys\nfrom packer import pack, pipeline\npipeline._SMALLEST_BLOCK = 2\n"
+        "def kill(progress):\n"
+        "    if progress.stage == 'pack' and progress.done >= 40:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "pack(sys.argv[1], sys.argv[2], size=32, engine='ray', address=sys.argv[3], progress=kill)\n"
+    )
+    command = [sys.executable, "-c", script, str(photos), str(out), cluster.address]
+    assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+    report = pack(photos, out, size=32, resume=True, engine="local")
+    assert 0 < report.resumed_from < 150
+    assert store_bytes(out) == whole
+
+
+@pytest.mark.slow
+def test_a_node_with_other_decoders_or_another_folder_is_refused_by_name(
+    cluster: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, here = ray_workers.RayWorkers.__init__, os.uname().nodename
+    for place, changed, sentence in (
+        (
+            1,
+            ("/nowhere/out/.packing/lock", b""),
+            f"node {here} does not see /nowhere/out. OUT must lie on a file system",
+        ),
+        (2, {"pillow": "0"}, f"node {here} has other decoders"),
+    ):
+
+        def init(self: Any, *given: Any, place: int = place, changed: Any = changed) -> None:
+            original(self, *given[:place], changed, *given[place + 1 :])
+
+        monkeypatch.setattr(ray_workers.RayWorkers, "__init__", init)
+        with pytest.raises(PackError) as caught:
+            pack(photos, tmp_path / f"out{place}", size=32, engine="ray", address=cluster.address)
+        assert str(caught.value).startswith(f"packing stopped: {sentence}")
+
+
+def test_an_address_that_nobody_answers_at_is_one_sentence(images: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'pixpack[ray]'")
+    command = [*PACK, str(images), str(tmp_path / "out"), "--size", "32", "--engine", "ray", "--address", "127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, (tmp_path / "out").exists()) == (1, False)
+    assert done.stderr == (
+        "pack: no Ray cluster answers at 127.0.0.1:9: Connection refused. Start one with: ray start --head\n"
+    )
+
+
+def test_without_ray_the_package_is_named(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        PackError, match=r"--engine ray needs ray, which is not installed: pip install 'pixpack\[ray\]'"
+    ):
+        pack(images, tmp_path / "out", size=32, engine="ray")
+    with pytest.raises(OptionsError, match="--address is that of a Ray cluster: give it with --engine ray"):
+        pack(images, tmp_path / "out", size=32, address="127.0.0.1:6379")
+
+
+class _Forked:
+    """Workers that connect to this process as those on a node do, without Ray; they inherit what a test does to the decoder."""
+
+    cpus = 2
+
+    def prepare(self, job: Any, count: int) -> None:
+        pass
+
+    def start(self, job: Any) -> tuple[Any, Any]:
+        with Listener(("127.0.0.1", 0)) as listener:
+            child = os.fork()
+            if not child:
+                connection = Client(listener.address)
+                serve(job, connection, ray_workers._Told(connection), StageClock("start"))
+                os._exit(0)
+            connection = listener.accept()
+        return _Process(child), connection
+
+    def close(self) -> None:
+        pass
+
+
+class _Process:
+    exitcode = None
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+    def join(self, seconds: float) -> None:
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers inherit their faults by fork")
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda: time.sleep(600), "decoding it took more than 1.5 seconds (--timeout)"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "its worker ended (the connection to it broke)"),
+    ],
+)
+def test_a_connected_worker_that_stalls_or_dies_is_replaced(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Any, reason: str
+) -> None:
+    deadly, original = (images / "class1/003.jpg").read_bytes(), Decoder.row
+
+    def row(decoder: Decoder, data: bytes) -> Any:
+        if data == deadly:
+            harm()
+        return original(decoder, data)
+
+    monkeypatch.setattr(Decoder, "row", row)
+    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(pipelines._Pack, "_launcher", lambda self: _Forked())
+    pack(images, tmp_path / "out", size=32, timeout=1.5, max_rejects=1)
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert reject == {"path": "class1/003.jpg", "reason": reason}
+    monkeypatch.undo()
+    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    (images / "class1/003.jpg").unlink()
+    pack(images, tmp_path / "clean", size=32)
+    pixels = "_tensordict/pixels.memmap"
+    assert (tmp_path / "out" / pixels).read_bytes() == (tmp_path / "clean" / pixels).read_bytes()
