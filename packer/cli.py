@@ -81,7 +81,14 @@ def cli() -> None:
     type=click.Choice(FITS),
     default="crop",
     show_default=True,
-    help="crop: cover, then centre crop, as torchvision does; pad: all of it, centred; squash: stretch; inside: upper left.",
+    help="crop: cover, then centre crop, as torchvision does; pad: all of it, centred; squash: stretch; inside: upper left;"
+    " none: each row keeps its image's size.",
+)
+@click.option(
+    "--max-size",
+    type=int,
+    metavar="S",
+    help="With --fit none: scale images down whose longer side is more than S pixels.",
 )
 @click.option(
     "--crop-fraction",
@@ -164,6 +171,7 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
       pack images/ out/ --size 224 --crop-fraction 0.875 --resample bicubic
       pack val/ out-val/ --size 224 --classes out-train/
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
+      pack images/ out/ --fit none --max-size 512
       find photos -name '*.jpg' | sort | pack - out/ --size 224
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
@@ -683,7 +691,8 @@ def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     width = f" x {m.target_count}" if m.target_count else ""
     return {
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
-        "rows": f"{m.rows:,} of uint8[{m.height}, {m.width}, {m.channels}], {_size(size_bytes)}",
+        "rows": f"{m.rows:,} of {'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}],"
+        f" {_size(size_bytes)}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
         "extras": ", ".join(m.extras) or "none",
@@ -729,7 +738,8 @@ def _line_numbers(numbers: list[int], count: int) -> str:
 
 
 def _shape(report: PackReport) -> str:
-    return f"{report.size[0]} x {report.size[1]} x {report.channels}"
+    up_to = "up to " if report.has_own_sizes else ""
+    return f"{up_to}{report.size[0]} x {report.size[1]} x {report.channels}"
 
 
 def _check_writable(option: str, path: str) -> None:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-FITS = ("crop", "pad", "squash", "inside")
+FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
@@ -45,6 +45,7 @@ class PackOptions:
     target_column: str | None = None
     extension: str | None = None
     requantize: int | None = None
+    max_size: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)
@@ -55,6 +56,7 @@ class PackOptions:
             for side in self.size:
                 if not isinstance(side, int) or not 1 <= side <= _MAX_SIDE:
                     raise OptionsError(f"--size is {format_size(self.size)}, expected 1 to {_MAX_SIDE} pixels a side.")
+        self._check_own_sizes()
         if not 0.05 <= self.crop_fraction <= 1:
             raise OptionsError(f"--crop-fraction is {self.crop_fraction}, expected 0.05 to 1.")
         if self.crop_fraction != 1 and self.fit != "crop":
@@ -73,6 +75,25 @@ class PackOptions:
         if self.resume and self.overwrite:
             raise OptionsError("--resume goes on with a pack, --overwrite starts anew: give one of them.")
         self.allowed_rejects(0)
+
+    def _check_own_sizes(self) -> None:
+        """Refuse a size for all rows beside --fit none, and --max-size without it."""
+        if self.fit == "none" and self.size is not None:
+            raise OptionsError(
+                "--size gives all rows one size, --fit none leaves each its own. For a limit give --max-size."
+            )
+        if self.max_size is not None:
+            if self.fit != "none":
+                raise OptionsError(
+                    f"--max-size belongs to --fit none, not to --fit {self.fit}, where --size says it all."
+                )
+            if not isinstance(self.max_size, int) or not 1 <= self.max_size <= _MAX_SIDE:
+                raise OptionsError(f"--max-size is {self.max_size!r}, expected 1 to {_MAX_SIDE} pixels.")
+
+    @property
+    def has_own_sizes(self) -> bool:
+        """Whether each row keeps the size of its image, up to max_size."""
+        return self.fit == "none"
 
     @property
     def is_exact(self) -> bool:
@@ -95,7 +116,10 @@ class PackOptions:
             "shuffle": self.shuffle,
             "strict": self.strict,
             "max_pixels": self.max_pixels,
-        } | ({} if self.requantize is None else {"requantize": self.requantize})
+        } | (
+            ({} if self.requantize is None else {"requantize": self.requantize})
+            | ({"max_size": self.max_size} if self.has_own_sizes else {})
+        )
 
 
 def allowed_rejects(limit: str, inputs: int) -> int:

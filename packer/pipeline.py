@@ -6,8 +6,6 @@ No click here, no printing: progress goes to a callback, results come back as a 
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import errno
@@ -32,7 +30,7 @@ from packer.disk import (
     guard_standard_streams,
     missing_bytes,
 )
-from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
+from packer.engine import EngineError, LocalEngine
 from packer.ffmpeg import open_ffmpeg
 from packer.fit import Geometry
 from packer.inputs import Inputs
@@ -52,10 +50,12 @@ from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
 from packer.seal import remove_working_folder, seal
+from packer.sizes import common_size, count_sizes, needed_bytes
 from packer.source import Source
-from packer.worker import Job, Result, Task, upright_sizes
+from packer.worker import Job, Result, Task
 from reader.manifest import (
     MANIFEST,
+    PAGE_BYTES,
     PIXELS,
     StoreError,
     check_store,
@@ -68,7 +68,6 @@ _BLOCK_BYTES = 8 << 20
 _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128
 _SMALLEST_BLOCK = 8
-_SIZES_CHUNK = 256
 
 
 def pack(
@@ -87,6 +86,7 @@ def pack(
     target_column: str | None = None,
     extension: str | None = None,
     requantize: int | None = None,
+    max_size: int | None = None,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -105,6 +105,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        max_size: with fit "none", the longest side in pixels that a row may have; None: any.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 
@@ -132,6 +133,7 @@ def pack(
         target_column=target_column,
         extension=extension,
         requantize=requantize,
+        max_size=max_size,
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -175,10 +177,10 @@ def _pack_parts(
     for place in places.values():
         check_out(place, target, options)
     finished = {split for split, place in places.items() if options.resume and is_finished(place)}
-    if finished == set(parts):
-        shape = (1, 1)  # every store is finished: nothing will be decoded
+    if finished == set(parts) or options.has_own_sizes:
+        shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
-        shape = options.size or _common_size(parts, options, target, tell)
+        shape = options.size or common_size(parts, options, target, tell)
     reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
         begun = started if not reports else time.monotonic()
@@ -223,9 +225,16 @@ class _Pack:
             requantize=options.requantize,
         )
         self._done = self._rejected = self._source_bytes = 0
+        # what the blocks before take of the file, as `Result.places` counts it
+        self._place = 0
+        self._needed_bytes = 0
         self._changed = ""
 
     def run(self, started: float) -> PackReport:
+        if self._options.has_own_sizes:
+            # before the lock is taken: processes that read headers would hold it too
+            sizes = count_sizes({self._split: self._inputs}, self._options, self._tell)[self._split]
+            self._needed_bytes = needed_bytes(sizes, self._job.geometry, self._options.channels)
         created = self._make_folder()
         try:
             lock = journals.Lock(self._out)
@@ -265,7 +274,7 @@ class _Pack:
         try:
             room = self._room()
             allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
-            self._run_blocks(done, row, journal, lock)
+            self._run_blocks(done, row, header["block_inputs"], journal, lock)
             self._tell(self._progress("seal", len(self._inputs)))
             sealed = seal(self._out, header, self._job, self._inputs)
         finally:
@@ -313,14 +322,14 @@ class _Pack:
             "inputs": len(self._inputs),
             "listing": listing.hexdigest(),
             "classes": list(self._inputs.classes),
-            "options": self._options.shaping() | {"size": [geometry.height, geometry.width]},
+            "options": self._options.shaping() | ({} if geometry.has_own_sizes else {"size": [*geometry.sides]}),
             "decoders": pixel_versions(self._options.requantize),
-            "block_inputs": block_inputs(len(self._inputs), self._job.row_bytes),
+            "block_inputs": self._block_inputs(),
         }
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""
-        if self._options.resume and journals.has_begun(self._out):
+        if self._goes_on():
             return self._resume(header)
         # the journal goes first and comes last: it must never outlive the rows that it names
         journals.discard(self._out)
@@ -348,6 +357,7 @@ class _Pack:
             if self._changed:
                 break
             done, row, end = done + result.inputs, row + result.rows, line_end
+            self._place += result.places
             self._rejected += len(result.rejects)
             self._source_bytes += result.source_bytes
         return done, row, journals.Journal.reopen(self._out, end)
@@ -368,21 +378,34 @@ class _Pack:
 
     def _room(self) -> int:
         """Return the most bytes that the rows can take."""
+        if self._options.has_own_sizes:
+            return -(-self._needed_bytes // PAGE_BYTES) * PAGE_BYTES
         return (len(self._inputs) - len(self._inputs.refused)) * self._job.row_bytes
 
     # -- run
 
-    def _run_blocks(self, done: int, row: int, journal: journals.Journal, lock: journals.Lock) -> None:
+    def _block_inputs(self) -> int:
+        """Return how many inputs make a block; a pack of rows with sizes of their own goes on with what it began with."""
+        if not self._options.has_own_sizes:
+            return block_inputs(len(self._inputs), self._job.row_bytes)
+        begun = journals.read_header(self._out) if self._goes_on() else {}
+        return begun.get("block_inputs") or block_inputs(
+            len(self._inputs), max(1, self._needed_bytes // len(self._inputs))
+        )
+
+    def _goes_on(self) -> bool:
+        return self._options.resume and journals.has_begun(self._out)
+
+    def _run_blocks(self, done: int, row: int, step: int, journal: journals.Journal, lock: journals.Lock) -> None:
         workers = self._options.workers or available_cpus()
         self._done = done
-        step = block_inputs(len(self._inputs), self._job.row_bytes)
         blocks = -(-(len(self._inputs) - done) // step)
         engine = LocalEngine(
             self._job, workers=max(1, min(workers, blocks)), timeout=self._options.timeout, inherited=[lock]
         )
         committer: Committer | None = None
         try:
-            for result in engine.run(self._tasks(done, step), row, ready=self._tick):
+            for result in engine.run(self._tasks(done, step), self._place, ready=self._tick):
                 if committer is None:
                     committer = Committer(self._out / PIXELS, journal, done, row)
                 self._done += result.inputs
@@ -523,59 +546,6 @@ def _checked_names(parts: dict[str, Inputs]) -> dict[str, Inputs]:
     return parts
 
 
-def _common_size(
-    parts: dict[str, Inputs], options: PackOptions, out: Path, tell: Callable[[Progress], None]
-) -> tuple[int, int]:
-    """Return the one size that all images have, by their headers.
-
-    Raises:
-        PackError: they have several; shows the most frequent ones and proposes a command.
-    """
-    counts: collections.Counter[tuple[int, int]] = collections.Counter()
-    total = sum(len(inputs) for inputs in parts.values())
-    done = 0
-    workers = min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK))
-    with concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=start_context(), initializer=silence_warnings
-    ) as pool:
-        with without_main():
-            waiting = [
-                pool.submit(upright_sizes, _sources(inputs, i, i + _SIZES_CHUNK), options.max_pixels)
-                for inputs in parts.values()
-                for i in range(0, len(inputs), _SIZES_CHUNK)
-            ]
-        try:
-            for future in concurrent.futures.as_completed(waiting):
-                counts.update(future.result())
-                done = min(total, done + _SIZES_CHUNK)
-                tell(Progress("sizes", done, total))
-        except concurrent.futures.BrokenExecutor:
-            raise PackError(
-                "a worker was killed while it read headers. Give --size, then no header is read before."
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    if not counts:
-        first = next((path for inputs in parts.values() for path in inputs.paths), "")
-        raise PackError(f"nothing can be packed: no header of {total} inputs could be read, {first} among them.")
-    if len(counts) > 1:
-        common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
-        images = os.path.commonpath([inputs.root for inputs in parts.values()])
-        raise OptionsError(
-            f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
-            f" Choose one for all rows, for example: pack {images} {out} --size 224"
-        )
-    height, width = next(iter(counts))
-    return PackOptions(size=(height, width)).size or (height, width)
-
-
-def _sources(inputs: Inputs, start: int, stop: int) -> list[Source]:
-    """Locate inputs [start, stop)."""
-    root, paths = str(inputs.root), inputs.paths[start:stop]
-    places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
-    return [Source.of(root, path, inputs.archives, place) for path, place in zip(paths, places, strict=True)]
-
-
 def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackReport:
     """Report a store that --resume found finished: nothing was done."""
     try:
@@ -583,7 +553,7 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
     except StoreError as e:
         raise PackError(str(e)) from None
     asked = options.shaping()
-    if asked["size"] is None:
+    if asked["size"] is None and not options.has_own_sizes:
         asked["size"] = manifest.options["size"]
     if asked != manifest.options:
         raise PackError(

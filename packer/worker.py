@@ -20,6 +20,7 @@ from packer.decode import DecodeError, Decoder, Row
 from packer.fit import Geometry
 from packer.inputs import Archive
 from packer.options import CHANNELS
+from packer.ragged import RaggedBlock
 from packer.recode import row_decoder
 from packer.source import BINARY, Source
 from reader.manifest import naming
@@ -50,9 +51,15 @@ class Job:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
         return Source.of(self.root, path, self.archives, place)
 
+    def guessed_places(self, task: Task) -> int | None:
+        """Guess what a block will take if just one more of its images is rejected; None: that cannot be guessed."""
+        return None if self.geometry.has_own_sizes else len(task.paths) - len(task.refused) - 1
+
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """Bytes of one row; 1 where rows have sizes of their own, since their places are then counted in bytes."""
+        if self.geometry.has_own_sizes:
+            return 1
         return self.geometry.height * self.geometry.width * CHANNELS[self.channels]
 
 
@@ -79,6 +86,7 @@ class Result:
     """What is known of a decoded block, all but its pixels; becomes one line of the journal.
 
     A reject is {"input": its number in the pack, "path": ..., "reason": ...}; all other inputs of the block are rows.
+    shapes, (height, width) of each row, is empty where all rows have one size.
     """
 
     block: int
@@ -93,6 +101,13 @@ class Result:
     rejects: list[dict[str, Any]] = field(default_factory=list)
     sources: list[tuple[int, int]] = field(default_factory=list)
     source_bytes: int = 0
+    size_bytes: int = 0
+    shapes: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def places(self) -> int:
+        """How much the block takes of the file: rows, or bytes where rows have sizes of their own."""
+        return self.size_bytes if self.shapes else self.rows
 
 
 @dataclass
@@ -119,7 +134,10 @@ class BlockWorker:
             max_pixels=job.max_pixels,
             requantize=job.requantize,
         )
-        self._sums = ChannelSums(job.geometry.height, job.row_bytes, CHANNELS[job.channels])
+        channels = CHANNELS[job.channels]
+        self._sums: ChannelSums | RaggedBlock = RaggedBlock(channels)
+        if not job.geometry.has_own_sizes:
+            self._sums = ChannelSums(job.geometry.height, job.row_bytes, channels)
         self._in_flight = in_flight
         self._held: dict[int, memoryview] = {}
         self._spare: list[npt.NDArray[np.uint8]] = []
@@ -143,6 +161,9 @@ class BlockWorker:
                 self._add(result, rows, target, attempt.row, attempt.line)
         self._mark(-1)
         used = buffer.data[: result.rows * self._job.row_bytes]
+        if isinstance(self._sums, RaggedBlock):
+            used = self._sums.joined()
+        result.size_bytes = len(used)
         result.crc32 = zlib.crc32(used)
         result.sums, result.square_sums = self._sums.take()
         self._held[task.block], self._owners[task.block] = used, buffer
@@ -181,8 +202,12 @@ class BlockWorker:
 
     def _add(self, result: Result, rows: npt.NDArray[np.uint8], target: Any, row: Row, line: str) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
-        rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
-        self._sums.add(rows[result.rows])
+        if isinstance(self._sums, ChannelSums):
+            rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
+            self._sums.add(rows[result.rows])
+        else:
+            self._sums.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2])
+            result.shapes.append(row.content[2:])
         result.rows += 1
         result.samples.append(line)
         if self._job.geometry.has_content:

@@ -25,10 +25,11 @@ from reader.buffers import BufferPool, gather
 from reader.dataset import MemmapDataset, batch_of
 from reader.draws import in_epoch
 from reader.feed import Feed
-from reader.manifest import PIXELS
+from reader.manifest import PAGE_BYTES, PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
+from reader.ragged import extents, gathered, pages_of, parted
 from reader.rawfile import read_all
-from reader.store import ImageBatch
+from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import CudaCopier, DeviceBatch
 
 _log = logging.getLogger("reader")
@@ -161,8 +162,9 @@ class MemmapLoader:
 
     def __repr__(self) -> str:
         m = self.dataset.manifest
+        up_to = "up to " if m.has_own_sizes else ""
         return (
-            f"MemmapLoader({len(self)} steps of uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
+            f"MemmapLoader({len(self)} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
             f" {self.device}, order {self.order}, residency {self.residency})"
         )
 
@@ -255,7 +257,8 @@ class MemmapLoader:
         path, pixels = self.dataset.path / PIXELS, self.dataset.store.pixels
         if self.residency == "ram" or (self.residency == "cache" and not residencies.is_cold(path, pixels.nbytes)):
             return None
-        room, row_bytes = residencies.available_bytes(), self.dataset.manifest.row_bytes
+        manifest, store = self.dataset.manifest, self.dataset.store
+        room, row_bytes = residencies.available_bytes(), PAGE_BYTES if manifest.has_own_sizes else manifest.row_bytes
         _log.info("%s: epoch %d reads ahead from the disk", self.dataset.path, epoch)
         return ReadAhead(
             path,
@@ -264,11 +267,15 @@ class MemmapLoader:
             chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // row_bytes,
             window_end=self._block_order(epoch).window_end if self.order == "block" else lambda _: _NO_WINDOW,
             past_cache=self.residency == "disk",
+            units=(lambda rows: pages_of(*extents(store, rows))[0]) if manifest.has_own_sizes else lambda rows: rows,
         )
 
-    def host_batches(self, groups: list[Rows], ahead: ReadAhead | None) -> list[ImageBatch]:
+    def host_batches(self, groups: list[Rows], ahead: ReadAhead | None) -> list[Any]:
         """Gather a group of batches into one leased buffer and cut it."""
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
+        if self.dataset.manifest.has_own_sizes:
+            ragged = self._ragged_batch(rows, ahead)
+            return [ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups])
         shape = self._store.pixels.shape[1:]
         need = len(rows) * shape.numel()
         pool = self._buffers(need)
@@ -283,10 +290,21 @@ class MemmapLoader:
             batch = batch_of(self._store, rows, pixels)
         return [batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups]))
 
-    def _buffers(self, need: int) -> BufferPool:
+    def _ragged_batch(self, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
+        with record_function("pixpack.gather"):
+            self.dataset.check_files()
+            # a little room spares most of the batches that follow a fresh buffer
+            return gathered(
+                self._store,
+                rows,
+                lambda need: self._buffers(need, room=need // 4).lease()[:need],
+                None if ahead is None else lambda _, pages: ahead.take(pages),
+            )
+
+    def _buffers(self, need: int, room: int = 0) -> BufferPool:
         pool = self._pool
         if pool is None or pool.size_bytes < need:
-            pool = self._pool = BufferPool(need, keep=self.prefetch + 2, pinned=self.device.type == "cuda")
+            pool = self._pool = BufferPool(need + room, keep=self.prefetch + 2, pinned=self.device.type == "cuda")
         return pool
 
     def _rows_at(self, epoch: int) -> Callable[[int, int], Rows]:
@@ -425,13 +443,13 @@ def _emptied(made: list[Any], positions: list[int]) -> list[tuple[Any, int]]:
     return pairs
 
 
-def _finish(loader: MemmapLoader, batch: ImageBatch, epoch: int) -> Any:
+def _finish(loader: MemmapLoader, batch: Any, epoch: int) -> Any:
     """Run the transform, which may ask for the epoch, and give the caller the form that it wants."""
     made: Any = batch
     if loader.transform is not None:
         with record_function("pixpack.transform"), in_epoch(epoch):
             made = loader.transform(batch)
-    return (made.images, made.targets) if loader.as_tuple and isinstance(made, ImageBatch) else made
+    return (made.images, made.targets) if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch) else made
 
 
 def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, int], Rows]:
@@ -481,15 +499,19 @@ def _checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return 0, 1
 
 
-def _copied(dataset: MemmapDataset) -> ImageBatch:
+def _copied(dataset: MemmapDataset) -> Any:
     """Copy the store's pixels into memory that may use huge pages; the rest stays mapped."""
-    store, row_bytes = dataset.store, dataset.manifest.row_bytes
+    store = dataset.store
+    row_bytes = PAGE_BYTES if dataset.manifest.has_own_sizes else dataset.manifest.row_bytes
     if not residencies.can_read_ahead():
         pixels = store.pixels.clone()
     else:
         path = dataset.path / PIXELS
         past_cache = residencies.is_cold(path, store.pixels.nbytes)
-        pixels = read_all(path, row_bytes, len(store.pixels), past_cache=past_cache).view(store.pixels.shape)
+        count = store.pixels.nbytes // row_bytes
+        pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
+    if dataset.manifest.has_own_sizes:
+        return RaggedBatch(pixels, store.targets, store.offsets, store.shapes, store.extras, batch_size=[])
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
 
 

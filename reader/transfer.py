@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from reader.store import ImageBatch
+from reader.store import ImageBatch, RaggedBatch
 
 
 class CudaCopier:
@@ -24,9 +24,9 @@ class CudaCopier:
     def __init__(self, device: torch.device, *, depth: int) -> None:
         self._device, self._depth = device, depth
         self._stream = torch.cuda.Stream(device)
-        self._in_flight: deque[tuple[torch.cuda.Event, ImageBatch]] = deque()
+        self._in_flight: deque[tuple[torch.cuda.Event, Any]] = deque()
 
-    def send(self, batch: ImageBatch) -> DeviceBatch:
+    def send(self, batch: Any) -> DeviceBatch:
         """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are under way already."""
         while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
             event, _ = self._in_flight.popleft()
@@ -47,10 +47,10 @@ class CudaCopier:
 class DeviceBatch:
     """A batch whose copy may still run; called in the caller's thread, it orders the caller's stream after the copy."""
 
-    def __init__(self, batch: ImageBatch, event: torch.cuda.Event) -> None:
+    def __init__(self, batch: Any, event: torch.cuda.Event) -> None:
         self._batch, self._event = batch, event
 
-    def __call__(self) -> ImageBatch:
+    def __call__(self) -> Any:
         """Return the batch, safe to use on the caller's current stream."""
         stream = torch.cuda.current_stream(self._batch.pixels.device)
         stream.wait_event(self._event)
@@ -59,12 +59,14 @@ class DeviceBatch:
         return self._batch
 
 
-def send_batch(batch: ImageBatch, device: torch.device) -> ImageBatch:
+def send_batch(batch: Any, device: torch.device) -> Any:
     """Copy each tensor of a batch without waiting; small ones are pinned on the way."""
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
         return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
 
+    if isinstance(batch, RaggedBatch):
+        return batch.apply(send, device=device)
     return ImageBatch(
         pixels=send(batch.pixels),
         targets=send(batch.targets),
@@ -76,7 +78,9 @@ def send_batch(batch: ImageBatch, device: torch.device) -> ImageBatch:
     )
 
 
-def tensors_of(batch: ImageBatch) -> list[Any]:
+def tensors_of(batch: Any) -> list[Any]:
     """List every tensor of a batch."""
+    if isinstance(batch, RaggedBatch):
+        return list(batch.values(True, True))
     found: list[Any] = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
     return found if batch.extras is None else found + list(batch.extras.values(True, True))

@@ -143,6 +143,7 @@ def test_the_reference_names_everything_public(package: ModuleType) -> None:
         ("### Transforms", reader.RandomCrop),
         ("### Transforms", reader.RandomResizedCrop),
         ("### Transforms", reader.ColorJitter),
+        ("### Transforms", reader.CenterCrop),
         ("### Transforms", reader.to_device),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
