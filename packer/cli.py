@@ -54,6 +54,7 @@ def cli() -> None:
     \b
     Examples:
       pack images/ out/ --size 224        decode, crop to 224 x 224, write the store out/
+      pack plan images/                   what each choice of row sizes would mean for random crops
       pack info out/                      what it holds
       pack verify out/                    read every byte of it and compare
       pack show out/ -o sheet.png         look at it
@@ -196,6 +197,38 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
         click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
         return _too_many(report.rejected, report.inputs, options["max_rejects"])
+    return 0
+
+
+@cli.command(short_help="What each choice of row sizes would cost and lack, from headers alone.")
+@click.argument("images", type=click.Path())
+@click.option("--crop", type=click.IntRange(1, 16384), default=224, show_default=True, metavar="S", help="Crop's side.")
+@click.option(
+    "--scale", default="0.08,1", show_default=True, metavar="LOW,HIGH", help="Share of the area that a box has."
+)
+@click.option("--ratio", default="0.75,1.3333", show_default=True, metavar="LOW,HIGH", help="Width / height of a box.")
+@click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="Of a row.")
+@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON on stdout.")
+def plan(images: str, scale: str, ratio: str, as_json: bool, **options: Any) -> int:
+    """Compare ways to pack IMAGES for training with RandomResizedCrop(S): bytes, and what the crops would lack.
+
+    Reads headers, decodes nothing. Random boxes are drawn in the images. `reachable` is the share of them that lies whole in a
+    row; `upsampled` the share that has fewer pixels there than the crop, in height or width.
+
+    \b
+    Examples:
+      pack plan images/
+      pack plan images/ --crop 160 --scale 0.25,1
+      pack plan images/ --json | jq -r .recommended
+    """
+    from packer.plan import plan as run
+    from packer.plan import summary
+
+    with _ProgressBar(hidden=as_json) as bar:
+        options |= {"scale": _parse_limits("--scale", scale), "ratio": _parse_limits("--ratio", ratio)}
+        found = run(images, **options, progress=bar.update)
+    click.echo(json.dumps(dataclasses.asdict(found)) if as_json else summary(found))
     return 0
 
 
@@ -757,6 +790,14 @@ def _parse_rows(text: str) -> list[int]:
         if not rows or len(rows) > 10_000:
             raise OptionsError(f"--rows {text!r} names {len(rows)} rows, expected 1 to 10,000.")
     return rows
+
+
+def _parse_limits(option: str, text: str) -> tuple[float, float]:
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise OptionsError(f"{option} is {text!r}, expected two numbers such as 0.08,1.") from None
+    return low, high
 
 
 def _size(size_bytes: int) -> str:

@@ -84,6 +84,8 @@ def common_size(
 
 def needed_bytes(sizes: Sizes, geometry: Geometry, channels: str) -> int:
     """Return how many bytes the rows of images of these sizes take."""
+    if not geometry.has_own_sizes:
+        return sizes.total() * geometry.height * geometry.width * CHANNELS[channels]
     area = 0
     for (height, width), count in sizes.items():
         new_width, new_height = geometry.resized(width, height)

@@ -277,3 +277,16 @@ def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyP
     wrong = bench.Case("wrong", bench.copied, lambda image, n: image.flip(-1), 1)
     with pytest.raises(SystemExit, match="wrong differs from torchvision by"):
         bench.measure(wrong, bench.smooth_batch(2, 16), 1)
+
+
+def test_truth_finds_whole_images_true_and_centre_crops_short(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", classes=1, each=6, size=(400, 300))
+    found = last_line(run("truth.py", images, "--boxes", 24))
+    ways = {way["way"]: way for way in found["ways"]}
+    assert (found["images"], found["boxes"]) == (6, 24)
+    assert (ways["own size"]["identical"], ways["own size"]["reachable"]) == (1, 1)
+    assert ways["own size"]["upsampled"] == found["source_upsampled"]
+    fixed = ways["fixed 224"]
+    assert fixed["reachable"] < 0.9
+    assert fixed["upsampled"] > 0.9
+    assert 15 < np.median(fixed["psnr"]) < np.median(ways["fixed 320"]["psnr"]) < 60

@@ -71,7 +71,9 @@ def long_options(text: str) -> set[str]:
 
 def documented_options(name: str) -> dict[str, list[str]]:
     """Option -> cells of its row in REFERENCE.md."""
-    arguments = {"build": "IMAGES OUT", "requantize": "IMAGES DEST", "doctor": "PATH"}.get(name, "OUT")
+    arguments = {"build": "IMAGES OUT", "requantize": "IMAGES DEST", "doctor": "PATH", "plan": "IMAGES"}.get(
+        name, "OUT"
+    )
     rows = rows_of_table(section(REFERENCE, f"### `pack {name} {arguments}`"))
     return {option: cells for cells in rows for option in long_options(cells[0])}
 
