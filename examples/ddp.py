@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train the network of train.py on several processes, and go on after an interruption with more or fewer of them.
+"""Train the network of network.py on several processes, and go on after an interruption with more or fewer of them.
 
     torchrun --standalone --nproc-per-node 2 examples/ddp.py out/ --checkpoint run.pt --steps 5
     torchrun --standalone --nproc-per-node 4 examples/ddp.py out/ --checkpoint run.pt
@@ -16,9 +16,9 @@ import os
 import sys
 
 import torch
+from network import datasets, network
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from train import datasets, network
 
 from reader import MemmapLoader, StoreError
 

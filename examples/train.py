@@ -3,22 +3,30 @@
 
     pack images/ out/ --size 224
     python examples/train.py out/ --epochs 2
+    python examples/train.py out/ --epochs 90 --checkpoint run.pt --compile
 
-The store must have classes: the network learns to tell them apart. Without --val, a tenth of each class is held out. On
-CUDA the weights are channels_last, as the images of a store are, and bfloat16 does the arithmetic.
+The store must have classes: the network learns to tell them apart. Without --val, a tenth of each class is held out. Crops,
+flips and normalisation happen on the device. With --checkpoint the same command goes on after an interruption, in the middle
+of an epoch too, with the weights that an uninterrupted run would have had there.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import sys
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import torch
+from network import datasets, network, views
 from torch import nn
 
-from reader import Manifest, MemmapDataset, MemmapLoader, Normalize, StoreError
+from reader import MemmapLoader, StoreError
+
+SAVE_EVERY_STEPS = 500
 
 
 def main() -> int:
@@ -28,70 +36,89 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     parser.add_argument("--val", metavar="STORE", help="measure accuracy on this one")
+    parser.add_argument("--crop", type=int, help="side of what the network sees; default: 7/8 of a row's short side")
+    parser.add_argument("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 arithmetic; default: on CUDA")
+    parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="torch.compile the network")
+    parser.add_argument("--checkpoint", metavar="FILE", help="go on from it where it is there; written as it goes")
+    parser.add_argument("--steps", type=int, help="stop after so many, wherever that is")
     options = parser.parse_args()
     torch.manual_seed(0)
     try:
         train, held_out = datasets(options.store, options.val)
-        loader = MemmapLoader(train, options.batch_size, shuffle=True, device=options.device, as_tuple=True)
-        val_loader = MemmapLoader(held_out, options.batch_size, device=options.device, as_tuple=True)
+        learn, look = views(options.crop or min(train.manifest.height, train.manifest.width) * 7 // 8)
+        common = {"device": options.device, "as_tuple": True}
+        loader = MemmapLoader(train, options.batch_size, shuffle=True, transform=learn, **common)
+        val_loader = MemmapLoader(held_out, options.batch_size, transform=look, **common)
+        Run(network(train.manifest).to(loader.device), loader, options).fit(val_loader)
     except (StoreError, ValueError) as e:
         print(f"train.py: {e}", file=sys.stderr)
         return 1
-    fit(network(train.manifest).to(loader.device), loader, val_loader, options.epochs)
+    except KeyboardInterrupt:
+        print("train.py: interrupted. With --checkpoint the same command goes on.", file=sys.stderr)
+        return 130
     return 0
 
 
-def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]:
-    """Open what to learn from and what to measure on."""
-    train = MemmapDataset(store)
-    if train.manifest.target_kind != "class" or len(train.classes) < 2:
-        found = f"{len(train.classes)} classes, targets of kind {train.manifest.target_kind}"
-        raise ValueError(f"{store} has {found}; expected 2 classes or more. Pack a folder of class folders.")
-    if val is None:
-        return train.split(0.9, stratify=True)
-    held_out = MemmapDataset(val)
-    if held_out.classes != train.classes:
-        raise ValueError(f"{val} has other classes than {store}. Pack it with --classes {store}")
-    return train, held_out
+class Run:
+    """Weights, optimizer and the place in the data: what a checkpoint holds."""
 
+    def __init__(self, model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> None:
+        self.loader, self.options = loader, options
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+        self.model = torch.compile(model, backend=options.compile) if options.compile else model
+        self.parts: dict[str, Any] = {"model": model, "optimizer": self.optimizer, "loader": loader}
+        if options.checkpoint and os.path.exists(options.checkpoint):
+            saved = torch.load(options.checkpoint, map_location=loader.device)
+            for name, part in self.parts.items():
+                part.load_state_dict(saved[name])
 
-def network(manifest: Manifest) -> nn.Module:
-    """uint8[B, C, H, W] -> float[B, classes]; the first layer normalises by the store's own mean and std."""
-    widths = [manifest.channels, 32, 64, 128, 256]
-    layers: list[nn.Module] = [Normalize.of(manifest)]
-    for before, after in itertools.pairwise(widths):
-        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], len(manifest.classes)))
-    return model.to(memory_format=torch.channels_last)
+    def fit(self, val: MemmapLoader) -> None:
+        """Train and print a line an epoch."""
+        left = sys.maxsize if self.options.steps is None else self.options.steps
+        while (epoch := self.loader.state_dict()["epoch"]) < self.options.epochs and left > 0:
+            start, batches = time.perf_counter(), iter(self.loader)
+            steps, images, loss, accuracy = self.through(itertools.islice(batches, left), is_training=True)
+            rate, left = images / (time.perf_counter() - start), left - steps
+            self.save()
+            if self.loader.state_dict()["epoch"] == epoch:
+                print(f"epoch {epoch + 1}: stopped {len(batches) - steps} steps before its end, loss {loss:.4f}")
+                return
+            held_out = self.through(val, is_training=False)[-1]
+            print(
+                f"epoch {epoch + 1}: loss {loss:.4f}, accuracy {accuracy:.3f}, held out {held_out:.3f},"
+                f" {rate:,.0f} images/s"
+            )
 
+    def through(self, batches: Iterable[Any], *, is_training: bool) -> tuple[int, int, float, float]:
+        """Go through batches, learning or not; returns steps, images, mean loss and accuracy."""
+        device, steps, images = self.loader.device, 0, 0
+        is_half = device.type == "cuda" if self.options.amp is None else self.options.amp
+        # the sums stay on the device until the end: reading them waits for it
+        totals = torch.zeros(2, device=device)
+        self.model.train(is_training)
+        with torch.set_grad_enabled(is_training):
+            for steps, (pixels, targets) in enumerate(batches, start=1):
+                with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
+                    scores = self.model(pixels)
+                loss = nn.functional.cross_entropy(scores.float(), targets)
+                if is_training:
+                    self.optimizer.zero_grad(set_to_none=True)
+                    loss.backward()
+                    self.optimizer.step()
+                    if steps % SAVE_EVERY_STEPS == 0:
+                        self.save()
+                totals += torch.stack([loss.detach() * len(targets), (scores.argmax(1) == targets).sum()])
+                images += len(targets)
+        mean_loss, accuracy = (totals / max(1, images)).tolist()
+        return steps, images, mean_loss, accuracy
 
-def fit(model: nn.Module, train: MemmapLoader, val: MemmapLoader, epochs: int) -> None:
-    """Train and print a line an epoch."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-    for epoch in range(1, epochs + 1):
-        start = time.perf_counter()
-        loss, accuracy = run(model.train(), train, optimizer)
-        rate = len(train.dataset) / (time.perf_counter() - start)
-        with torch.inference_mode():
-            _, held_out = run(model.eval(), val)
-        print(f"epoch {epoch}: loss {loss:.4f}, accuracy {accuracy:.3f}, held out {held_out:.3f}, {rate:,.0f} images/s")
-
-
-def run(model: nn.Module, loader: MemmapLoader, optimizer: torch.optim.Optimizer | None = None) -> tuple[float, float]:
-    """Go through one epoch, learning if there is an optimizer; returns mean loss and accuracy."""
-    # the sums stay on the device until the end: reading them waits for it
-    totals = torch.zeros(2, device=loader.device)
-    for images, targets in loader:
-        with torch.autocast(loader.device.type, torch.bfloat16, enabled=loader.device.type == "cuda"):
-            scores = model(images)
-        loss = nn.functional.cross_entropy(scores.float(), targets)
-        if optimizer is not None:
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-        totals += torch.stack([loss.detach() * len(targets), (scores.argmax(1) == targets).sum()])
-    mean_loss, accuracy = (totals / max(1, len(loader.dataset))).tolist()
-    return mean_loss, accuracy
+    def save(self) -> None:
+        """Write beside, then rename: whenever this is interrupted, there is a whole checkpoint."""
+        if self.options.checkpoint:
+            torch.save(
+                {name: part.state_dict() for name, part in self.parts.items()}, self.options.checkpoint + ".part"
+            )
+            os.replace(self.options.checkpoint + ".part", self.options.checkpoint)
 
 
 if __name__ == "__main__":

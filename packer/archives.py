@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from packer.folders import Counter, Tree, check_trees, split_folders
+from packer.folders import Counter, Tree, check_images, class_list, split_folders
 from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError
 from packer.labels import TARGET_COLUMNS, Table, label
 from packer.lists import folder_labels, with_labels
@@ -66,7 +66,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: PackO
 
     names = sorted({name for record in records for name in record})
     if not names:
-        return with_labels(inputs, folder_labels(inputs, classes, where))
+        return with_labels(inputs, folder_labels(inputs, classes, where, options))
     target = options.target_column
     if target is None and "txt" in names and not set(names) & set(TARGET_COLUMNS):
         target = "txt"
@@ -74,7 +74,9 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: PackO
     return with_labels(inputs, label(table, len(inputs), target_column=target, classes=classes))
 
 
-def read_zip(path: Path, classes: tuple[str, ...] | None, count: Counter) -> dict[str, Inputs]:
+def read_zip(
+    path: Path, classes: tuple[str, ...] | None, count: Counter, *, are_classes: bool = True
+) -> dict[str, Inputs]:
     """List a zipped folder by the rules of a folder: class folders, images, or splits of those.
 
     Raises:
@@ -92,7 +94,8 @@ def read_zip(path: Path, classes: tuple[str, ...] | None, count: Counter) -> dic
     below = [name[len(above) :] for name in names]
     parts = split_folders({name.partition("/")[0] for name in below} if all("/" in name for name in below) else set())
     trees = {split: Tree.of_names(_under(below, split)) for split in parts}
-    imposed = check_trees(trees, path, classes, count)
+    check_images(trees, path, count)
+    imposed = class_list(trees, path, classes) if are_classes else None
     found = {}
     for split, tree in trees.items():
         inside = above + (f"{split}/" if split else "")

@@ -15,6 +15,7 @@ import click
 
 from packer import __version__
 from packer.options import CHANNELS, FITS, RESAMPLES, OptionsError, parse_size
+from packer.profile import profile_table
 
 if TYPE_CHECKING:
     from packer.info import Duplicates, Sources
@@ -118,6 +119,26 @@ def cli() -> None:
     metavar="Q",
     help="Store what the JPEG would decode to after ffmpeg -q:v Q: 2 (best) to 31 (smallest).",
 )
+@click.option(
+    "--boxes",
+    type=click.Path(),
+    metavar="JSON|DIR",
+    help="Boxes of the images: COCO's json, or the folder of YOLO's .txt files, which may be IMAGES itself.",
+)
+@click.option(
+    "--min-visibility",
+    type=float,
+    default=0.1,
+    show_default=True,
+    metavar="SHARE",
+    help="Leave out boxes of which less than this share of their area is in the row.",
+)
+@click.option(
+    "--max-boxes", type=int, metavar="K", help="Most boxes of a row, the largest.  [default: as many as an image has]"
+)
+@click.option(
+    "--upright-labels", is_flag=True, help="Boxes were drawn on upright pictures: do not turn them with EXIF."
+)
 @click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
 @click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")
 @click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]")
@@ -157,9 +178,12 @@ def cli() -> None:
 )
 @click.option("--resume", is_flag=True, help="Go on with an interrupted pack.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing store.")
+@click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any) -> int:
+def build(
+    images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
+) -> int:
     """Decode IMAGES once into the store OUT.
 
     IMAGES is a folder of class folders, a folder of images, or a folder of train, val, valid or test folders; each of
@@ -177,6 +201,7 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
       pack shard-*.tar out/ --size 224
+      pack photos/ out/ --size 320 --fit pad --boxes instances.json
     """
     from packer.pipeline import pack
 
@@ -193,6 +218,8 @@ def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bo
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
         click.echo(_summary(report))
+        if profile and report.profile:
+            click.echo(profile_table(report.profile))
     for note in [] if quiet else report.notes:
         click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
@@ -457,7 +484,7 @@ def show(
 @click.option("--trace", type=click.Path(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
 @click.option(
     "--residency",
-    type=click.Choice(("auto", "cache", "ram", "disk")),
+    type=click.Choice(("auto", "cache", "ram", "disk", "gpu")),
     default="auto",
     show_default=True,
     help="Where that run reads from.",

@@ -18,6 +18,7 @@ from PIL import _imaging as core
 
 from packer import jpeg
 from packer.fit import Geometry
+from packer.profile import StageClock
 
 # Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "AVIF")
@@ -63,13 +64,17 @@ class Decoder:
         exact: bool = False,
         strict: bool = False,
         max_pixels: int = 50_000_000,
+        clock: StageClock | None = None,
     ) -> None:
-        self._geometry, self._mode = geometry, _MODES[channels]
+        self._geometry, self._mode, self._clock = geometry, _MODES[channels], clock or StageClock("decode")
         self._exact, self._strict, self._max_pixels = exact, strict, max_pixels
         self._jpeg = jpeg.JpegDecoder()
         # process-wide, and this process is ours: the header check below replaces Pillow's limit
         Image.MAX_IMAGE_PIXELS = None
         ImageFile.LOAD_TRUNCATED_IMAGES = False
+        if geometry is not None:
+            # a row in one piece: Pillow writes one out in pieces of this size, and joins them
+            ImageFile.MAXBLOCK = max(ImageFile.MAXBLOCK, geometry.height * geometry.width * len(self._mode))
 
     def row(self, data: bytes) -> Row:
         """Decode one image into a row.
@@ -141,6 +146,7 @@ class Decoder:
         self, image: Image.Image, size: tuple[int, int], orientation: int, scale: int, done: dict[str, Any]
     ) -> Row:
         width, height = size[::-1] if orientation >= 5 else size
+        self._clock.enter("resize")
         if orientation in _UPRIGHT:
             image = image.transpose(_UPRIGHT[orientation])
             done["exif_orientation"] = orientation

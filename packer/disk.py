@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packer.journal import Journal
+from packer.profile import StageClock
 from packer.report import PackError
 from packer.source import BINARY
 from packer.worker import Result
@@ -91,6 +92,7 @@ class Committer:
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS)
         self._error: BaseException | None = None
+        self._clock = StageClock("wait")
         self._descriptor = os.open(pixels, os.O_RDWR | BINARY)
         self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
         self._thread.start()
@@ -113,6 +115,10 @@ class Committer:
         with naming(self._pixels):
             os.close(self._descriptor)
 
+    def stages(self) -> dict[str, float]:
+        """Return the seconds of each stage of its thread; to be asked when that has ended."""
+        return self._clock.seconds()
+
     def _end(self) -> None:
         if self._thread.is_alive():
             self._results.put(None)
@@ -122,16 +128,19 @@ class Committer:
         last = False
         try:
             while not last:
+                self._clock.enter("wait")
                 batch = [self._results.get()]
                 while not self._results.empty():
                     batch.append(self._results.get())
                 last = None in batch
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
                 if results:
+                    self._clock.enter("sync")
                     with naming(self._pixels):
                         getattr(os, "fdatasync", os.fsync)(self._descriptor)
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)
+                    self._clock.enter("journal")
                     self._journal.append(results, self._inputs, self._rows)
         except BaseException as e:  # it belongs to the caller: `put` and `finish` raise it
             self._error = e

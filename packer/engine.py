@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from packer.profile import Profile, StageClock
 from packer.worker import Result, Task
 
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn.
@@ -46,7 +47,7 @@ class Worker(Protocol):
 class Job(Protocol):
     """What all blocks have in common; travels to the workers."""
 
-    def worker(self, in_flight: Any) -> Worker: ...
+    def worker(self, in_flight: Any, clock: StageClock) -> Worker: ...
 
     def guessed_places(self, task: Task) -> int | None: ...
 
@@ -61,11 +62,17 @@ class _RowsChanged(Exception):
 
 @dataclass
 class _Worker:
-    """A process and what it was given. One that stands alone has a suspect's block, gets no other, and ends with it."""
+    """A process and what it was given. One that stands alone has a suspect's block, gets no other, and ends with it.
+
+    stages: its seconds of each, as of the block that it wrote last.
+    """
 
     process: Any
     pipe: Any
     in_flight: Any
+    name: str
+    started: float
+    stages: dict[str, float] = field(default_factory=dict)
     is_alone: bool = False
     tasks: dict[int, Task] = field(default_factory=dict)
     last_count: int = -1
@@ -92,15 +99,28 @@ class LocalEngine:
         workers: number of processes.
         timeout: seconds that one image may take before its worker is killed.
         inherited: open things of the caller that a forked worker must close, its lock among them.
+        clock: the caller's, told when this waits.
+
+    `profile` has the seconds of every worker that has ended.
     """
 
-    def __init__(self, job: Job, *, workers: int, timeout: float, inherited: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        workers: int,
+        timeout: float,
+        inherited: Sequence[Any] = (),
+        clock: StageClock | None = None,
+    ) -> None:
         self._job, self._count, self._timeout, self._inherited = job, workers, timeout, inherited
+        self._clock = clock or StageClock("serve")
+        self.profile: Profile = {}
         self._context = start_context()
         self._workers: list[_Worker] = []
         self._failures: dict[int, int] = {}
         self._guessed: set[int] = set()
-        self._idle_deaths = 0
+        self._idle_deaths = self._started = 0
 
     def run(self, tasks: Iterator[Task], first_row: int, *, ready: Callable[[], None]) -> Iterator[Result]:
         """Yield each block's result once its rows are written, in order.
@@ -147,16 +167,16 @@ class LocalEngine:
         """End all workers now; returns when none is left."""
         for worker in self._workers:
             worker.process.kill()
-        for worker in self._workers:
-            worker.process.join(_JOIN_SECONDS)
-            worker.pipe.close()
-        self._workers = []
+        for worker in list(self._workers):
+            self._end(worker)
 
     # -- events
 
     def _events(self) -> Iterator[tuple[_Worker, tuple[Any, ...]]]:
         by_pipe: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers}
+        self._clock.enter("wait")
         ready: list[Any] = multiprocessing.connection.wait(list(by_pipe), timeout=_POLL_SECONDS)
+        self._clock.enter("serve")
         for pipe in ready:
             worker = by_pipe[pipe]
             try:
@@ -185,8 +205,9 @@ class LocalEngine:
             self._decoded[result.block] = result
             self._place()
         else:
-            worker.tasks.pop(content[0])
-            self._written.add(content[0])
+            block, worker.stages = content
+            worker.tasks.pop(block)
+            self._written.add(block)
             self._idle_deaths = 0
             if worker.is_alone and not worker.tasks:
                 self._end(worker)
@@ -258,14 +279,16 @@ class LocalEngine:
         forked = self._context.get_start_method() == "fork"
         process = self._context.Process(
             target=_work,
-            args=(self._job, child, in_flight, others if forked else []),
+            args=(self._job, child, in_flight, others if forked else [], time.time()),
             daemon=True,
             name="pixpack-worker",
         )
+        self._started += 1
+        name, started = f"worker {self._started}", time.perf_counter()
         with without_main():
             process.start()
         child.close()
-        worker = _Worker(process, parent, in_flight, last_change=time.monotonic())
+        worker = _Worker(process, parent, in_flight, name, started, last_change=time.monotonic())
         self._workers.append(worker)
         return worker
 
@@ -284,6 +307,10 @@ class LocalEngine:
         worker.process.join(_JOIN_SECONDS)
         worker.pipe.close()
         self._workers.remove(worker)
+        # what it did since the block that it wrote last is lost, and is nothing where it had done all
+        known = sum(worker.stages.values())
+        waited = worker.stages.get("wait", 0.0) + max(0.0, time.perf_counter() - worker.started - known)
+        self.profile[worker.name] = worker.stages | {"wait": waited}
 
     def _replace(self, worker: _Worker, reason: str) -> None:
         """Give out anew what a dead worker had, and start another.
@@ -366,24 +393,28 @@ def _send(worker: _Worker, message: tuple[Any, ...]) -> None:
         worker.pipe.send(message)
 
 
-def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any]) -> None:
-    """Serve one pipe until the parent is gone."""
+def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any], started: float) -> None:
+    """Serve one pipe until the parent is gone; started is when it began to start this process, seconds of time.time()."""
+    # the clock on the wall, as the only one that two processes share
+    clock = StageClock("start", max(0.0, time.time() - started))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
     silence_warnings()
     try:
-        worker = job.worker(in_flight)
+        worker = job.worker(in_flight, clock)
         messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=_drain, args=(pipe, messages), daemon=True).start()
         while True:
+            clock.enter("wait")
             kind, *content = messages.get()
+            clock.enter("other")
             if kind == "decode":
                 pipe.send(("decoded", worker.decode(content[0])))
             else:
                 worker.write(*content)
-                pipe.send(("written", content[0]))
+                pipe.send(("written", content[0], clock.seconds()))
     except BrokenPipeError:
         return
     except MemoryError:  # told by the exit code: a message would need memory

@@ -104,13 +104,16 @@ class Geometry:
             return image, (0, 0, height, width)
         if (width, height) == (self.width, self.height):
             return image, (0, 0, self.height, self.width)
-        if not self.has_content:
-            left, top = round((width - self.width) / 2.0), round((height - self.height) / 2.0)
-            return image.crop((left, top, left + self.width, top + self.height)), (0, 0, self.height, self.width)
-        content = self.content(resized)
-        top, left, _, _ = content
+        left, top = self.origin(resized)
         # Pillow fills with 0 what a crop takes from outside the picture
-        return image.crop((-left, -top, self.width - left, self.height - top)), content
+        return image.crop((left, top, left + self.width, top + self.height)), self.content(resized)
+
+    def origin(self, resized: tuple[int, int]) -> tuple[int, int]:
+        """Return x, y of a row's upper left corner in the picture resized to (width, height); negative where it is padded."""
+        if self.has_content:
+            top, left, _, _ = self.content(resized)
+            return -left, -top
+        return round((resized[0] - self.width) / 2.0), round((resized[1] - self.height) / 2.0)
 
     def content(self, resized: tuple[int, int]) -> tuple[int, int, int, int]:
         """Return where a picture resized to (width, height) lies in a row: y0, x0, y1, x1, half-open.
@@ -135,7 +138,7 @@ class Geometry:
 
     def _cropped_strip(self, image: Image.Image, width: int, height: int) -> Image.Image:
         """Resize what the crop keeps alone: 1 or 2 levels off the rule, in memory of the row's size."""
-        left, top = round((width - self.width) / 2.0), round((height - self.height) / 2.0)
+        left, top = self.origin((width, height))
         across, down = image.width / width, image.height / height
         right, bottom = min(image.width, (left + self.width) * across), min(image.height, (top + self.height) * down)
         box = (left * across, top * down, right, bottom)

@@ -24,8 +24,13 @@ _PROGRESS_EVERY = 10_000
 Listed = Callable[[int], None]
 
 
-def scan_folder(images: Path, classes: tuple[str, ...] | None, count: Counter) -> dict[str, Inputs]:
+def scan_folder(
+    images: Path, classes: tuple[str, ...] | None, count: Counter, *, are_classes: bool = True
+) -> dict[str, Inputs]:
     """List a folder of class folders, a folder of images, or a folder of train / val / valid / test of those.
+
+    Args:
+        are_classes: whether the folders are classes; else all targets are -1.
 
     Returns: split name ("" where there are no splits) -> Inputs; all splits share one class list.
 
@@ -34,7 +39,8 @@ def scan_folder(images: Path, classes: tuple[str, ...] | None, count: Counter) -
     """
     parts = split_folders(_child_folders(images))
     trees = {split: _list_folder(images / split, count) for split in parts}
-    imposed = check_trees(trees, images, classes, count)
+    check_images(trees, images, count)
+    imposed = class_list(trees, images, classes) if are_classes else None
     return {split: tree.inputs(images / split, imposed) for split, tree in trees.items()}
 
 
@@ -44,14 +50,8 @@ def split_folders(names: set[str]) -> list[str]:
     return splits if splits and set(splits) == names else [""]
 
 
-def check_trees(
-    trees: dict[str, Tree], images: Path, classes: tuple[str, ...] | None, count: Counter
-) -> tuple[str, ...]:
-    """Return the class list of all splits together: the imposed one, or the sorted names of the class folders.
-
-    Raises:
-        ScanError: a split holds no image, or a class is not in the imposed list.
-    """
+def check_images(trees: dict[str, Tree], images: Path, count: Counter) -> None:
+    """Raise ScanError where a split holds no image."""
     if not any(tree.has_image() for tree in trees.values()):
         raise ScanError(
             f"{images} holds no image ({count.seen} files seen). Expected {images}/<class>/<name>.jpg or {images}/<name>.jpg."
@@ -59,6 +59,14 @@ def check_trees(
     for split, tree in trees.items():
         if not tree.has_image():
             raise ScanError(f"{images / split} holds no image. Fill it or remove it: every split becomes a store.")
+
+
+def class_list(trees: dict[str, Tree], images: Path, classes: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the class list of all splits together: the imposed one, or the sorted names of the class folders.
+
+    Raises:
+        ScanError: a class is not in the imposed list.
+    """
     names = sorted({name for tree in trees.values() if tree.has_classes() for name in tree.classes})
     imposed = tuple(names) if classes is None else classes
     known = set(imposed)
@@ -113,11 +121,15 @@ class Tree:
     def has_classes(self) -> bool:
         return any(self.classes.values())
 
-    def inputs(self, root: Path, classes: tuple[str, ...]) -> Inputs:
-        """Order the samples as ImageFolder does; images beside the class folders have no class and are refused."""
-        found = Inputs(root, classes, ignored=self.ignored)
-        nested = self.has_classes()
-        index = {name: i for i, name in enumerate(classes)}
+    def inputs(self, root: Path, classes: tuple[str, ...] | None) -> Inputs:
+        """Order the samples as ImageFolder does; images beside the class folders have no class and are refused.
+
+        Args:
+            classes: the class list; None: folders are no classes, all targets are -1.
+        """
+        found = Inputs(root, classes or (), ignored=self.ignored)
+        nested = self.has_classes() and classes is not None
+        index = {name: i for i, name in enumerate(classes or ())}
         for path in self.top:
             # a sub-folder with an image's name is a class in a tree of classes
             if nested and path in self.classes:
@@ -126,7 +138,7 @@ class Tree:
             found.add(path, -1, self.refusals.get(path, stray))
         for name in sorted(self.classes):
             for path in self.classes[name]:
-                found.add(path, index[name], self.refusals.get(path))
+                found.add(path, index.get(name, -1), self.refusals.get(path))
         return found
 
 

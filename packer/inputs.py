@@ -11,7 +11,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from packer.boxes import Boxes
 
 # dtype of the store -> the standard library's array of it; a bool is a byte
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
@@ -109,6 +112,8 @@ class Inputs:
     extras: dict[str, Column] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     ignored: int = 0
+    # only with --boxes
+    boxes: Boxes | None = None
     # only of a list or manifest: the line that names each input
     lines: Column = field(default_factory=lambda: Column("int64"))
     # only of archives: a Place for each input
@@ -140,6 +145,10 @@ class Inputs:
         """Return everything numeric that is known of the inputs, by name."""
         return {"targets": self.targets, "lines": self.lines, "places": self.places, **self.extras}
 
+    def extra_names(self) -> set[str]:
+        """Return the names of the tensors that lie in the store's extras."""
+        return set(self.extras) | set(self.boxes.specs() if self.boxes else ())
+
     def shuffled(self, seed: int) -> Inputs:
         """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""
         draw = random.Random(seed).random
@@ -157,5 +166,6 @@ class Inputs:
             archives=self.archives,
             places=moved.pop("places"),
             extras=moved,
+            boxes=self.boxes and self.boxes.chosen(order),
             notes=self.notes,
         )

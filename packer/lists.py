@@ -81,7 +81,7 @@ def read_stdin(images: str, classes: tuple[str, ...] | None, options: PackOption
             "no path came on standard input. Expected one a line, for example: find photos -name '*.jpg' | sort"
         )
     inputs = _located(listing, Path.cwd(), options, is_fixed=options.root is not None)
-    return with_labels(inputs, folder_labels(inputs, classes, listing.where))
+    return with_labels(inputs, folder_labels(inputs, classes, listing.where, options))
 
 
 def read_manifest(path: Path, classes: tuple[str, ...] | None, options: PackOptions, count: Counter) -> Inputs:
@@ -105,8 +105,15 @@ def read_manifest(path: Path, classes: tuple[str, ...] | None, options: PackOpti
     return with_labels(inputs, label(table, len(inputs), target_column=options.target_column, classes=classes))
 
 
-def folder_labels(inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str]) -> Labels:
-    """Take the folder that holds an input as its class, unless that is one folder for all and no imposed class."""
+def folder_labels(
+    inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: PackOptions
+) -> Labels:
+    """Take the folder that holds an input as its class, unless that is one folder for all and no imposed class.
+
+    With --boxes the classes are those of the boxes, and folders are none.
+    """
+    if options.boxes is not None:
+        return Labels(Column.of("int64", [-1] * len(inputs)))
     folders = [path.rpartition("/")[0] for path in inputs.paths]
     names = [folder.rpartition("/")[2] or inputs.root.name for folder in folders]
     if len(set(folders)) == 1 and names[0] not in (classes or ()):

@@ -46,6 +46,10 @@ class PackOptions:
     extension: str | None = None
     requantize: int | None = None
     max_size: int | None = None
+    boxes: str | None = None
+    min_visibility: float = 0.1
+    max_boxes: int | None = None
+    upright_labels: bool = False
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)
@@ -68,6 +72,7 @@ class PackOptions:
         if self.classes is not None and not isinstance(self.classes, str | os.PathLike):
             raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
         check_quality("--requantize", self.requantize)
+        self._check_boxes()
         if self.max_pixels < 1:
             raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
         if not isinstance(self.timeout, int | float) or not self.timeout > 0:
@@ -82,6 +87,10 @@ class PackOptions:
             raise OptionsError(
                 "--size gives all rows one size, --fit none leaves each its own. For a limit give --max-size."
             )
+        if self.fit == "none" and self.boxes is not None:
+            raise OptionsError(
+                "--boxes needs rows of one size, --fit none leaves each its own. Use --fit inside or pad."
+            )
         if self.max_size is not None:
             if self.fit != "none":
                 raise OptionsError(
@@ -95,6 +104,14 @@ class PackOptions:
         """Whether each row keeps the size of its image, up to max_size."""
         return self.fit == "none"
 
+    def _check_boxes(self) -> None:
+        if not 0 <= self.min_visibility <= 1:
+            raise OptionsError(f"--min-visibility is {self.min_visibility}, expected a share from 0 to 1.")
+        if self.max_boxes is not None and not (isinstance(self.max_boxes, int) and self.max_boxes >= 1):
+            raise OptionsError(f"--max-boxes is {self.max_boxes!r}, expected 1 or more.")
+        if self.boxes is None and (self.max_boxes, self.min_visibility, self.upright_labels) != (None, 0.1, False):
+            raise OptionsError("--min-visibility, --max-boxes and --upright-labels belong to --boxes.")
+
     @property
     def is_exact(self) -> bool:
         """Whether JPEGs are never decoded at a reduced size first: neither are requantized ones."""
@@ -106,6 +123,12 @@ class PackOptions:
 
     def shaping(self) -> dict[str, Any]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
+        optional: dict[str, Any] = {} if self.requantize is None else {"requantize": self.requantize}
+        if self.boxes is not None:
+            names = ("min_visibility", "max_boxes", "upright_labels")
+            optional |= {name: getattr(self, name) for name in names}
+        if self.has_own_sizes:
+            optional |= {"max_size": self.max_size}
         return {
             "size": None if self.size is None else list(self.size),
             "fit": self.fit,
@@ -116,10 +139,7 @@ class PackOptions:
             "shuffle": self.shuffle,
             "strict": self.strict,
             "max_pixels": self.max_pixels,
-        } | (
-            ({} if self.requantize is None else {"requantize": self.requantize})
-            | ({"max_size": self.max_size} if self.has_own_sizes else {})
-        )
+        } | optional
 
 
 def allowed_rejects(limit: str, inputs: int) -> int:

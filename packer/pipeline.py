@@ -14,7 +14,6 @@ import operator
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ from packer.place import (
     swap,
     sync_names,
 )
+from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import load_classes, scan
@@ -87,6 +87,10 @@ def pack(
     extension: str | None = None,
     requantize: int | None = None,
     max_size: int | None = None,
+    boxes: str | os.PathLike[str] | None = None,
+    min_visibility: float = 0.1,
+    max_boxes: int | None = None,
+    upright_labels: bool = False,
     shuffle: int | None = None,
     workers: int | None = None,
     on_error: str = "skip",
@@ -106,6 +110,7 @@ def pack(
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
         max_size: with fit "none", the longest side in pixels that a row may have; None: any.
+        boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 
@@ -119,7 +124,7 @@ def pack(
         >>> pack(images_path, out_path, size=32).rows
         6
     """
-    started = time.monotonic()
+    clock = StageClock("list")
     options = PackOptions(
         size=_parsed(size),
         fit=fit,
@@ -134,6 +139,10 @@ def pack(
         extension=extension,
         requantize=requantize,
         max_size=max_size,
+        boxes=None if boxes is None else os.fspath(boxes),
+        min_visibility=min_visibility,
+        max_boxes=max_boxes,
+        upright_labels=upright_labels,
         shuffle=shuffle,
         workers=workers,
         on_error=on_error,
@@ -164,11 +173,12 @@ def pack(
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
-    return _pack_parts(parts, target, options, tell, started)
+    clock.enter("begin")
+    return _pack_parts(parts, target, options, tell, clock)
 
 
 def _pack_parts(
-    parts: dict[str, Inputs], target: Path, options: PackOptions, tell: Callable[[Progress], None], started: float
+    parts: dict[str, Inputs], target: Path, options: PackOptions, tell: Callable[[Progress], None], clock: StageClock
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself."""
     places = {split: target / split if split else target for split in parts}
@@ -183,12 +193,12 @@ def _pack_parts(
         shape = options.size or common_size(parts, options, target, tell)
     reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
-        begun = started if not reports else time.monotonic()
         if split in finished:
             reports[split] = _finished_report(inputs, places[split], options)
         else:
-            reports[split] = _Pack(inputs, places[split], shape, options, tell, split).run(begun)
-    return reports[""] if "" in reports else summed_report(target, reports, time.monotonic() - started)
+            reports[split] = _Pack(inputs, places[split], shape, options, tell, split, clock).run()
+            clock = StageClock("begin")
+    return reports[""] if "" in reports else summed_report(target, reports)
 
 
 class _Pack:
@@ -202,9 +212,11 @@ class _Pack:
         options: PackOptions,
         tell: Callable[[Progress], None],
         split: str,
+        clock: StageClock,
     ) -> None:
         self._inputs, self._final, self._options, self._split = inputs, out, options, split
-        self._tell = tell
+        self._tell, self._clock = tell, clock
+        self._profile: Profile = {}
         # --overwrite of a finished store builds beside it and renames: open readers keep the old one
         beside = replacement(out)
         # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
@@ -230,7 +242,7 @@ class _Pack:
         self._needed_bytes = 0
         self._changed = ""
 
-    def run(self, started: float) -> PackReport:
+    def run(self) -> PackReport:
         if self._options.has_own_sizes:
             # before the lock is taken: processes that read headers would hold it too
             sizes = count_sizes({self._split: self._inputs}, self._options, self._tell)[self._split]
@@ -245,7 +257,7 @@ class _Pack:
         try:
             if not self._replaces:
                 self._look_again()
-            report = self._run_locked(started, lock)
+            report = self._run_locked(lock)
         except _NothingPacked as e:
             self._remove(created)
             raise PackError(str(e)) from None
@@ -267,14 +279,16 @@ class _Pack:
             raise finished_meanwhile(self._out)
         check_out(self._out, self._out, self._options, is_held=True)
 
-    def _run_locked(self, started: float, lock: journals.Lock) -> PackReport:
+    def _run_locked(self, lock: journals.Lock) -> PackReport:
         header = self._header()
         done, row, journal = self._begin(header)
         resumed_from = done
         try:
             room = self._room()
             allocate(self._out / PIXELS, room, lambda done: self._tell(self._progress("allocate", done, room)))
+            self._clock.enter("serve")
             self._run_blocks(done, row, header["block_inputs"], journal, lock)
+            self._clock.enter("seal")
             self._tell(self._progress("seal", len(self._inputs)))
             sealed = seal(self._out, header, self._job, self._inputs)
         finally:
@@ -287,8 +301,11 @@ class _Pack:
             swap(self._out, self._final)
         # last, and under the lock: another pack may begin here as soon as it is gone
         remove_working_folder(self._final)
+        stages = self._clock.seconds()
+        report = store_report(sealed, self._inputs, self._final, sum(stages.values()), resumed_from)
         return dataclasses.replace(
-            store_report(sealed, self._inputs, self._final, time.monotonic() - started, resumed_from),
+            report,
+            profile={"main": stages, **self._profile},
             source_bytes=self._source_bytes,
             changed=self._changed,
             too_many_rejects=sealed.rejected > self._options.allowed_rejects(len(self._inputs)),
@@ -316,6 +333,9 @@ class _Pack:
         for name, column in self._inputs.columns().items():
             listing.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
             listing.update(column.values)
+        if self._inputs.boxes is not None:
+            listing.update(self._inputs.boxes.encoded())
+            listing.update(repr(sorted(self._inputs.refused.items())).encode("utf-8", "surrogatepass"))
         geometry = self._job.geometry
         return {
             "journal": 2,
@@ -401,7 +421,11 @@ class _Pack:
         self._done = done
         blocks = -(-(len(self._inputs) - done) // step)
         engine = LocalEngine(
-            self._job, workers=max(1, min(workers, blocks)), timeout=self._options.timeout, inherited=[lock]
+            self._job,
+            workers=max(1, min(workers, blocks)),
+            timeout=self._options.timeout,
+            inherited=[lock],
+            clock=self._clock,
         )
         committer: Committer | None = None
         try:
@@ -414,12 +438,15 @@ class _Pack:
                 self._stop_on_reject(result)
                 committer.put(result)
                 self._tick()
+            self._clock.enter("wait")
             if committer is not None:
                 committer.finish()
         finally:
             engine.close()
             if committer is not None:
                 committer.close()
+                self._profile["commit"] = committer.stages()
+            self._profile |= engine.profile
 
     def _tasks(self, done: int, step: int) -> Iterator[Task]:
         inputs = self._inputs
@@ -560,7 +587,7 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
             f"{out} is finished, but with other options{_difference(manifest.options, asked)}. Choose another OUT."
         )
     found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
-    if found != (len(inputs), inputs.classes, inputs.target_kind, set(inputs.extras)):
+    if found != (len(inputs), inputs.classes, inputs.target_kind, inputs.extra_names()):
         raise PackError(
             f"{out} is finished, but from other inputs or classes. Pack to another OUT, or use --overwrite."
         )

@@ -14,6 +14,7 @@ from packer import jpeg
 from packer.decode import Decoder, Row, decoder_versions
 from packer.ffmpeg import NotRequantized, open_ffmpeg, versions
 from packer.fit import Geometry
+from packer.profile import StageClock
 
 
 @dataclass(frozen=True)
@@ -92,25 +93,37 @@ class Recoder:
 class RequantizingDecoder:
     """As a Decoder, but a row is what the requantized JPEG decodes to, without DCT scaling."""
 
-    def __init__(self, quality: int, decoder: Decoder, *, strict: bool, max_pixels: int) -> None:
+    def __init__(
+        self, quality: int, decoder: Decoder, *, strict: bool, max_pixels: int, clock: StageClock | None
+    ) -> None:
         self._recoder, self._decoder = Recoder(quality, strict=strict, max_pixels=max_pixels), decoder
+        self._clock = clock or StageClock("decode")
 
     def row(self, data: bytes) -> Row:
         """Decode one image into a row; raises DecodeError."""
+        self._clock.enter("requantize")
         recoded = self._recoder.recode(data)
+        self._clock.enter("decode")
         row = self._decoder.row(recoded.data)
         told = {"kept": recoded.kept} if recoded.kept else {}
         return dataclasses.replace(row, done=row.done | {"requantized": not recoded.kept} | told)
 
 
 def row_decoder(
-    geometry: Geometry, *, channels: str, exact: bool, strict: bool, max_pixels: int, requantize: int | None
+    geometry: Geometry,
+    *,
+    channels: str,
+    exact: bool,
+    strict: bool,
+    max_pixels: int,
+    requantize: int | None,
+    clock: StageClock | None = None,
 ) -> Decoder | RequantizingDecoder:
     """Return what makes the rows of a pack; exact must be given together with requantize."""
-    decoder = Decoder(geometry, channels=channels, exact=exact, strict=strict, max_pixels=max_pixels)
+    decoder = Decoder(geometry, channels=channels, exact=exact, strict=strict, max_pixels=max_pixels, clock=clock)
     if requantize is None:
         return decoder
-    return RequantizingDecoder(requantize, decoder, strict=strict, max_pixels=max_pixels)
+    return RequantizingDecoder(requantize, decoder, strict=strict, max_pixels=max_pixels, clock=clock)
 
 
 def pixel_versions(requantize: int | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.inputs import Inputs
+from packer.profile import Profile, added
 from reader.manifest import REJECTED, Manifest, read_json_lines
 
 _LINES_NAMED = 5
@@ -35,6 +36,7 @@ class PackReport:
     has_own_sizes: rows have sizes of their own, and size is the largest there are.
     reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
     inputs as they were listed: duplicates, columns that were left out.
+    profile: seconds by stage of each process and thread: "main", "commit", "worker 1" and on.
     changed: the first source that is not what the interrupted pack had read; all from its block on was decoded anew.
     """
 
@@ -58,6 +60,7 @@ class PackReport:
     notes: list[str] = field(default_factory=list)
     changed: str = ""
     has_own_sizes: bool = False
+    profile: Profile = field(default_factory=dict)
     splits: dict[str, PackReport] = field(default_factory=dict)
 
 
@@ -86,9 +89,10 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
     )
 
 
-def summed_report(out: Path, reports: dict[str, PackReport], seconds: float) -> PackReport:
+def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
     """Add up the reports of the splits."""
     parts = list(reports.values())
+    seconds = sum(part.seconds for part in parts)
     reasons: collections.Counter[str] = collections.Counter()
     for part in parts:
         reasons.update(part.reasons)
@@ -108,13 +112,14 @@ def summed_report(out: Path, reports: dict[str, PackReport], seconds: float) -> 
         store_bytes=total("store_bytes"),
         source_bytes=total("source_bytes"),
         seconds=seconds,
-        images_per_second=(total("inputs") - total("resumed_from")) / seconds,
+        images_per_second=(total("inputs") - total("resumed_from")) / seconds if seconds else 0.0,
         too_many_rejects=any(part.too_many_rejects for part in parts),
         reasons=dict(reasons.most_common()),
         resumed_from=total("resumed_from"),
         notes=[note for part in parts for note in part.notes],
         has_own_sizes=parts[0].has_own_sizes,
         changed=next((part.changed for part in parts if part.changed), ""),
+        profile=added(part.profile for part in parts),
         splits=reports,
     )
 

@@ -22,6 +22,7 @@ from packer.engine import EngineError, LocalEngine
 from packer.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
 from packer.journal import FOLDER, Lock
 from packer.options import OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
+from packer.profile import StageClock
 from packer.recode import Recoder
 from packer.report import PackError, Progress
 from packer.scan import scan
@@ -146,7 +147,7 @@ class TreeJob:
         """Make what requantizes one image after the other."""
         return Recoder(self.quality, size=self.size, max_pixels=self.max_pixels)
 
-    def worker(self, in_flight: Any) -> TreeWorker:
+    def worker(self, in_flight: Any, clock: StageClock) -> TreeWorker:
         """Make what does this job in a process of its own."""
         return TreeWorker(self, in_flight)
 

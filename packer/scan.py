@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.archives import archive_kind, read_tars, read_zip
+from packer.boxlabels import give_boxes
 from packer.folders import Counter, Listed, scan_folder
 from packer.inputs import Inputs, ScanError
 from packer.lists import MANIFEST_SUFFIXES, STDIN_NAMES, read_manifest, read_stdin
@@ -55,11 +56,21 @@ def scan(
     for name, kinds in _BELONGS.items():
         if getattr(options, name) is not None and kind not in kinds:
             raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
-    first = Path(sources[0])
+    if options.boxes is None:
+        return _listed(kind, sources, classes, options, count)
+    parts = _listed(kind, sources, None, options, count)
+    give_boxes(parts, options, classes)
+    return parts
+
+
+def _listed(
+    kind: str, sources: list[str], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
+) -> dict[str, Inputs]:
+    first, are_classes = Path(sources[0]), options.boxes is None
     if kind == "folder":
-        return scan_folder(first, classes, count)
+        return scan_folder(first, classes, count, are_classes=are_classes)
     if kind == "zip":
-        return read_zip(first, classes, count)
+        return read_zip(first, classes, count, are_classes=are_classes)
     if kind == "tar":
         return {"": read_tars([Path(source) for source in sources], classes, options, count)}
     if kind == "manifest":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from packer import journal as journals
+from packer.boxes import BoxRows
 from packer.inputs import Column, Inputs
 from packer.options import CHANNELS
 from packer.worker import Job, Result, encode_line
@@ -51,10 +52,11 @@ EXTRAS = "_tensordict/extras"
 def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifest | None:
     """Turn OUT's committed blocks into a finished store; None where they hold no row.
 
-    The manifest is written after everything it names is synced; the journal is not touched.
+    The manifest is written after everything it names is synced; the journal is not touched. What became of boxes is added to
+    the notes of the inputs.
     """
     folders = [out / "_tensordict", out]
-    if inputs.extras:
+    if inputs.extra_names():
         (out / EXTRAS).mkdir(exist_ok=True)
         folders.insert(0, out / EXTRAS)
     written = _Written(out, job, inputs)
@@ -75,6 +77,7 @@ def seal(out: Path, header: dict[str, Any], job: Job, inputs: Inputs) -> Manifes
     for folder in folders:
         sync_folder(folder)
     write_atomically(out / MANIFEST, encode_manifest(manifest, written.blocks))
+    inputs.notes += written.notes()
     return manifest
 
 
@@ -96,8 +99,10 @@ class _Written:
         self.blocks: list[Block] = []
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
+        self._boxes = inputs.boxes and BoxRows(inputs.boxes, job.geometry)
         names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if job.geometry.has_content else [])
         names += [OFFSETS, SHAPES] if job.geometry.has_own_sizes else []
+        names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
         self._files = {name: _Digested(out / name) for name in names}
 
     def add(self, result: Result) -> None:
@@ -112,6 +117,9 @@ class _Written:
         rows = self._accepted(result)
         for name, column in self._columns.items():
             files[name].write(column.chosen(rows).encoded())
+        if self._boxes:
+            for name, data in self._boxes.encoded(rows, result.samples).items():
+                files[f"{EXTRAS}/{name}.memmap"].write(data)
         if CONTENT in files:
             files[CONTENT].write(Column.of("int32", result.content, 4).encoded())
         if SHAPES in files:
@@ -145,6 +153,10 @@ class _Written:
         line = self._all.line(reject["input"])
         known = {"path": reject["path"], "reason": reject["reason"]}
         return encode_line(known if line is None else known | {"line": line})
+
+    def notes(self) -> list[str]:
+        """Say what became of boxes."""
+        return self._boxes.notes() if self._boxes else []
 
     def close(self) -> dict[str, FileEntry]:
         """Sync all files; returns their entries, the pixels' among them."""
@@ -188,7 +200,7 @@ def _manifest(
         "target_kind": inputs.target_kind,
         "target_count": inputs.targets.count,
         "has_content": job.geometry.has_content,
-        "extras": {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()},
+        "extras": _extra_specs(inputs),
         "classes": tuple(header["classes"]),
         "mean": tuple(mean),
         "std": tuple(std),
@@ -199,6 +211,11 @@ def _manifest(
         "reader_features": (OWN_SIZES,) if job.geometry.has_own_sizes else (),
     }
     return Manifest(**fields, files=files | _metadata_entries(fields, files))
+
+
+def _extra_specs(inputs: Inputs) -> dict[str, TensorSpec]:
+    specs = {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()}
+    return specs | ({name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()} if inputs.boxes else {})
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:

@@ -1,4 +1,7 @@
-"""Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch."""
+"""Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch.
+
+What lies over the rows, boxes and masks, `overlay.py` draws.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from packer.options import OptionsError
+from packer.overlay import Overlay
 from packer.ragged import RaggedRows
 from reader.manifest import PIXELS, Manifest, check_store
 
 _TILE = 128
+# boxes and masks need to be made out
+_TILE_WITH_LABELS = 256
 _MARGIN = 6
 _CAPTION = 16
 _CLASSES = 100
@@ -25,7 +31,7 @@ _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 def contact_sheet(
     out: str | os.PathLike[str], *, rows: Sequence[int] | None = None, count: int = 48, columns: int = 8
 ) -> Image.Image:
-    """Draw rows as labelled tiles, aspect kept; without rows, `count` of them spread evenly over the store.
+    """Draw rows as tiles with captions, boxes and masks, aspect kept; without rows, `count` of them spread evenly over the store.
 
     Raises:
         StoreError: OUT is no whole store.
@@ -33,7 +39,7 @@ def contact_sheet(
     """
     store = _open(out)
     chosen = list(rows) if rows is not None else spread(store[0].rows, count)
-    return _sheet(*store, chosen, min(columns, len(chosen)))
+    return _sheet(Overlay(out, store[0]), *store, chosen, min(columns, len(chosen)))
 
 
 def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
@@ -51,10 +57,11 @@ def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
         own = np.flatnonzero(targets[:, index] if manifest.target_kind == "multi-hot" else targets == index)
         line = [int(own[i]) for i in spread(len(own), count)]
         chosen += [*line, *[None] * (count - len(line))] if line else []
-    return _sheet(manifest, pixels, targets, chosen, count)
+    return _sheet(Overlay(out, manifest), manifest, pixels, targets, chosen, count)
 
 
 def _sheet(
+    overlay: Overlay,
     manifest: Manifest,
     pixels: Any,
     targets: npt.NDArray[Any],
@@ -62,7 +69,8 @@ def _sheet(
     columns: int,
 ) -> Image.Image:
     """Draw rows as labelled tiles, so many in a line; None leaves a gap."""
-    tile = (_TILE, _TILE) if manifest.has_own_sizes else _scaled(manifest.width, manifest.height)
+    side = _TILE if overlay.is_empty else _TILE_WITH_LABELS
+    tile = (side, side) if manifest.has_own_sizes else _scaled(manifest.width, manifest.height, side)
     step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
     lines = -(-len(chosen) // columns)
     sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
@@ -71,11 +79,13 @@ def _sheet(
         if row is None:
             continue
         x, y = _MARGIN + place % columns * step_x, _MARGIN + place // columns * step_y
-        image = _row_image(manifest, pixels, row).convert("RGB")
+        image = overlay.tint(_row_image(manifest, pixels, row).convert("RGB"), row)
         # small rows (32 x 32) are shown as the squares they are
-        resample = Image.Resampling.NEAREST if max(image.size) < _TILE else Image.Resampling.BOX
-        width, height = _scaled(*image.size)
-        sheet.paste(image.resize((width, height), resample), (x + (tile[0] - width) // 2, y + (tile[1] - height) // 2))
+        scale = side / max(image.size)
+        resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
+        image = image.resize(_scaled(*image.size, side), resample)
+        overlay.draw(image, row, scale)
+        sheet.paste(image, (x + (tile[0] - image.width) // 2, y + (tile[1] - image.height) // 2))
         draw.text((x, y + tile[1] + 2), _fitted(_label(manifest, targets, row), tile[0], font), _INK, font)
     return sheet
 
@@ -102,9 +112,9 @@ def spread(rows: int, count: int) -> list[int]:
     return [(2 * i + 1) * rows // (2 * count) for i in range(count)]
 
 
-def _scaled(width: int, height: int) -> tuple[int, int]:
-    """Return (width, height) of which the longer one fills a tile."""
-    scale = _TILE / max(width, height)
+def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
+    """Return (width, height) of which the longer one is a tile's side."""
+    scale = side / max(width, height)
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 

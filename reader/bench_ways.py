@@ -108,7 +108,7 @@ class PinnedCopies:
 
     def __init__(self, part: Part, device: torch.device) -> None:
         self._part, self._stream = part, torch.cuda.Stream(device)
-        pool = BufferPool(part.batch_bytes, keep=_BUFFERS, pinned=True)
+        pool = BufferPool(part.batch_bytes, keep=_BUFFERS, pinned=device)
         self._ring = [pool.lease().zero_() for _ in range(_BUFFERS)]
         self._there = [torch.empty_like(buffer, device=device) for buffer in self._ring]
         torch.cuda.synchronize(device)  # they were made on another stream

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader.buffers import BufferPool, gather, is_run
-from reader.manifest import PAGE_BYTES, SAMPLES, Manifest, StoreError, read_blocks, read_json_lines
+from reader.manifest import PAGE_BYTES, SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
 from reader.order import Rows, permuted
 from reader.ragged import gathered, row_of, viewed
 from reader.rawfile import RowFile, reads_in_order
@@ -100,6 +100,12 @@ class MemmapDataset(Dataset[Any]):
         row = f"{'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}]"
         return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
+    def _repr_html_(self) -> str:
+        """Show a notebook a contact sheet."""
+        from reader.preview import html_of
+
+        return html_of(self)
+
     def __getstate__(self) -> dict[str, Any]:
         opened = ("manifest", "store", "_files", "_pool", "_blocks", "_lists")
         state = {k: v for k, v in self.__dict__.items() if k not in opened}
@@ -167,6 +173,10 @@ class MemmapDataset(Dataset[Any]):
         for name, file in self._files.items():
             file.check_size(self.manifest.files[paths[name]].size_bytes)
 
+    def opened(self, name: str) -> Path:
+        """Return a path that opens a tensor's file, as this dataset holds it, again: another store may have its name by now."""
+        return self._files[name].opened
+
     # -- what ImageFolder has
 
     @property
@@ -191,6 +201,7 @@ class MemmapDataset(Dataset[Any]):
     def samples(self) -> list[tuple[str, Any]]:
         """(path, target) of each row; paths are relative to the packed folder."""
         if "samples" not in self._lists:
+            self._check_sources()
             paths = [line["path"] for line in read_json_lines(self.path / SAMPLES)]
             rows = range(len(paths)) if self._rows is None else self._rows.tolist()
             self._lists["samples"] = list(zip((paths[row] for row in rows), self.targets, strict=True))
@@ -202,6 +213,7 @@ class MemmapDataset(Dataset[Any]):
         """Return what samples.jsonl says of one row: path, target, source bytes, sha256, size, what was done."""
         row = int(self.store_rows(np.array([self._one(index)]))[0])
         if self._blocks is None:
+            self._check_sources()
             blocks = read_blocks(self.path)
             self._blocks = [b.start for b in blocks], blocks
         starts, blocks = self._blocks
@@ -221,6 +233,18 @@ class MemmapDataset(Dataset[Any]):
         part._lists = {}
         positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self._positions(rows)
         part._rows = np.ascontiguousarray(self.store_rows(positions))
+        return part
+
+    @property
+    def is_whole(self) -> bool:
+        """Say whether these are all rows of the store, in its order."""
+        return self._rows is None
+
+    def whole(self) -> MemmapDataset:
+        """Return a dataset of all rows of the store, whatever part of them this is, as ImageBatches."""
+        part = object.__new__(MemmapDataset)
+        part.__dict__.update(self.__dict__)
+        part._rows, part._lists, part.as_tuple = None, {}, False
         return part
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
@@ -258,6 +282,13 @@ class MemmapDataset(Dataset[Any]):
         return pixels
 
     # -- private
+
+    def _check_sources(self) -> None:
+        """Raise StoreError if the files that say where rows come from are another store's by now; pixels and targets are held."""
+        if read_manifest(self.path).digest != self.manifest.digest:
+            raise StoreError(
+                f"{self.path} was packed anew since this dataset was opened. Open it again to see its sources."
+            )
 
     def _positions(self, index: Any) -> Rows:
         """Check and normalise any list of rows to int64[B] in [0, len)."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from torch.profiler import record_function
 
 from reader import residency as residencies
 from reader.ahead import ReadAhead
-from reader.buffers import BufferPool, gather
+from reader.buffers import BufferPool, PinnedMemoryError, gather, is_run
 from reader.dataset import MemmapDataset, batch_of
 from reader.draws import in_epoch
 from reader.feed import Feed
@@ -29,8 +31,9 @@ from reader.manifest import PAGE_BYTES, PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 from reader.ragged import extents, gathered, pages_of, parted
 from reader.rawfile import read_all
+from reader.resident import Later, Resident, free_bytes, in_windows, nbytes
 from reader.store import ImageBatch, RaggedBatch
-from reader.transfer import CudaCopier, DeviceBatch
+from reader.transfer import CudaCopier, DeviceBatch, pin
 
 _log = logging.getLogger("reader")
 
@@ -49,6 +52,11 @@ _ORDER_CHUNK = 1 << 16
 _AHEAD_BYTES = _WINDOW_BLOCKS * _BLOCK_BYTES
 _AHEAD_SHARE = 1 / 16
 _NO_WINDOW = 1 << 62
+# On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
+_WINDOWS_HELD = 4
+
+# Stores on devices, each for as long as a loader reads it there.
+_residents: weakref.WeakValueDictionary[tuple[str, str, str], Resident] = weakref.WeakValueDictionary()
 
 
 class MemmapLoader:
@@ -71,9 +79,11 @@ class MemmapLoader:
         prefetch: batches gathered ahead; 0 gathers in the caller's thread.
         rank, world_size: default to torch.distributed's where that is initialised, else 0 and 1.
         residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
-            cache reads it as "disk" does. "ram": a copy in this process, in huge pages. "disk": large reads ahead in the
-            epoch's order, for stores larger than memory; shuffle "block" makes them sequential. "auto" chooses by free
-            memory (cgroup included), what is cached and the file system; the log says which and why.
+            cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
+            "disk": large reads ahead in the epoch's order, for stores larger than memory; shuffle "block" makes them
+            sequential. "gpu": all rows in the device's memory, gathered there; of a store that does not fit, with shuffle
+            "block", a window of blocks at a time. "auto" chooses by free memory (cgroup and device included), what is cached
+            and the file system; the log says which and why.
         as_tuple: give (images uint8[B, C, H, W], targets) instead of an ImageBatch, as a dataset with as_tuple does.
 
     A batch is a copy that belongs to the caller: kept, it is never overwritten; dropped, its memory is reused. Each `iter`
@@ -112,15 +122,14 @@ class MemmapLoader:
             raise ValueError(
                 "the dataset has a transform of samples, which this loader does not call: give it transform= instead."
             )
-        if not isinstance(prefetch, int) or prefetch < 0:
+        batch_size, seed = _whole_number("batch_size", batch_size), _whole_number("seed", seed)
+        if (prefetch := _whole_number("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
-        if not isinstance(seed, int):
-            raise ValueError(f"seed is {seed!r}, expected a whole number.")
         if (weights is not None) + (sampler is not None) + (shuffle is not False) > 1:
             raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
         self.dataset = dataset
         self.batch_size = batch_size
-        self.seed = int(seed)
+        self.seed = seed
         self.transform = transform
         self.prefetch = prefetch
         self.as_tuple = as_tuple or dataset.as_tuple
@@ -130,9 +139,15 @@ class MemmapLoader:
         if weights is not None or sampler is not None:
             self.order = "weighted" if sampler is None else "sampler"
         self._cumulative = None if weights is None else _checked_weights(weights, len(dataset))
+        self._rows_id = _rows_id(dataset, self._cumulative)
         rank, world_size = _checked_ranks(rank, world_size)
         self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
-        chosen = residencies.choose(residency, dataset.path / PIXELS, dataset.store.pixels.nbytes)
+        if residency == "gpu" and dataset.manifest.has_own_sizes:
+            raise ValueError(
+                "residency 'gpu' needs rows of one size, these have their own. Use 'ram', 'cache' or 'disk'."
+            )
+        room = _room(dataset, self.device, has_windows=self.order == "block" and world_size == 1 and dataset.is_whole)
+        chosen = residencies.choose(residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, room)
         _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
         if self.order == "block" and _lies_by_class(dataset):
             _log.warning(
@@ -141,8 +156,17 @@ class MemmapLoader:
                 dataset.path,
                 _WINDOW_BLOCKS,
             )
-        self.residency = chosen.name
+        self.residency, self._host, self.in_windows = chosen.name, chosen.host, chosen.in_windows
         self._store = _copied(dataset) if chosen.name == "ram" else dataset.store
+        # flat pixels are gathered into pinned buffers
+        self._is_pinned = (
+            not dataset.manifest.has_own_sizes
+            and chosen.name == "ram"
+            and self.device.type == "cuda"
+            and self._pin(asked=residency == "ram")
+        )
+        is_resident = chosen.name == "gpu" and not chosen.in_windows
+        self.resident = _resident(dataset, self.device, chosen.host) if is_resident else None
         self._next = (0, 0)
         self._progress = _Progress(0, 0, finished=True)
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
@@ -169,6 +193,7 @@ class MemmapLoader:
         )
 
     def __iter__(self) -> _Iteration:
+        checked_device(self.device)  # this may be a process that was forked since
         epoch, position = self._next
         self._next = (epoch + 1, 0)
         self._progress = _Progress(epoch, position)
@@ -203,10 +228,9 @@ class MemmapLoader:
             epoch, position = self._progress.epoch, self._progress.position
             if self.sampler is None and not self.cut.steps(position):
                 epoch, position = epoch + 1, 0
-        store = int(self.dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
         order = _ORDERS.index(self.order)
         state = {"epoch": epoch, "position": position, "seed": self.seed, "order": order}
-        return state | {"rows": len(self.dataset), "store": store}
+        return state | {"rows": len(self.dataset), "store": self._rows_id}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Make the next `iter` go on from a state, also one taken with another batch_size or world size.
@@ -219,7 +243,12 @@ class MemmapLoader:
             raise ValueError(
                 f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, whole numbers."
             )
-        for key, what in (("store", "store"), ("rows", "number of rows"), ("seed", "seed"), ("order", "order")):
+        for key, what in (
+            ("rows", "number of rows"),
+            ("store", "store, subset or weights"),
+            ("seed", "seed"),
+            ("order", "order"),
+        ):
             if state.get(key) != own[key]:
                 raise ValueError(
                     f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
@@ -254,8 +283,8 @@ class MemmapLoader:
 
     def read_ahead(self, epoch: int, steps: Iterator[Steps]) -> ReadAhead | None:
         """Read the steps' rows ahead from the disk, or return None: they are gathered from memory."""
-        path, pixels = self.dataset.path / PIXELS, self.dataset.store.pixels
-        if self.residency == "ram" or (self.residency == "cache" and not residencies.is_cold(path, pixels.nbytes)):
+        path, pixels = self.dataset.opened("pixels"), self.dataset.store.pixels
+        if self._host == "ram" or (self._host == "cache" and not residencies.is_cold(path, pixels.nbytes)):
             return None
         manifest, store = self.dataset.manifest, self.dataset.store
         room, row_bytes = residencies.available_bytes(), PAGE_BYTES if manifest.has_own_sizes else manifest.row_bytes
@@ -265,8 +294,8 @@ class MemmapLoader:
             row_bytes,
             steps,
             chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // row_bytes,
-            window_end=self._block_order(epoch).window_end if self.order == "block" else lambda _: _NO_WINDOW,
-            past_cache=self.residency == "disk",
+            window_end=self._window_end(epoch),
+            past_cache=self._host == "disk",
             units=(lambda rows: pages_of(*extents(store, rows))[0]) if manifest.has_own_sizes else lambda rows: rows,
         )
 
@@ -276,18 +305,10 @@ class MemmapLoader:
         if self.dataset.manifest.has_own_sizes:
             ragged = self._ragged_batch(rows, ahead)
             return [ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups])
-        shape = self._store.pixels.shape[1:]
-        need = len(rows) * shape.numel()
-        pool = self._buffers(need)
-        pixels = pool.lease()[:need].view(len(rows), *shape)
         with record_function("pixpack.gather"):
             # the pixels may come from elsewhere, targets and the like are mapped in any case
             self.dataset.check_files()
-            if ahead is None:
-                gather(self._store.pixels, rows, pixels)
-            else:
-                ahead.take(pixels)
-            batch = batch_of(self._store, rows, pixels)
+            batch = batch_of(self._store, rows, self._pixels(rows, ahead))
         return [batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups]))
 
     def _ragged_batch(self, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
@@ -301,10 +322,33 @@ class MemmapLoader:
                 None if ahead is None else lambda _, pages: ahead.take(pages),
             )
 
+    def _pixels(self, rows: Rows, ahead: ReadAhead | None) -> torch.Tensor:
+        if self._is_pinned and is_run(rows) and len(rows):
+            return self._store.pixels[int(rows[0]) : int(rows[-1]) + 1]
+        shape = self._store.pixels.shape[1:]
+        need = len(rows) * shape.numel()
+        pixels = self._buffers(need).lease()[:need].view(len(rows), *shape)
+        if ahead is not None:
+            ahead.take(pixels)
+            return pixels
+        return gather(self._store.pixels, rows, pixels)
+
+    def _pin(self, *, asked: bool) -> bool:
+        """Pin the copy in memory, for as long as this loader lives; what was not asked for may be refused."""
+        try:
+            unpin = pin(self._store.pixels, self.device)
+        except PinnedMemoryError as e:
+            if asked:
+                raise
+            _log.warning("%s: %s Batches are copied into pinned memory first.", self.dataset.path, e)
+            return False
+        weakref.finalize(self, unpin).atexit = False
+        return True
+
     def _buffers(self, need: int, room: int = 0) -> BufferPool:
-        pool = self._pool
+        pool, pinned = self._pool, self.device if self.device.type == "cuda" else None
         if pool is None or pool.size_bytes < need:
-            pool = self._pool = BufferPool(need + room, keep=self.prefetch + 2, pinned=self.device.type == "cuda")
+            pool = self._pool = BufferPool(need + room, keep=self.prefetch + 2, pinned=pinned)
         return pool
 
     def _rows_at(self, epoch: int) -> Callable[[int, int], Rows]:
@@ -315,10 +359,17 @@ class MemmapLoader:
         if self.order == "full":
             return lambda start, stop: permuted(count, start, stop, seed=self.seed, epoch=epoch)
         if self.order == "block":
-            return self._block_order(epoch).rows
+            return self.block_order(epoch).rows
         return lambda start, stop: np.arange(start, stop, dtype=np.int64)
 
-    def _block_order(self, epoch: int) -> BlockOrder:
+    def _window_end(self, epoch: int) -> Callable[[int], int]:
+        # slices are read in the windows' order already
+        if self.order != "block" or self.in_windows:
+            return lambda _: _NO_WINDOW
+        return self.block_order(epoch).window_end
+
+    def block_order(self, epoch: int) -> BlockOrder:
+        """Return the order of shuffle="block"."""
         block = max(1, _BLOCK_BYTES // self.dataset.manifest.row_bytes)
         return BlockOrder(self.cut.count, block, _WINDOW_BLOCKS, seed=self.seed, epoch=epoch)
 
@@ -332,7 +383,7 @@ class MemmapLoader:
                 if taken > position:
                     yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken])
                 rows = []
-        if rows and not self.cut.drop_last:
+        if rows and not self.cut.drop_last and taken + len(rows) > position:
             yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken + len(rows)])
 
 
@@ -346,13 +397,23 @@ def checked_device(device: str | torch.device) -> torch.device:
         found = torch.device(device)
     except RuntimeError as e:
         raise ValueError(f"device is {device!r}: {str(e).splitlines()[0]}") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but this torch sees no CUDA device. Use device='cpu'.")
-    if str(found) == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.")
-    return found
+    return found if found.type == "cpu" else _checked_cuda(found)
+
+
+def _checked_cuda(device: torch.device) -> torch.device:
+    if torch.cuda._is_in_bad_fork():
+        raise ValueError(
+            f"device is '{device}', but this process was forked after CUDA had been started, which CUDA does not survive."
+            " Start processes with multiprocessing's method 'spawn'."
+        )
+    if not torch.cuda.is_available():
+        raise ValueError(f"device is '{device}', but this torch sees no CUDA device. Use device='cpu'.")
+    index, count = torch.cuda.current_device() if device.index is None else device.index, torch.cuda.device_count()
+    if index >= count:
+        raise ValueError(f"device is '{device}', but this torch sees {count} CUDA devices, the first being 'cuda:0'.")
+    return torch.device("cuda", index)
 
 
 @dataclass
@@ -371,6 +432,7 @@ class _Iteration:
         self._loader, self._progress = loader, progress
         self._begin = progress.position
         self._ready: deque[tuple[Any, int]] = deque()
+        self._failed = False
         self._source = _produce(loader, progress.epoch, progress.position, items)
         self._feed: Feed | None = None
         if loader.prefetch:
@@ -384,13 +446,19 @@ class _Iteration:
 
     def __next__(self) -> Any:
         if not self._ready:
-            group = self._feed.take() if self._feed else next(self._source, None)
+            try:
+                group = self._feed.take() if self._feed else next(self._source, None)
+            except Exception:
+                self._failed = True
+                raise
             if group is None:
-                self._progress.finished = True
+                # after an error the epoch is not done: its state stays at the batch that could not be made
+                self._progress.finished = not self._failed
                 raise StopIteration
             self._ready.extend(group)
         item, self._progress.position = self._ready.popleft()
-        return _finish(self._loader, item(), self._progress.epoch) if isinstance(item, DeviceBatch) else item
+        is_later = isinstance(item, DeviceBatch | Later)
+        return _finish(self._loader, item(), self._progress.epoch) if is_later else item
 
     def __len__(self) -> int:
         return self._loader.steps_left(self._begin)
@@ -414,8 +482,25 @@ def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[An
     A generator that waits at a yield keeps its locals alive: none of them may hold a batch there, or one more buffer than
     needed is in use.
     """
-    copier = CudaCopier(loader.device, depth=loader.prefetch) if loader.device.type == "cuda" else None
     plan = loader.plan(epoch, position, items)
+    if loader.resident is not None:
+        yield from ([(loader.resident.later(r), p) for r, p in zip(s.batches, s.positions, strict=True)] for s in plan)
+        return
+    copier = CudaCopier(loader.device, depth=loader.prefetch) if loader.device.type == "cuda" else None
+    try:
+        if loader.in_windows:
+            order = loader.block_order(epoch)
+            yield from in_windows(plan, order, position, lambda slices: _sent(loader, epoch, slices, copier))
+        else:
+            yield from _gathered(loader, epoch, plan, copier)
+    finally:
+        if copier is not None:
+            copier.drain()
+
+
+def _gathered(
+    loader: MemmapLoader, epoch: int, plan: Iterator[Steps], copier: CudaCopier | None
+) -> Iterator[list[tuple[Any, int]]]:
     ahead = loader.read_ahead(epoch, plan)
     made: list[Any] = []
     try:
@@ -433,8 +518,19 @@ def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[An
     finally:
         if ahead is not None:
             ahead.close()
-        if copier is not None:
-            copier.drain()
+
+
+def _sent(
+    loader: MemmapLoader, epoch: int, slices: Iterator[Steps], copier: CudaCopier | None
+) -> Iterator[ImageBatch | DeviceBatch]:
+    ahead = loader.read_ahead(epoch, slices)
+    try:
+        for steps in slices if ahead is None else ahead:
+            for batch in loader.host_batches(steps.batches, ahead):
+                yield copier.send(batch) if copier is not None else batch
+    finally:
+        if ahead is not None:
+            ahead.close()
 
 
 def _emptied(made: list[Any], positions: list[int]) -> list[tuple[Any, int]]:
@@ -465,6 +561,14 @@ def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, 
     return cut
 
 
+def _rows_id(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any] | None) -> int:
+    """Return a number that differs where the same positions would be other rows."""
+    known = int(dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
+    for array in (dataset.store_rows(np.arange(len(dataset))) if not dataset.is_whole else None, cumulative):
+        known = known if array is None else known ^ zlib.crc32(array.tobytes())
+    return known
+
+
 def _yields_batches(sampler: Any) -> bool:
     return isinstance(sampler, torch.utils.data.BatchSampler) or hasattr(sampler, "batch_size")
 
@@ -480,7 +584,10 @@ def _checked_shuffle(shuffle: bool | str, dataset: MemmapDataset) -> str:
 
 
 def _checked_weights(weights: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    values = np.asarray(weights, dtype=np.float64)
+    try:
+        values = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"weights are a {type(weights).__name__}, expected one number a row: [{count}].") from None
     if values.shape != (count,):
         raise ValueError(f"weights have the shape {list(values.shape)}, expected one a row: [{count}].")
     if not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
@@ -488,11 +595,18 @@ def _checked_weights(weights: Any, count: int) -> np.ndarray[Any, np.dtype[np.fl
     return np.cumsum(values)
 
 
+def _whole_number(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}, expected a whole number.") from None
+
+
 def _checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank is {rank} and world_size {world_size}: give both, or neither.")
     if rank is not None and world_size is not None:
-        return rank, world_size
+        return _whole_number("rank", rank), _whole_number("world_size", world_size)
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -506,13 +620,38 @@ def _copied(dataset: MemmapDataset) -> Any:
     if not residencies.can_read_ahead():
         pixels = store.pixels.clone()
     else:
-        path = dataset.path / PIXELS
+        path = dataset.opened("pixels")
         past_cache = residencies.is_cold(path, store.pixels.nbytes)
         count = store.pixels.nbytes // row_bytes
         pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
     if dataset.manifest.has_own_sizes:
         return RaggedBatch(pixels, store.targets, store.offsets, store.shapes, store.extras, batch_size=[])
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
+
+
+def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Resident:
+    """Return the store on a device, the same for all loaders of this process that read it there."""
+    key = _resident_key(dataset, device)
+    found = _residents.get(key)
+    if found is None:
+        rows = max(1, _BLOCK_BYTES // dataset.manifest.row_bytes)
+        with MemmapLoader(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
+            found = _residents[key] = Resident(dataset.store, batches, device)
+    return found
+
+
+def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, str, str]:
+    return str(dataset.path), dataset.manifest.digest, str(device)
+
+
+def _room(dataset: MemmapDataset, device: torch.device, *, has_windows: bool) -> residencies.Room | None:
+    """Return what there is on a device and what is needed there; None for the CPU."""
+    free = free_bytes(device)
+    if free is None or dataset.manifest.has_own_sizes:
+        return None
+    windows = _WINDOWS_HELD * _WINDOW_BLOCKS * max(_BLOCK_BYTES, dataset.manifest.row_bytes) if has_windows else 0
+    needed = 0 if _resident_key(dataset, device) in _residents else nbytes(dataset.store)
+    return residencies.Room(free, needed, windows)
 
 
 def _lies_by_class(dataset: MemmapDataset) -> bool:

@@ -48,6 +48,8 @@ _DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
 _READ_BYTES = 1 << 20
 # more than the longest line of a journal: 4,096 samples of about 300 bytes
 _TAIL_BYTES = 8 << 20
+_LINE_BEGIN = b' {"inputs_stop":'
+_STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 
 
 class StoreError(ValueError):
@@ -497,8 +499,7 @@ def unfinished_progress(journal: Path) -> str:
             header = json.loads(file.readline()[9:])
             tail_start = max(file.tell(), journal.stat().st_size - _TAIL_BYTES)
             file.seek(tail_start)
-            stops = re.findall(rb'\n?[0-9a-f]{8} \{"inputs_stop":(\d+),"rows_stop":(\d+)', file.read())
-        inputs_stop, rows_stop = map(int, stops[-1]) if stops else (0, 0)
+            inputs_stop, rows_stop = _last_stops(file.read())
         return f"{inputs_stop} of {header['inputs']} images, {rows_stop} rows written"
     except (OSError, ValueError, KeyError):
         return "its very start"
@@ -512,6 +513,15 @@ def _metadata_names(manifest: Manifest) -> list[str]:
 def _block_line(block: Block, has_own_sizes: bool) -> list[int]:
     line = [block.stop - block.start, block.crc32, block.samples_offset]
     return [*line, block.size_bytes] if has_own_sizes else line
+
+
+def _last_stops(lines: bytes) -> tuple[int, int]:
+    """Return the totals of the last line that has them, found from the end: a journal has megabytes."""
+    at = len(lines)
+    while (at := lines.rfind(_LINE_BEGIN, 0, at)) >= 0:
+        if stops := _STOPS.match(lines, at):
+            return int(stops[1]), int(stops[2])
+    return 0, 0
 
 
 def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class BlockOrder:
     def __init__(self, count: int, block: int, window: int, *, seed: int, epoch: int) -> None:
         if min(block, window) < 1:
             raise OrderError(f"block is {block} rows and window {window} blocks, expected 1 or more.")
-        self._count, self._block, self._window = count, block, window
+        self.count, self._block, self._window = count, block, window
         self._seed, self._epoch = seed, epoch
         blocks = -(-count // block)
         self._order = permuted(blocks, 0, blocks, seed=seed, epoch=epoch)
@@ -92,15 +92,22 @@ class BlockOrder:
 
     def window_end(self, position: int) -> int:
         """Return where the window that holds a position ends; positions go on behind count as the next epoch's do."""
-        passes, inside = divmod(position, self._count)
+        passes, inside = divmod(position, self.count)
         block = int(np.searchsorted(self._bounds, inside, side="right")) - 1
         last = min((block // self._window + 1) * self._window, len(self._bounds) - 1)
-        return passes * self._count + int(self._bounds[last])
+        return passes * self.count + int(self._bounds[last])
+
+    def slices(self, position: int) -> list[tuple[int, int]]:
+        """Return [start, stop) of each block, in the order's range, of the window that holds a position below count."""
+        block = int(np.searchsorted(self._bounds, position, side="right")) - 1
+        first = block // self._window * self._window
+        starts = (self._order[first : first + self._window] * self._block).tolist()
+        return [(start, min(start + self._block, self.count)) for start in starts]
 
     def _window_rows(self, window: int) -> Rows:
         starts = self._order[window * self._window : (window + 1) * self._window] * self._block
         rows = (starts[:, None] + np.arange(self._block)).reshape(-1)
-        rows = rows[rows < self._count]
+        rows = rows[rows < self.count]
         return rows[permuted(len(rows), 0, len(rows), seed=self._seed, epoch=self._epoch, part=window + 1)]
 
 

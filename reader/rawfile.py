@@ -31,6 +31,8 @@ _BLOCKS = (512, 4096)
 _MOST_PADDING_BYTES = 256 << 10
 _HUGE_PAGE_BYTES = 2 << 20
 
+_OPEN_FILES = Path("/proc/self/fd")
+
 # First row, rows, first slot: rows [row, row + count) of the file go to slots [slot, slot + count) of memory.
 Read = tuple[int, int, int]
 
@@ -49,7 +51,9 @@ class RowFile:
     """
 
     def __init__(self, path: Path, row_bytes: int, *, past_cache: bool) -> None:
-        self.path, self.row_bytes = path, row_bytes
+        # a path through an open file's descriptor says nothing to a person
+        self.path = path.resolve() if path.parent == _OPEN_FILES else path
+        self.row_bytes = row_bytes
         self._descriptor, self.align = _open_direct(path, row_bytes) if past_cache else (-1, 1)
         self._forget = past_cache and self._descriptor < 0 and hasattr(os, "posix_fadvise")
         if self._descriptor < 0:
@@ -57,6 +61,19 @@ class RowFile:
             if hasattr(os, "posix_fadvise"):  # the sizes of reads are ours, no read-ahead by the system
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self.close = weakref.finalize(self, os.close, self._descriptor)
+
+    @property
+    def opened(self) -> Path:
+        """A path that opens this very file again, also after another one has taken its name.
+
+        Raises:
+            StoreError: this system has no such paths, and the name is another file's by now.
+        """
+        if _OPEN_FILES.is_dir():
+            return _OPEN_FILES / str(self._descriptor)
+        if not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor)):
+            raise StoreError(f"{self.path} was packed anew since it was opened. Open the dataset again.")
+        return self.path
 
     @property
     def is_direct(self) -> bool:

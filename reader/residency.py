@@ -1,7 +1,7 @@
 """Where the rows of a store are read from, and why: measures memory, page cache and file system; reads no pixel.
 
 "cache" is the mapped file, "ram" a copy of the store in this process, "disk" large reads ahead of their use that leave
-nothing to page faults.
+nothing to page faults, "gpu" the memory of the device that batches are wanted on.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-RESIDENCIES = ("auto", "cache", "ram", "disk")
+RESIDENCIES = ("auto", "cache", "ram", "disk", "gpu")
 
 # Of free memory, what a store may take as page cache: the rest is the training program's.
 _CACHE_SHARE = 0.8
 # A copy stays for as long as the loader lives.
 COPY_SHARE = 0.5
+# Of a device's free memory: the rest is the model's and that of what it computes, which are often made after the loader.
+DEVICE_SHARE = 0.25
 # A share of pages below this is a cold store.
 WARM = 0.95
 # Pages looked at: the share is then known to about 6 %.
@@ -45,27 +47,70 @@ _NETWORK_FILE_SYSTEMS = (
 
 @dataclass(frozen=True)
 class Residency:
-    """A choice and its reason, for the log."""
+    """A choice and its reason, for the log.
+
+    host: from where rows come to the device, with "gpu"; else the name again.
+    in_windows: with "gpu": a window of blocks at a time, since the whole does not fit.
+    """
 
     name: str
     reason: str
+    host: str = ""
+    in_windows: bool = False
 
 
-def choose(asked: str, path: Path, size_bytes: int) -> Residency:
-    """Settle where a file of rows is read from.
+@dataclass(frozen=True)
+class Room:
+    """Memory of a device: what is free, what all of the store's tensors need there, and windows of blocks (0: none here)."""
+
+    free_bytes: int
+    store_bytes: int
+    windows_bytes: int
+
+
+def choose(asked: str, path: Path, size_bytes: int, room: Room | None = None) -> Residency:
+    """Settle where a file of rows is read from; room: of the device that batches are wanted on, None: the CPU.
 
     Raises:
         ValueError: there is no such residency, or the file does not fit where it is asked for.
     """
     if asked not in RESIDENCIES:
         raise ValueError(f"residency is {asked!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
+    if asked == "gpu":
+        return _on_device(path, size_bytes, room)
     if asked == "disk" and not can_read_ahead():
         raise ValueError("residency 'disk' needs os.preadv, which this system has not. Use 'cache' or 'ram'.")
-    if asked == "ram" and size_bytes > (room := available_bytes()):
+    if asked == "ram" and size_bytes > (free := available_bytes()):
         raise ValueError(
-            f"residency 'ram' needs {_gb(size_bytes)}, but {_gb(room)} of memory are free. Use 'disk', or leave it to 'auto'."
+            f"residency 'ram' needs {_gb(size_bytes)}, but {_gb(free)} of memory are free. Use 'disk', or leave it to 'auto'."
         )
-    return _chosen(path, size_bytes) if asked == "auto" else Residency(asked, "as asked")
+    if asked != "auto":
+        return Residency(asked, "as asked", asked)
+    if room is not None and room.store_bytes <= room.free_bytes * DEVICE_SHARE:
+        reason = f"{_gb(room.store_bytes)} in all, {_gb(room.free_bytes)} free on the device"
+        return Residency("gpu", reason, _way_there(path, size_bytes))
+    chosen = _chosen(path, size_bytes)
+    return Residency(chosen.name, chosen.reason, chosen.name)
+
+
+def _on_device(path: Path, size_bytes: int, room: Room | None) -> Residency:
+    if room is None:
+        raise ValueError("residency 'gpu' needs a CUDA device, but device is 'cpu'. Use device='cuda', or 'ram'.")
+    host = _way_there(path, size_bytes)
+    if room.store_bytes <= room.free_bytes:
+        return Residency("gpu", "as asked", host)
+    found = f"the store needs {_gb(room.store_bytes)}, and {_gb(room.free_bytes)} are free on the device"
+    if 0 < room.windows_bytes <= room.free_bytes:
+        return Residency("gpu", f"as asked, in windows of blocks: {found}", host, in_windows=True)
+    raise ValueError(
+        f"residency 'gpu': {found}. Leave it to 'auto'; or shuffle='block' sends windows of"
+        " blocks, of a whole dataset to one rank."
+    )
+
+
+def _way_there(path: Path, size_bytes: int) -> str:
+    # a copy in memory would be read once and then be in the way
+    return "disk" if _chosen(path, size_bytes).name == "disk" else "cache"
 
 
 def _chosen(path: Path, size_bytes: int) -> Residency:

@@ -1,58 +1,92 @@
 """Batches to a CUDA device: pinned copies on a side stream, an event each, and what keeps two streams from racing.
 
-No CUDA device has run this module yet; its tests are marked cuda.
+No CUDA device has run this module yet: its tests marked cuda have been skipped so far. tests/test_transfer.py runs its logic
+on simulated streams that are as late as CUDA allows.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import cuda
 from torch.profiler import record_function
 
+from reader.buffers import PinnedMemoryError
 from reader.store import ImageBatch, RaggedBatch
+
+# Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
+# launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
+_LAUNCHED = 8
+
+
+class TransferError(RuntimeError):
+    """A batch did not get to the device."""
 
 
 class CudaCopier:
     """Copies pinned batches to the device on a side stream. Lives in the feeder thread.
 
-    Two hazards. A pinned buffer must not be refilled before its copy has ended: its lease is held until the copy's event
-    has passed. A device batch must not be reused while the caller's stream may read it: `DeviceBatch` records that stream.
+    Three hazards. A pinned slot must not be refilled before its copy has ended: its lease is held until the copy's event has
+    passed. A device batch must not be reused while the caller's stream may read it: `DeviceBatch` records that stream. A
+    caller that launches work faster than the device does it would have ever more batches in use: the copier waits for it.
     """
 
     def __init__(self, device: torch.device, *, depth: int) -> None:
         self._device, self._depth = device, depth
-        self._stream = torch.cuda.Stream(device)
-        self._in_flight: deque[tuple[torch.cuda.Event, Any]] = deque()
+        self._stream, self._launched = _side(device)
+        self._in_flight: deque[tuple[Any, ImageBatch]] = deque()
 
-    def send(self, batch: Any) -> DeviceBatch:
-        """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are under way already."""
-        while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
-            event, _ = self._in_flight.popleft()
-            event.synchronize()
-        with record_function("pixpack.copy"), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            sent = send_batch(batch, self._device)
-            event = torch.cuda.Event()
-            event.record(self._stream)
+    def send(self, batch: ImageBatch) -> DeviceBatch:
+        """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are under way already.
+
+        Raises:
+            TransferError: the device reports an error, of this copy or of what ran before.
+            torch.OutOfMemoryError: the device has no room for the batch.
+        """
+        try:
+            while len(self._launched) > _LAUNCHED:
+                self._launched.popleft().synchronize()
+            while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
+                event, _ = self._in_flight.popleft()
+                event.synchronize()
+            # the guard of the device: in a new thread device 0 is current, and would get a context
+            with record_function("pixpack.copy"), cuda.device(self._device), cuda.stream(self._stream):
+                sent, event = send_batch(batch, self._device), sleeping_event()
+                event.record(self._stream)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as e:
+            raise _lost(self._device, e) from e
         self._in_flight.append((event, batch))
-        return DeviceBatch(sent, event)
+        return DeviceBatch(sent, event, self._launched)
 
     def drain(self) -> None:
-        """Wait for all copies: only then may their pinned buffers go back to a pool that outlives this object."""
-        while self._in_flight:
-            self._in_flight.popleft()[0].synchronize()
+        """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
+        try:
+            while self._in_flight:
+                self._in_flight.popleft()[0].synchronize()
+        except RuntimeError as e:
+            raise _lost(self._device, e) from e
 
 
 class DeviceBatch:
     """A batch whose copy may still run; called in the caller's thread, it orders the caller's stream after the copy."""
 
-    def __init__(self, batch: Any, event: torch.cuda.Event) -> None:
-        self._batch, self._event = batch, event
+    def __init__(self, batch: Any, event: Any, launched: deque[Any]) -> None:
+        self._batch, self._event, self._launched = batch, event, launched
 
     def __call__(self) -> Any:
         """Return the batch, safe to use on the caller's current stream."""
-        stream = torch.cuda.current_stream(self._batch.pixels.device)
+        stream = cuda.current_stream(self._batch.pixels.device)
+        # all that was launched for the batches before
+        before = sleeping_event()
+        before.record(stream)
+        self._launched.append(before)
         stream.wait_event(self._event)
         for tensor in tensors_of(self._batch):
             tensor.record_stream(stream)
@@ -60,7 +94,7 @@ class DeviceBatch:
 
 
 def send_batch(batch: Any, device: torch.device) -> Any:
-    """Copy each tensor of a batch without waiting; small ones are pinned on the way."""
+    """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that."""
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
         return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
@@ -84,3 +118,46 @@ def tensors_of(batch: Any) -> list[Any]:
         return list(batch.values(True, True))
     found: list[Any] = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
     return found if batch.extras is None else found + list(batch.extras.values(True, True))
+
+
+def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
+    """Pin memory that is there already, where it lies; returns what must be called before it goes.
+
+    Raises:
+        PinnedMemoryError: the system does not allow it.
+    """
+    # cudaHostRegister, since pinned memory that torch allocates is rounded up to a power of two
+    with cuda.device(device):
+        status = int(cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+    if status:
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=device)  # takes the error along: CUDA keeps it for the next kernel that asks
+        raise PinnedMemoryError(
+            f"{tensor.nbytes / 1e9:.1f} GB of memory cannot be pinned: cudaHostRegister says error {status}."
+            " Raise the limit of locked memory (ulimit -l), or use residency 'cache'."
+        )
+    return functools.partial(cuda.cudart().cudaHostUnregister, tensor.data_ptr())
+
+
+def sleeping_event() -> Any:
+    """Make an event that a thread waits for asleep; by default it would spin, and take a core from the gathering."""
+    return cuda.Event(blocking=True)
+
+
+@functools.cache
+def _side(device: torch.device) -> tuple[Any, deque[Any]]:
+    """Return the stream on which all loaders of this process copy to a device, and the events of what their callers launched.
+
+    torch gives out 32 streams in turn, and its allocator keeps what was freed for the stream that it was allocated on: with a
+    new stream an epoch, device memory would grow for 32 epochs. Callers' threads append to the events, see `DeviceBatch`;
+    short epochs must not begin to count anew.
+    """
+    return cuda.Stream(device), deque()
+
+
+def _lost(device: torch.device, error: RuntimeError) -> TransferError:
+    said = str(error).partition("\n")[0]
+    return TransferError(
+        f"copying a batch to {device} failed: {said}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows which);"
+        " after a CUDA error start the process anew."
+    )

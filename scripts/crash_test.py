@@ -180,6 +180,13 @@ def _check_unfinished(out: Path) -> bool:
     if (out / "manifest.json").exists():
         check_store(out)
         return False
+    took = min(_seconds_to_refuse(out) for _ in range(3))  # other programs may hold the core for longer than that once
+    if took > _OPEN_SECONDS:
+        raise CrashError(f"it took {took:.3f} s to say that a store is incomplete")
+    return True
+
+
+def _seconds_to_refuse(out: Path) -> float:
     begun = time.monotonic()
     try:
         check_store(out)
@@ -190,9 +197,7 @@ def _check_unfinished(out: Path) -> bool:
             raise CrashError(f"an unfinished store is called: {e}") from e
     else:
         raise CrashError("an unfinished store opens")
-    if time.monotonic() - begun > _OPEN_SECONDS:
-        raise CrashError(f"it took {time.monotonic() - begun:.3f} s to say that a store is incomplete")
-    return True
+    return time.monotonic() - begun
 
 
 def _resume(images: Path, out: Path, workers: int) -> dict[str, Any]:

@@ -107,12 +107,20 @@ def torchvision_or_skip() -> Any:
 
 def onnxruntime_or_skip() -> Any:
     """Return onnxruntime, from the folder where scripts/test puts it; skips where it or what exports to it is missing."""
-    folder = os.environ.get("PIXPACK_ONNX", "")
-    # stays on the path: the exporter imports more of it while it works
+    library_or_skip("onnxscript", "PIXPACK_ONNX")
+    return pytest.importorskip("onnxruntime")
+
+
+def library_or_skip(name: str, variable: str) -> str:
+    """Let a library be imported from the folder that a variable names, and return that; skips where it is missing.
+
+    The folder stays on the path: such libraries import more of themselves while they work.
+    """
+    folder = os.environ.get(variable, "")
     if folder and folder not in sys.path:
         sys.path.append(folder)
-    pytest.importorskip("onnxscript")
-    return pytest.importorskip("onnxruntime")
+    pytest.importorskip(name, reason=f"{name} is not installed; {variable} may name a folder that has it")
+    return folder
 
 
 def devices() -> list[Any]:

@@ -24,6 +24,14 @@ def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
     assert pool.allocated == 2
 
 
+@pytest.mark.parametrize("size_bytes", [1, 1000, 4096, 3 << 20])
+def test_every_buffer_begins_at_a_cache_line(size_bytes: int) -> None:
+    pool = BufferPool(size_bytes, keep=1)
+    leases = [pool.lease() for _ in range(4)]
+    assert {lease.data_ptr() % 64 for lease in leases} == {0}
+    assert {len(lease) for lease in leases} == {size_bytes}
+
+
 @pytest.mark.parametrize(
     "keep",
     [

@@ -28,7 +28,8 @@ from packer.report import PackReport, Progress
 ROOT = Path(__file__).resolve().parents[1]
 README, CHANGELOG = ROOT / "README.md", ROOT / "CHANGELOG.md"
 REFERENCE, FORMAT = ROOT / "docs" / "REFERENCE.md", ROOT / "reader" / "FORMAT.md"
-DOCUMENTS = [README, CHANGELOG, REFERENCE, FORMAT]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = [README, CHANGELOG, *PAGES, FORMAT]
 
 # the page says once that there are these, not in each table
 COMMON_OPTIONS = {"--help", "--version"}

@@ -1,15 +1,19 @@
-"""Both examples as a user runs them: subprocesses, on 24 small photographs in 3 classes."""
+"""The examples on small photographs in 3 classes: as subprocesses, as a user runs them, or through their main()."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import make_tree
+import torch
+from conftest import library_or_skip, make_tree, onnxruntime_or_skip
 
 ROOT = Path(__file__).resolve().parents[1]
 EPOCH = re.compile(r"epoch (\d+): loss (\d+\.\d+), accuracy (\d\.\d+), held out (\d\.\d+), ([\d,]+) images/s")
@@ -25,6 +29,25 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
 
 def train(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, ROOT / "examples" / "train.py", *arguments)
+
+
+Example = Callable[..., int]
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Example]:
+    """Call the main() of an example with arguments, in this process, where torch is imported already; one thread as in run."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def call(name: str, *arguments: object) -> int:
+        module = importlib.import_module(name)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        return module.main()
+
+    yield call
+    torch.set_num_threads(threads)
 
 
 def epochs(output: str) -> list[tuple[int, float, float, float]]:
@@ -60,28 +83,141 @@ def test_train_runs_on_cuda(store: Path) -> None:
 def test_train_says_in_one_sentence_what_it_cannot_use(
     store: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    example: Example,
     capsys: pytest.CaptureFixture[str],
     option: str | None,
     value: str | None,
     message: str,
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    import train as example
-
     if value == "flat":
         from packer import pack
 
         make_tree(tmp_path / "images", classes=1, each=2)
         pack(tmp_path / "images" / "class0", tmp_path / "flat", size=32, workers=1)
         value = str(tmp_path / "flat")
-    words = ["train.py", str(tmp_path)] if option is None else ["train.py", str(store), option, str(value)]
-    monkeypatch.setattr(sys, "argv", words)
-    assert example.main() == 1
+    assert example("train", *([tmp_path] if option is None else [store, option, value])) == 1
     error = capsys.readouterr().err
     assert error.startswith("train.py: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_train_goes_on_in_the_middle_of_an_epoch_to_the_same_weights(
+    shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def weights(name: str) -> dict[str, torch.Tensor]:
+        return torch.load(tmp_path / name)["model"]
+
+    words = ["--device", "cpu", "--batch-size", "27", "--epochs", "2", "--checkpoint"]
+    assert example("train", shared_store, *words, tmp_path / "whole.pt") == 0
+    assert len(epochs(capsys.readouterr().out)) == 2
+    # 3 steps an epoch: the second run begins inside the first epoch and ends inside the second one
+    for _ in range(3):
+        assert example("train", shared_store, *words, tmp_path / "parts.pt", "--steps", 2) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"stopped (\d) steps before its end", out) == ["1", "2"]
+    whole, parts = weights("whole.pt"), weights("parts.pt")
+    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []
+    assert sorted(p.name for p in tmp_path.glob("*.pt*")) == ["parts.pt", "whole.pt"]
+
+
+def test_train_compiles_and_computes_in_bfloat16(
+    shared_store: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example("train", shared_store, "--compile", "eager", "--amp", "--epochs", 1, "--device", "cpu") == 0
+    assert len(epochs(capsys.readouterr().out)) == 1
+
+
+def test_export_gives_the_scores_of_the_network_with_its_normalisation_inside(
+    shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnxruntime = onnxruntime_or_skip()
+    assert example("export", shared_store, tmp_path / "exported") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["ONNX", "TorchScript", "torch.export", "TensorRT"]
+    assert all("scores of 5 images differ" in line for line in lines[:3])
+    session = onnxruntime.InferenceSession(tmp_path / "exported" / "model.onnx")
+    assert [(value.type, value.shape[1:]) for value in session.get_inputs()] == [("tensor(uint8)", [3, 32, 32])]
+
+
+def test_export_fails_where_what_comes_back_gives_other_scores(
+    shared_store: Path, tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    module = importlib.import_module("export")
+    monkeypatch.setattr(module, "NEEDS", {"ONNX": ["no_such_package"], "TensorRT": ["no_such_package"]})
+    monkeypatch.setattr(module, "torchscript", lambda model, example, folder: lambda images: model[1:](images.float()))
+    assert example("export", shared_store, tmp_path) == 1
+
+
+def test_profile_writes_a_trace_and_a_picture_and_tells_the_command_of_nsys(
+    shared_store: Path, tmp_path: Path, example: Example, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert example("profile_loader", shared_store, tmp_path, "--batch-size", 8, "--device", "cpu") == 0
+    out = capfd.readouterr().out
+    assert f"--output={tmp_path / 'nsys'} python examples/profile_loader.py {shared_store}" in out
+    names = {event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
+    # what the loader's thread did is there too, and the steps of the schedule
+    assert {"pixpack.step", "pixpack.transform", "pixpack.gather", "ProfilerStep#4", "ProfilerStep#11"} <= names
+    assert "ProfilerStep#3" not in names
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_profile_names_ranges_for_nsys_only_on_cuda(
+    shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example("profile_loader", shared_store, tmp_path, "--device", "cpu", "--nvtx") == 1
+    assert capsys.readouterr().err.startswith("profile_loader.py: --nvtx names ranges for nsys")
+
+
+def numpy_jax(store: Path, tmp_path: Path, *folders: str) -> subprocess.CompletedProcess[str]:
+    """Run numpy_jax.py where torch and our packages cannot be imported."""
+    for name in ("torch", "tensordict", "reader", "packer"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('must do without')")
+    paths = os.pathsep.join([str(tmp_path), *folders])
+    return run(sys.executable, ROOT / "examples" / "numpy_jax.py", store, PYTHONPATH=paths)
+
+
+def test_numpy_reads_a_store_without_torch_and_without_us(shared_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['jax'] = None")
+    done = numpy_jax(shared_store, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "90 rows of uint8[32, 32, 3], normalised by numpy: mean 0.000, std 1.000\n"
+
+
+def test_jax_gets_the_rows_as_they_are_stored(shared_store: Path, tmp_path: Path) -> None:
+    folder = library_or_skip("jax", "PIXPACK_JAX")
+    done = numpy_jax(shared_store, tmp_path, folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "90 rows of uint8[32, 32, 3], normalised by jax: mean 0.000, std 1.000\n"
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "_tensordict/pixels.memmap"])
+def test_numpy_refuses_a_store_that_is_damaged(store: Path, tmp_path: Path, file: str) -> None:
+    path = store / file
+    path.write_bytes(path.read_bytes()[1:])
+    done = numpy_jax(store, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"numpy_jax.py: {path} is")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_notebook_packs_shows_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = library_or_skip("nbclient", "PIXPACK_NOTEBOOK")
+    monkeypatch.setenv("PYTHONPATH", folder)
+    nbclient, nbformat = importlib.import_module("nbclient"), importlib.import_module("nbformat")
+    make_tree(tmp_path / "sample" / "images")
+    (tmp_path / "examples").mkdir()
+    notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells)
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path / "examples")}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
+    assert shown.count("<progress ") == 2
+    assert shown.count("data:image/png;base64,") == 24
+    said = "".join(output.get("text", "") for output in outputs)
+    assert re.search(r"24 rows, 0 rejected.*\nloss \d\.\d\d -> .*\n\d of 6 held-out images right", said)
 
 
 def test_pipeline_packs_verifies_shows_and_trains_and_a_second_run_keeps_the_store(

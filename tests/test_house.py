@@ -46,8 +46,8 @@ def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Pat
         ("click", {"cli.py"}),
         ("tqdm", {"cli.py"}),
         ("jpeg4py", {"jpeg.py"}),
-        # fit.py names it for types alone; show.py draws
-        ("PIL", {"decode.py", "fit.py", "show.py"}),
+        # fit.py names it for types alone; show.py and overlay.py draw
+        ("PIL", {"decode.py", "fit.py", "overlay.py", "show.py"}),
         ("matplotlib", {"bench.py"}),
         ("av", {"ffmpeg.py"}),
     ],

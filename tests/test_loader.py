@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import json
 import os
 import signal
 import subprocess
@@ -339,6 +341,61 @@ def test_an_error_of_the_transform_surfaces_and_ends_the_thread(train: MemmapDat
         if thread.name == "pixpack-feeder":
             thread.join(5)
             assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("batch_size", "drop_last"), [(25, False), (25, True), (30, False)])
+def test_a_sampler_resumes_at_every_step_the_last_included(
+    train: MemmapDataset, batch_size: int, drop_last: bool
+) -> None:
+    def loader() -> MemmapLoader:
+        return MemmapLoader(train, batch_size, sampler=SequentialSampler(train), drop_last=drop_last)
+
+    whole = [batch.rows.tolist() for batch in loader()]
+    states, running = [], loader()
+    states += [running.state_dict() for _ in running]
+    for taken, state in enumerate(states, 1):
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert [batch.rows.tolist() for batch in resumed] == whole[taken:]
+
+
+def test_a_state_of_other_rows_is_refused(train: MemmapDataset) -> None:
+    first, second = train.subset(range(40)), train.subset(range(1, 41))
+    state = MemmapLoader(first, 8, shuffle="full").state_dict()
+    MemmapLoader(train.subset(range(40)), 8, shuffle="full").load_state_dict(state)
+    with pytest.raises(ValueError, match="the state is of another store, subset or weights"):
+        MemmapLoader(second, 8, shuffle="full").load_state_dict(state)
+    drawn = MemmapLoader(train, 8, weights=np.ones(90)).state_dict()
+    with pytest.raises(ValueError, match="the state is of another store, subset or weights"):
+        MemmapLoader(train, 8, weights=np.arange(90)).load_state_dict(drawn)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, np.int64(9), seed=np.int32(1), rank=np.int64(0), world_size=np.int64(2))  # type: ignore[arg-type]
+    assert len(next(iter(loader))) == 9
+    assert json.dumps(loader.state_dict())
+    for name in ("batch_size", "seed", "prefetch"):
+        with pytest.raises(ValueError, match=f"{name} is 2.5, expected a whole number"):
+            MemmapLoader(train, **{"batch_size": 9, name: 2.5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_after_an_error_the_state_is_at_the_batch_that_could_not_be_made(train: MemmapDataset, prefetch: int) -> None:
+    def breaks(batch: Any) -> Any:
+        if 37 in batch.rows:
+            raise RuntimeError("row 37")
+        return batch
+
+    iterator = iter(loader := MemmapLoader(train, 10, transform=breaks, prefetch=prefetch))
+    assert [len(batch) for batch in itertools.islice(iterator, 3)] == [10] * 3
+    with pytest.raises(RuntimeError, match="row 37"):
+        next(iterator)
+    assert next(iterator, None) is None
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 30)
+    whole = MemmapLoader(train, 10, prefetch=prefetch)
+    whole.load_state_dict(state)
+    assert next(iter(whole)).rows.tolist() == list(range(30, 40))
 
 
 def test_the_interpreter_ends_in_the_middle_of_an_epoch(shared_store: Path) -> None:

@@ -151,25 +151,37 @@ def _workers(dataset: MemmapDataset) -> Any:
     return DataLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=1, persistent_workers=True)
 
 
-@pytest.mark.parametrize("loader", [_workers, lambda dataset: MemmapLoader(dataset, 4)], ids=["workers", "loader"])
+_LOADERS: dict[str, Callable[[MemmapDataset], Any]] = {
+    "workers": _workers,
+    "cache": lambda dataset: MemmapLoader(dataset, 4, residency="cache"),
+    "disk": lambda dataset: MemmapLoader(dataset, 4, residency="disk"),
+}
+
+
+@pytest.mark.parametrize("name", _LOADERS)
 def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
-    images: Path, tmp_path: Path, loader: Callable[[MemmapDataset], Any]
+    images: Path, tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / "out"
-    pack(images, out, size=24)
+    pack(images, out, size=32)
     dataset = MemmapDataset(out)
     pickled = dataset.__getstate__()
     old = dataset.store.clone()
-    batches = loader(dataset)
+    batches = _LOADERS[name](dataset)
     running = iter(batches)
     seen = [next(running)]
-    assert _command(images, out, "--overwrite").returncode == 0
+    # rows of the same size in another order: nothing but their bytes tells the stores apart
+    assert _command(images, out, "--overwrite", "--shuffle", "3").returncode == 0
     seen += list(running)
-    for batch in (*seen, *batches):
+    begun_after = [*batches, *MemmapLoader(dataset, 4, residency="ram"), *MemmapLoader(dataset, 4, residency="disk")]
+    for batch in (*seen, *begun_after):
         assert torch.equal(batch.pixels, old.pixels[batch.rows])
         assert torch.equal(batch.targets, old.targets[batch.rows])
     assert np.array_equal(dataset.numpy(), old.pixels.numpy())
-    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    assert not torch.equal(MemmapDataset(out).store.pixels, old.pixels)
+    for refused in (lambda: dataset.samples, lambda: dataset.source(0)):
+        with pytest.raises(StoreError, match="was packed anew since this dataset was opened"):
+            refused()
     # a process that opens it by the old one's pickle would mix the two
     with pytest.raises(StoreError, match="was packed anew"):
         object.__new__(MemmapDataset).__setstate__(pickled)

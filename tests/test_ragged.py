@@ -298,6 +298,7 @@ def test_the_room_is_known_by_headers_before_decoding(
         ({"fit": "none", "size": 32}, "--size gives all rows one size, --fit none leaves each its own"),
         ({"max_size": 32, "size": 32}, "--max-size belongs to --fit none, not to --fit crop"),
         ({"fit": "none", "max_size": 0}, "--max-size is 0, expected 1 to 16384 pixels"),
+        ({"fit": "none", "boxes": "coco.json"}, "--boxes needs rows of one size, --fit none leaves each its own"),
         ({"fit": "none", "crop_fraction": 0.5}, "--crop-fraction belongs to --fit crop"),
     ],
 )
@@ -369,6 +370,14 @@ def test_info_and_show_know_own_sizes(ragged_store: Path, tmp_path: Path, capsys
     assert row_image(ragged_store, 0).size == (48, 64)
     assert run(["bench", str(ragged_store)]) == 2
     assert "have sizes of their own, which this does not time" in capsys.readouterr().err
+
+
+def test_a_notebook_shows_rows_of_own_sizes(ragged_store: Path) -> None:
+    data = MemmapDataset(ragged_store)
+    html = data._repr_html_()
+    assert html.count("<img ") == 24
+    # 48 x 64, of which the longer side becomes 96
+    assert 'width="72" height="96" alt="row 0"' in MemmapDataset(ragged_store).subset([0])._repr_html_()
 
 
 def test_the_command_packs_own_sizes(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -499,6 +508,11 @@ def test_without_a_transform_the_images_come_as_they_are(ragged_store: Path, res
     assert [image.shape for image in images] == [data[row].images.shape for row in range(16)]
     assert targets.shape == (16,)
     assert "16, 204, 267, 3] on cpu" in repr(loader)
+
+
+def test_residency_gpu_needs_rows_of_one_size(ragged_store: Path) -> None:
+    with pytest.raises(ValueError, match="residency 'gpu' needs rows of one size, these have their own"):
+        MemmapLoader(MemmapDataset(ragged_store), 8, residency="gpu")
 
 
 def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:

@@ -118,9 +118,64 @@ def test_auto_says_what_it_chose_and_why(
     assert reason in chosen.reason
 
 
+@pytest.mark.parametrize(
+    "asked, free, store, windows, name, in_windows, reason",
+    [
+        ("auto", 80, 19, 0, "gpu", False, "19.0 GB in all, 80.0 GB free on the device"),
+        ("auto", 80, 21, 0, "cache", False, "20.0 GB of memory free"),
+        ("auto", 80, 21, 1, "cache", False, "20.0 GB of memory free"),
+        ("gpu", 80, 79, 0, "gpu", False, "as asked"),
+        (
+            "gpu",
+            80,
+            81,
+            1,
+            "gpu",
+            True,
+            "as asked, in windows of blocks: the store needs 81.0 GB, and 80.0 GB are free on the device",
+        ),
+        ("ram", 80, 1, 1, "ram", False, "as asked"),
+    ],
+)
+def test_a_device_takes_the_whole_store_where_there_is_room_to_spare(
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    free: int,
+    store: int,
+    windows: int,
+    name: str,
+    in_windows: bool,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(residency, "available_bytes", lambda: 20 * GB)
+    monkeypatch.setattr(residency, "cached_share", lambda path: 1.0)
+    monkeypatch.setattr(residency, "file_system", lambda path: "ext4")
+    room = residency.Room(free * GB, store * GB, windows * GB)
+    chosen = residency.choose(asked, Path("pixels"), 3 * GB, room)
+    assert (chosen.name, chosen.in_windows, chosen.host) == (name, in_windows, "ram" if asked == "ram" else "cache")
+    assert reason in chosen.reason
+
+
+@pytest.mark.parametrize("windows", [0, 9 * GB])
+def test_a_store_too_large_for_the_device_is_one_sentence(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
+    monkeypatch.setattr(residency, "_way_there", lambda path, size: "cache")
+    with pytest.raises(ValueError) as raised:
+        residency.choose("gpu", Path("pixels"), 3 * GB, residency.Room(8 * GB, 12 * GB, windows))
+    assert str(raised.value) == (
+        "residency 'gpu': the store needs 12.0 GB, and 8.0 GB are free on the device. Leave it to 'auto'; or shuffle='block'"
+        " sends windows of blocks, of a whole dataset to one rank."
+    )
+
+
 def test_what_does_not_fit_or_exist_is_one_sentence(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"residency is 'gpu2', expected one of 'auto', 'cache', 'ram', 'disk'\."):
+    with pytest.raises(
+        ValueError, match=r"residency is 'gpu2', expected one of 'auto', 'cache', 'ram', 'disk', 'gpu'\."
+    ):
         MemmapLoader(train, 8, residency="gpu2")
+    with pytest.raises(
+        ValueError, match=r"residency 'gpu' needs a CUDA device, but device is 'cpu'\. Use device='cuda', or 'ram'"
+    ):
+        MemmapLoader(train, 8, residency="gpu")
     monkeypatch.setattr(residency, "available_bytes", lambda: 1000)
     with pytest.raises(ValueError, match=r"residency 'ram' needs 0\.0 GB, but 0\.0 GB of memory are free\. Use 'disk'"):
         MemmapLoader(train, 8, residency="ram")

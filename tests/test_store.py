@@ -201,8 +201,9 @@ def test_what_is_no_store_is_named(tmp_path: Path, store: Path) -> None:
 def test_an_unfinished_pack_is_named_with_its_progress(tmp_path: Path) -> None:
     (tmp_path / ".packing").mkdir()
     header, line = '{"journal":1,"inputs":50}', '{"inputs_stop":24,"rows_stop":23,"block":2}'
-    text = "".join(f"{zlib.crc32(t.encode()):08x} {t}\n" for t in (header, line))
-    (tmp_path / ".packing/journal").write_text(text + "00000000 {torn")
+    earlier = '{"inputs_stop":12,"rows_stop":12,"block":1}'
+    text = "".join(f"{zlib.crc32(t.encode()):08x} {t}\n" for t in (header, earlier, line))
+    (tmp_path / ".packing/journal").write_text(text + '00000000 {"inputs_stop":36,"rows_s')
     with pytest.raises(
         IncompleteStoreError, match=r"interrupted at 24 of 50 images, 23 rows written. Go on with: pack IMAGES"
     ):

@@ -1,0 +1,43 @@
+"""What the examples train: stores opened for it, a small network, and what it sees of a row."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import nn
+
+from reader import Manifest, MemmapDataset, Normalize, RandomHorizontalFlip, RandomResizedCrop
+
+
+def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]:
+    """Open what to learn from and what to measure on."""
+    train = MemmapDataset(store)
+    if train.manifest.target_kind != "class" or len(train.classes) < 2:
+        found = f"{len(train.classes)} classes, targets of kind {train.manifest.target_kind}"
+        raise ValueError(f"{store} has {found}; expected 2 classes or more. Pack a folder of class folders.")
+    if val is None:
+        return train.split(0.9, stratify=True)
+    held_out = MemmapDataset(val)
+    if held_out.classes != train.classes:
+        raise ValueError(f"{val} has other classes than {store}. Pack it with --classes {store}")
+    return train, held_out
+
+
+def views(size: int) -> tuple[Any, Any]:
+    """Give the transforms of training and of measuring: both take uint8 batches on the device to size x size."""
+    crop, flip = RandomResizedCrop(size, scale=(0.25, 1)), RandomHorizontalFlip()
+    # the whole area at ratio 1 leaves nothing to chance: the central square
+    return lambda batch: flip(crop(batch)), RandomResizedCrop(size, scale=(1, 1), ratio=(1, 1))
+
+
+def network(manifest: Manifest) -> nn.Module:
+    """uint8[B, C, H, W] -> float[B, classes]; the first layer normalises by the store's own mean and std."""
+    widths = [manifest.channels, 32, 64, 128, 256]
+    layers: list[nn.Module] = [Normalize.of(manifest)]
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], len(manifest.classes)))
+    # as the images of a store are
+    return model.to(memory_format=torch.channels_last)

@@ -1,0 +1,219 @@
+"""What scripts/on_gpu does: collect wheels; or lay them beside a Python that has torch, run each part, gather one JSON.
+
+Imports the standard library alone. A part that fails, or takes too long, is told as such and the others run all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
+# torch and what it needs, numpy among it, stay that machine's own.
+PACKAGES = (
+    *("tensordict", "pyvers", "cloudpickle", "click", "tqdm", "pillow", "cffi", "pycparser"),
+    *("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers"),
+    *("matplotlib", "contourpy", "cycler", "fonttools", "kiwisolver", "pyparsing", "python-dateutil"),
+)
+# Published as source alone; pure Python.
+BUILT = ("jpeg4py",)
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
+MOST_BYTES = 60 << 20
+MOST_FILES = 8
+MOST_FILE_BYTES = 16 << 20
+# What is kept of a part's output.
+TAIL = 6000
+# Of a part: a few minutes each, so that none takes the others' time.
+SECONDS = 280
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command; needs_cuda: it is left out with --no-cuda. result: a JSON file that it writes, pictures: what else."""
+
+    name: str
+    command: list[str]
+    needs_cuda: bool = True
+    result: str = ""
+    pictures: tuple[str, ...] = ()
+
+
+def main() -> int:
+    options = parse()
+    if options.collect:
+        return collect(options.collect, options.python)
+    if not options.wheels or not list(options.wheels.glob("*.whl")):
+        print(
+            f"on_gpu: {options.wheels or '--wheels'} holds no wheel. First: scripts/on_gpu --collect DIR",
+            file=sys.stderr,
+        )
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        return run(options, Path(folder))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/on_gpu", description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--collect", type=Path, metavar="DIR", help="download the wheels, and do nothing else")
+    parser.add_argument("--python", default="3.12", help="the version that they are for")
+    parser.add_argument("--wheels", type=Path, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "on_gpu-results")))
+    parser.add_argument("--only", nargs="+", metavar="PART", help="of logic, tests, bench, pack, timeline")
+    parser.add_argument("--no-cuda", action="store_true", help="what runs without a GPU, in little; the rest is named")
+    return parser.parse_args()
+
+
+# -- with a network
+
+
+def collect(folder: Path, python: str) -> int:
+    """Download wheels for a Python, and build those that are not published; refuses more than may be carried."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    pip = [sys.executable, "-m", "pip"]
+    short = python.replace(".", "")
+    where = [word for name in PLATFORMS for word in ("--platform", name)]
+    kind = ["--only-binary=:all:", "--implementation", "cp", "--abi", f"cp{short}", "--abi", "abi3", "--abi", "none"]
+    words = [
+        "download",
+        "-q",
+        "--no-deps",
+        "-c",
+        str(CONSTRAINTS),
+        "-d",
+        str(folder),
+        "--python-version",
+        python,
+        *kind,
+    ]
+    subprocess.run([*pip, *words, *where, *PACKAGES], check=True)
+    with tempfile.TemporaryDirectory() as copy:
+        # a copy, since a build leaves its folders in the source
+        source = Path(copy, "pixpack")
+        keep = shutil.ignore_patterns(".git", ".venv", "tests", "scripts", "docs", "*.egg-info", "build", "sample")
+        shutil.copytree(ROOT, source, ignore=keep)
+        words = ["wheel", "-q", "--no-deps", "-c", str(CONSTRAINTS), "-w", str(folder), *BUILT, str(source)]
+        subprocess.run([*pip, *words], check=True)
+    found = sorted(folder.glob("*.whl"))
+    size = sum(path.stat().st_size for path in found)
+    print(f"on_gpu: {len(found)} wheels, {size / 2**20:.1f} MiB, for Python {python} in {folder}")
+    if size > MOST_BYTES:
+        print(f"on_gpu: that is more than the {MOST_BYTES >> 20} MiB that may be carried.", file=sys.stderr)
+        return 1
+    return 0
+
+
+# -- without
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    site, work = folder / "site", folder / "work"
+    words = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--target", str(site)]
+    subprocess.run([sys.executable, *words, *map(str, sorted(options.wheels.glob("*.whl")))], check=True)
+    work.mkdir()
+    environment = dict(os.environ, PYTHONPATH=f"{ROOT}{os.pathsep}{site}", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    environment["PATH"] = f"{site / 'bin'}{os.pathsep}{environment['PATH']}"
+    if not options.no_cuda:
+        environment["REQUIRE_CUDA"] = "1"
+    report: dict[str, Any] = {"machine": describe(environment), "no_cuda": options.no_cuda, "parts": {}}
+    for part in parts(work, no_cuda=options.no_cuda):
+        if options.only and part.name not in options.only:
+            continue
+        report["parts"][part.name] = done = outcome(part, environment, options, work)
+        print(f"on_gpu: {part.name}: {summary(done)}", flush=True)
+        # after each: what was measured is there, whatever happens to the next
+        (options.out / "on_gpu.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    check_size(options.out)
+    return int(any(done.get("exit_code", 0) for done in report["parts"].values()))
+
+
+def parts(work: Path, *, no_cuda: bool) -> list[Part]:
+    """List the parts; the store that bench makes is what pack and timeline read."""
+    device = "cpu" if no_cuda else "cuda"
+    quick = ["--quick"] if no_cuda else []
+    python, store = sys.executable, work / ("rows-48x48" if no_cuda else "rows-16384x256")
+    pytest = [python, "-m", "pytest", "-q", "--tb=short", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
+    logic = [str(ROOT / "tests" / name) for name in ("test_transfer.py", "test_resident.py")]
+    bench = [python, str(ROOT / "scripts" / "bench_gpu.py"), "--device", device, *quick, "--work", str(work)]
+    pack = [python, "-m", "packer", "bench", str(store), "--device", device]
+    return [
+        Part("logic", [*pytest, *logic, "-m", "not cuda"], needs_cuda=False),
+        Part("tests", [*pytest, str(ROOT / "tests"), "-m", "cuda"]),
+        Part("bench", [*bench, "-o", str(work / "bench.json")], needs_cuda=False, result="bench.json"),
+        Part("pack", [*pack, "--json", "--seconds", "2" if no_cuda else "30"], needs_cuda=False),
+        Part(
+            "timeline",
+            [*pack, "--residency", "cache", "--timeline", str(work / "timeline.png")],
+            needs_cuda=False,
+            pictures=("timeline.png",),
+        ),
+    ]
+
+
+def outcome(part: Part, environment: dict[str, str], options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Run a part and tell how it went."""
+    if part.needs_cuda and options.no_cuda:
+        return {"left_out": "needs a CUDA device"}
+    begun = time.perf_counter()
+    try:
+        ran = subprocess.run(
+            part.command,
+            cwd=work,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+        )
+        code, output = ran.returncode, ran.stdout
+    except subprocess.TimeoutExpired as e:
+        code, output = 124, f"{(e.stdout or b'').decode(errors='replace')}\nstopped after {SECONDS} s"
+    done: dict[str, Any] = {"exit_code": code, "seconds": round(time.perf_counter() - begun, 1), "tail": output[-TAIL:]}
+    if part.result and (work / part.result).exists():
+        done["result"] = json.loads((work / part.result).read_text())
+    for name in part.pictures:
+        if (work / name).exists():
+            shutil.copyfile(work / name, options.out / Path(name).name)
+    return done
+
+
+def summary(done: dict[str, Any]) -> str:
+    if "left_out" in done:
+        return f"left out: {done['left_out']}"
+    last = next((line for line in reversed(done["tail"].splitlines()) if line.strip()), "")
+    return f"exit code {done['exit_code']} after {done['seconds']} s: {last[:150]}"
+
+
+def describe(environment: dict[str, str]) -> dict[str, Any]:
+    """Ask that Python what it has."""
+    code = (
+        "import json, sys, torch; from importlib.metadata import version as v; c = torch.cuda.is_available();"
+        "print(json.dumps({'python': sys.version, 'torch': torch.__version__, 'cuda': torch.version.cuda,"
+        " 'gpu': torch.cuda.get_device_name() if c else None, 'tensordict': v('tensordict'), 'numpy': v('numpy')}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    return json.loads(ran.stdout) if ran.returncode == 0 else {"error": ran.stderr[-2000:]}
+
+
+def check_size(out: Path) -> None:
+    """Name what could not be taken along."""
+    files = [path for path in out.iterdir() if path.is_file()]
+    large = [path.name for path in files if path.stat().st_size > MOST_FILE_BYTES]
+    if large or len(files) > MOST_FILES:
+        print(f"on_gpu: {out} has {len(files)} files, too large: {large or 'none'}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

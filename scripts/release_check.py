@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Does what would be released install into an empty environment, and run there?
+
+    python scripts/release_check.py            builds into dist/; needs a network; a few minutes
+
+Builds an sdist from what git has committed here, and the wheel from that sdist, with `python -m build`. Then installs each, with
+all that it asks for, into a virtual environment of its own under an empty home; packs, verifies, draws and reads a few images
+there with the command and from Python; and looks at what is inside both. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+from _fresh import Failed, Fresh
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# In the wheel nothing but the two packages; in the sdist what its tests need.
+WHEEL_HAS = ("packer/cli.py", "packer/py.typed", "reader/loader.py", "reader/FORMAT.md", "reader/py.typed")
+SDIST_HAS = (
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "tests/golden/v1.0/manifest.json",
+    "examples/train.py",
+    "docs/REFERENCE.md",
+)
+
+MAKE_IMAGES = """
+import pathlib
+from PIL import Image
+for n in range(6):
+    folder = pathlib.Path("images", f"class{n % 2}")
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.linear_gradient("L").rotate(30 * n).resize((64 + n, 48)).convert("RGB").save(folder / f"{n}.jpg")
+"""
+
+READ = """
+import importlib.resources, sys
+import packer, reader, torch
+from reader import MemmapDataset, MemmapLoader, Normalize
+assert packer.__file__.startswith(sys.prefix) and reader.__file__.startswith(sys.prefix), (packer.__file__, reader.__file__)
+assert importlib.resources.files("reader").joinpath("FORMAT.md").is_file()
+data = MemmapDataset("out")
+batch = next(iter(MemmapLoader(data, batch_size=6, shuffle=True)))
+assert batch.images.shape == (6, 3, 32, 32) and sorted(batch.targets.tolist()) == [0, 0, 0, 1, 1, 1]
+assert Normalize.of(data.manifest)(batch.images).isfinite().all()
+report = packer.pack("images", "out2", size=32, workers=1)
+assert report.rows == 6 and open("out/manifest.json").read() == open("out2/manifest.json").read()
+print(packer.__version__, torch.__version__)
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where sdist and wheel go (default: dist/)")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="pixpack-release-"))
+    report: dict[str, object] = {}
+    try:
+        built = build(folder / "build", options.dist)
+        for path in built:
+            report[path.name] = trial(path, folder / path.suffix.strip("."))
+    except Failed as e:
+        print(f"release_check: {e}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder)
+    print(json.dumps({"release_check": report}))
+    return 0
+
+
+def build(folder: Path, dist: Path) -> list[Path]:
+    """Build from the files that git tracks, and look inside; returns [sdist, wheel]."""
+    fresh = Fresh(folder)
+    with fresh.stage("build"):
+        source = fresh.work / "source"
+        fresh.run(["git", "clone", "--quiet", ROOT, source])
+        fresh.venv("builder")
+        fresh.run(["pip", "install", "build"])
+        fresh.run(["python", "-m", "build", "--outdir", dist.absolute(), source])
+    version = fresh.run(["python", "-c", "import packer; print(packer.__version__)"], cwd=source).strip()
+    sdist, wheel = dist / f"pixpack-{version}.tar.gz", dist / f"pixpack-{version}-py3-none-any.whl"
+    with tarfile.open(sdist) as archive:
+        lacks("sdist", {name.partition("/")[2] for name in archive.getnames()}, SDIST_HAS)
+    names = set(zipfile.ZipFile(wheel).namelist())
+    lacks("wheel", names, WHEEL_HAS)
+    foreign = {name for name in names if name.split("/")[0] not in ("packer", "reader", f"pixpack-{version}.dist-info")}
+    if foreign:
+        raise Failed(f"the wheel holds {sorted(foreign)[:5]}, expected packer and reader alone.")
+    print(f"built {sdist.name} and {wheel.name} in {fresh.seconds['build']:.0f} s: {len(names)} files in the wheel")
+    return [sdist, wheel]
+
+
+def lacks(what: str, names: set[str], expected: tuple[str, ...]) -> None:
+    missing = [name for name in expected if name not in names]
+    if missing:
+        raise Failed(f"the {what} lacks {', '.join(missing)}.")
+
+
+def trial(path: Path, folder: Path) -> dict[str, float | str]:
+    """Install a file into an empty environment and use it there."""
+    fresh = Fresh(folder)
+    with fresh.stage(f"install {path.name}"):
+        fresh.venv("venv")
+        fresh.run(["pip", "install", path.absolute()])
+    with fresh.stage("pack, verify, show, read"):
+        fresh.run(["python", "-c", MAKE_IMAGES])
+        fresh.run(["pack", "images", "out", "--size", "32"])
+        fresh.run(["pixpack", "verify", "out"])
+        fresh.run(["python", "-m", "packer", "show", "out", "-o", "sheet.png"])
+        versions = fresh.run(["python", "-c", READ]).split()
+        fresh.run(["pack", "doctor", "--json"])
+        fresh.run(["pip", "check"])
+    print(f"{path.name}: installs and runs\n{fresh.table()}")
+    return fresh.rounded() | {"version": versions[0], "torch": versions[1]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,502 @@
+"""Boxes: from label files through EXIF, resize, crop and padding to the row; what is wrong is counted, mended or rejected."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import make_tree, photo, store_bytes
+from PIL import Image, ImageDraw
+
+from packer import OptionsError, PackError, ScanError, pack
+from packer.boxes import moved_to_rows
+from packer.fit import Geometry
+from packer.verify import verify
+from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
+from reader.manifest import read_json_lines
+
+FITS = ("crop", "pad", "squash", "inside")
+# EXIF 2.32, tag 274: on which side of the upright picture the stored one's first row and first column are
+SIDES = {
+    1: ("top", "left"),
+    2: ("top", "right"),
+    3: ("bottom", "right"),
+    4: ("bottom", "left"),
+    5: ("left", "top"),
+    6: ("right", "top"),
+    7: ("right", "bottom"),
+    8: ("left", "bottom"),
+}
+Floats = npt.NDArray[np.float64]
+
+
+def coco(
+    path: Path, images: dict[str, tuple[int, int] | None], boxes: list[tuple[str, list[Any]]], **more: Any
+) -> Path:
+    """Write a COCO file: images with their (width, height), and boxes x, y, width, height, all of the category cat."""
+    ids = {name: number for number, name in enumerate(images, start=10)}
+    records = [
+        {"id": ids[name], "file_name": name} | ({} if size is None else {"width": size[0], "height": size[1]})
+        for name, size in images.items()
+    ]
+    annotations = [
+        {"id": n, "image_id": ids.get(name, 9), "category_id": 7, "bbox": box} for n, (name, box) in enumerate(boxes)
+    ]
+    content = {"images": records, "annotations": annotations, "categories": [{"id": 7, "name": "cat"}]} | more
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def boxes_of(out: Path) -> list[list[list[float]]]:
+    extras = MemmapDataset(out).store.extras
+    assert extras is not None
+    return [extras["boxes"][row, :n].tolist() for row, n in enumerate(extras["box_count"].tolist())]
+
+
+# -- where they go
+
+
+def stored_again(corners: Floats, size: tuple[int, int], orientation: int) -> Floats:
+    """Undo what EXIF does, by the distances from the sides that it names."""
+    width, height = size
+
+    def along(x: Floats, y: Floats) -> Floats:
+        distance = {"left": x, "right": width - x, "top": y, "bottom": height - y}
+        row_side, column_side = SIDES[orientation]
+        return np.stack([distance[column_side], distance[row_side]], axis=1)
+
+    return np.hstack([along(corners[:, 0], corners[:, 1]), along(corners[:, 2], corners[:, 3])])
+
+
+def placed(size: tuple[int, int], fit: str, row: int) -> tuple[float, float, float, float]:
+    """Return scale and offset, across and down, of a picture in a square row, by the definition of each fit."""
+    width, height = size
+    if fit == "squash":
+        return row / width, row / height, 0, 0
+    if fit == "crop":  # torchvision's Resize(row), CenterCrop(row)
+        long = int(row * max(size) / min(size))
+        new = (row, long) if width <= height else (long, row)
+        return new[0] / width, new[1] / height, -round((new[0] - row) / 2.0), -round((new[1] - row) / 2.0)
+    new = tuple(min(row, max(1, round(row * side / max(size)))) for side in size)
+    left, top = ((row - new[0]) // 2, (row - new[1]) // 2) if fit == "pad" else (0, 0)
+    return new[0] / width, new[1] / height, left, top
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("orientation", SIDES)
+def test_ten_thousand_boxes_go_to_the_row_and_back_within_a_hundredth_of_a_pixel(orientation: int, fit: str) -> None:
+    draw = np.random.default_rng(orientation)
+    pictures, each, row = 100, 100, 224
+    upright = draw.integers(20, 4000, (pictures, 2))
+    stored = upright[:, ::-1] if orientation >= 5 else upright
+    owners = np.repeat(np.arange(pictures), each)
+    corners = np.sort(draw.random((len(owners), 2, 2)), axis=1).reshape(-1, 4) * np.tile(stored, 2)[owners]
+    known = np.column_stack([upright, np.full(pictures, orientation)])
+    # as the store holds them
+    in_rows = moved_to_rows(corners, owners, known, Geometry(row, row, fit)).astype(np.float32).astype(np.float64)
+    for picture, size in enumerate(upright.tolist()):
+        across, down, left, top = placed(size, fit, row)
+        mine = owners == picture
+        back = (in_rows[mine] - [left, top, left, top]) / [across, down, across, down]
+        found = stored_again(back, size, orientation)
+        found = np.hstack([np.minimum(found[:, :2], found[:, 2:]), np.maximum(found[:, :2], found[:, 2:])])
+        assert np.abs(found - corners[mine]).max() < 0.01
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_a_drawn_rectangle_lies_in_the_row_where_its_box_says(fit: str, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for orientation in SIDES:
+        image = Image.new("RGB", (300, 200))
+        ImageDraw.Draw(image).rectangle((90, 50, 169, 129), fill="white")
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        image.save(tmp_path / "images" / f"{orientation}.png", exif=exif)
+    names: dict[str, tuple[int, int] | None] = {f"{orientation}.png": (300, 200) for orientation in SIDES}
+    labels = coco(tmp_path / "coco.json", names, [(name, [90, 50, 80, 80]) for name in names])
+    report = pack(tmp_path / "images", tmp_path / "out", size=100, fit=fit, boxes=labels, workers=1)
+    train = MemmapDataset(tmp_path / "out")
+    assert "7 boxes of 7 images are turned as EXIF turns their picture" in report.notes[0]
+    for row, boxes in enumerate(boxes_of(tmp_path / "out")):
+        ys, xs = np.nonzero(train.numpy()[row, :, :, 0] > 127)
+        assert np.abs(np.subtract(boxes[0], [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])).max() <= 1
+    assert len({tuple(boxes[0]) for boxes in boxes_of(tmp_path / "out")}) > 3
+
+
+def test_boxes_of_upright_pictures_are_not_turned(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo(40, 20, 1).save(tmp_path / "images" / "a.jpg", exif=exif)
+    box = [2, 4, 10, 20]
+    # the size after turning says so; where it says nothing, the option does
+    told = coco(tmp_path / "told.json", {"a.jpg": (20, 40)}, [("a.jpg", box)])
+    pack(tmp_path / "images", tmp_path / "told", boxes=told, workers=1)
+    silent = coco(tmp_path / "silent.json", {"a.jpg": None}, [("a.jpg", box)])
+    pack(tmp_path / "images", tmp_path / "asked", boxes=silent, upright_labels=True, workers=1)
+    pack(tmp_path / "images", tmp_path / "turned", boxes=silent, workers=1)
+    assert boxes_of(tmp_path / "told") == boxes_of(tmp_path / "asked") == [[[2, 4, 12, 24]]]
+    assert boxes_of(tmp_path / "turned") == [[[0, 2, 16, 12]]]
+
+
+# -- COCO
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    """Six PNGs of 60 x 40 in one folder."""
+    (tmp_path / "flat").mkdir()
+    for n in range(6):
+        photo(60, 40, n).save(tmp_path / "flat" / f"{n}.png")
+    return tmp_path / "flat"
+
+
+def flat_sizes() -> dict[str, tuple[int, int] | None]:
+    return {f"{n}.png": (60, 40) for n in range(6)}
+
+
+def test_a_coco_file_becomes_boxes_targets_and_counts(flat: Path, tmp_path: Path) -> None:
+    categories = [{"id": 90, "name": "toothbrush"}, {"id": 3, "name": "car"}]
+    annotations = [
+        {"image_id": 12, "category_id": 90, "bbox": [20, 10, 20, 20]},
+        {"image_id": 10, "category_id": 3, "bbox": [10, 0, 40, 40]},
+        {"image_id": 12, "category_id": 3, "bbox": [10, 0, 10, 40], "iscrowd": 0},
+        {"image_id": 12, "category_id": 3, "bbox": [10, 0, 10, 40], "iscrowd": 1},
+    ]
+    labels = coco(tmp_path / "c.json", flat_sizes(), [], annotations=annotations, categories=categories)
+    report = pack(flat, tmp_path / "out", size=20, boxes=labels, workers=2)
+    assert (report.rows, report.classes, report.notes) == (6, 2, ["1 boxes around crowds (iscrowd) are left out."])
+    train = MemmapDataset(tmp_path / "out")
+    assert train.classes == ["car", "toothbrush"]
+    assert train.store.targets.tolist() == [-1] * 6
+    extras = train.store.extras
+    assert {name: (str(value.dtype), tuple(value.shape)) for name, value in extras.items()} == {
+        "boxes": ("torch.float32", (6, 2, 4)),
+        "box_targets": ("torch.int64", (6, 2)),
+        "box_count": ("torch.int32", (6,)),
+    }
+    assert extras["box_count"].tolist() == [1, 0, 2, 0, 0, 0]
+    assert extras["box_targets"][[0, 2, 3]].tolist() == [[0, -1], [1, 0], [-1, -1]]
+    # 60 x 40 -> 30 x 20, of which the crop takes 5 to 25
+    assert extras["boxes"][2].tolist() == [[5, 5, 15, 15], [0, 0, 5, 20]]
+    assert extras["boxes"][[0, 3]].tolist() == [[[0, 0, 20, 20], [0] * 4], [[0] * 4] * 2]
+    batch = next(iter(MemmapLoader(train, 6, transform=RandomHorizontalFlip(1))))
+    assert batch.extras["boxes"][2].tolist() == [[5, 5, 15, 15], [15, 0, 20, 20]]
+    assert verify(tmp_path / "out").problems == []
+
+
+def test_boxes_cut_by_the_crop_are_clipped_and_those_mostly_gone_dropped(flat: Path, tmp_path: Path) -> None:
+    # the crop keeps x from 10 to 50
+    boxes = [[0, 0, 20, 20], [2, 0, 10, 20], [0, 20, 9, 20]]
+    labels = coco(tmp_path / "c.json", flat_sizes(), [("0.png", box) for box in boxes])
+    for share, expected in ((0.0, 2), (0.2, 2), (0.3, 1), (1.0, 0)):
+        out = tmp_path / f"out{share}"
+        report = pack(flat, out, size=40, boxes=labels, min_visibility=share, workers=1)
+        assert boxes_of(out)[0] == [[0, 0, 10, 20], [0, 0, 2, 20]][:expected]
+        dropped = f"{3 - expected} boxes of 1 images have less than {share:.0%} of their area in the row, or none,"
+        assert report.notes == [f"{dropped} and are left out: 0.png."]
+        assert MemmapDataset(out).manifest.options["min_visibility"] == share
+
+
+def test_more_boxes_than_allowed_lose_the_smallest(flat: Path, tmp_path: Path) -> None:
+    boxes = [[20, 10, 9, 9], [20, 10, 2, 2], [20, 10, 8, 8], [20, 10, 20, 20]]
+    labels = coco(tmp_path / "c.json", flat_sizes(), [(f"{n}.png", box) for box in boxes for n in (1, 4)])
+    report = pack(flat, tmp_path / "out", size=40, boxes=labels, max_boxes=2, workers=1)
+    assert boxes_of(tmp_path / "out")[4] == [[10, 10, 19, 19], [10, 10, 30, 30]]
+    assert MemmapDataset(tmp_path / "out").store.extras["boxes"].shape == (6, 2, 4)
+    what = "4 boxes of 2 images are left out, the smallest of more than --max-boxes 2 in a row: 1.png, 4.png."
+    assert report.notes == [what]
+
+
+def test_bad_boxes_are_mended_or_left_out_and_counted(flat: Path, tmp_path: Path) -> None:
+    boxes = {
+        "0.png": [50, 30, -20, -20],  # corners in the wrong order
+        "1.png": [-20, 10, 40, 20],  # reaches out
+        "2.png": [70, 10, 10, 10],  # outside
+        "3.png": [10, 10, 0, 10],  # no area
+        "4.png": [-0.4, 0, 60.8, 40],  # rounding
+        "gone.png": [0, 0, 9, 9],
+    }
+    sizes = flat_sizes() | {"gone.png": None, "lost.png": (5, 5), "5.png": (120, 80)}
+    labels = coco(tmp_path / "c.json", sizes, [*boxes.items(), ("5.png", [20, 20, 40, 40]), ("?", [0, 0, 1, 1])])
+    report = pack(flat, tmp_path / "out", size="40x60", boxes=labels, workers=1)
+    assert boxes_of(tmp_path / "out") == [
+        [[30, 10, 50, 30]], [[0, 10, 20, 30]], [], [], [[0, 0, 60, 40]], [[10, 10, 30, 30]]
+    ]  # fmt: skip
+    assert report.notes == [
+        "2 images of c.json are not among the inputs: gone.png, lost.png.",
+        "1 annotations of c.json are for images that it does not list: annotation 8.",
+        "1 boxes of 1 images have their corners in the wrong order, which is mended: 0.png.",
+        "1 boxes of 1 images reach outside their picture and are cut to it: 1.png.",
+        "2 boxes of 2 images have no area inside their picture and are left out: 2.png, 3.png.",
+        "1 boxes of 1 images are scaled, as their picture has another size than the label file says: 5.png.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        ({"bbox": [1, 2, 3]}, "annotation 1 of c.json has the bbox [1, 2, 3]; expected x, y, width, height"),
+        ({"bbox": [1, 2, 3, None]}, "annotation 1 of c.json has the bbox [1, 2, 3, None]; expected x, y, width, height"),
+        ({}, "annotation 1 of c.json has the bbox None; expected x, y, width, height"),
+        ({"bbox": [1, 2, 3, 4], "category_id": 8}, "annotation 1 of c.json has the category_id 8, which is no category there"),
+    ],
+)  # fmt: skip
+def test_an_image_with_a_senseless_annotation_is_rejected(
+    annotation: dict[str, Any], reason: str, flat: Path, tmp_path: Path
+) -> None:
+    labels = coco(tmp_path / "c.json", flat_sizes(), [], annotations=[{"image_id": 11, "category_id": 7} | annotation])
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
+    assert (report.rows, report.reasons) == (5, {reason: 1})
+    assert [line["path"] for line in read_json_lines(tmp_path / "out" / "rejected.jsonl")] == ["1.png"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "c.json cannot be read: No such file or directory. Expected COCO's json"),
+        ('{"images": [],\n\n oh', "line 3 of .*c.json is no JSON"),
+        ('{"images": []}', "c.json has no list 'annotations'. Expected COCO's json"),
+        ("[]", "c.json has no list 'images'"),
+        ('{"images": [3], "annotations": [], "categories": []}', "image 1 of .*c.json is 3. Expected an id and a file"),
+        ('{"images": [], "annotations": [], "categories": [{"id": 1}]}', "category 1 of .*Expected an id and a name"),
+    ],
+)
+def test_a_coco_file_that_is_none_ends_the_pack_before_it_begins(
+    text: str | None, message: str, flat: Path, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "c.json").write_text(text)
+    with pytest.raises(ScanError, match=message):
+        pack(flat, tmp_path / "out", size=32, boxes=tmp_path / "c.json")
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_are_found_by_the_end_of_their_path_and_must_be_one(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=1)
+    (images / "class1" / "000.jpg").rename(images / "class1" / "one.jpg")
+    names = {"data/images/class0/000.jpg": None, "one.jpg": None, "class2/000.jpg": None}
+    labels = coco(tmp_path / "c.json", names, [(name, [0, 0, 30, 30]) for name in names])
+    pack(images, tmp_path / "out", size=32, boxes=labels, workers=1)
+    assert [len(boxes) for boxes in boxes_of(tmp_path / "out")] == [1, 1, 1]
+    # class folders are no classes beside those of the boxes
+    assert MemmapDataset(tmp_path / "out").classes == ["cat"]
+    coco(labels, {"000.jpg": None}, [])
+    with pytest.raises(ScanError, match="names '000.jpg', which may be class0/000.jpg or class2/000.jpg"):
+        pack(images, tmp_path / "other", size=32, boxes=labels)
+
+
+def test_classes_are_imposed_by_name(flat: Path, tmp_path: Path) -> None:
+    labels = coco(tmp_path / "c.json", flat_sizes(), [("0.png", [20, 10, 20, 20])])
+    (tmp_path / "names").write_text("dog\ncat\n")
+    pack(flat, tmp_path / "out", size=32, boxes=labels, classes=str(tmp_path / "names"), workers=1)
+    train = MemmapDataset(tmp_path / "out")
+    assert (train.classes, train.store.extras["box_targets"][0].tolist()) == (["dog", "cat"], [1])
+    (tmp_path / "names").write_text("dog\n")
+    with pytest.raises(ScanError, match="has the class 'cat' that --classes does not list"):
+        pack(flat, tmp_path / "other", size=32, boxes=labels, classes=str(tmp_path / "names"))
+
+
+def test_a_manifest_may_have_numbers_beside_boxes_but_no_second_class_list(flat: Path, tmp_path: Path) -> None:
+    labels = coco(tmp_path / "c.json", flat_sizes(), [("flat/1.png", [20, 10, 20, 20]), ("1.png", [20, 10, 20, 20])])
+    (tmp_path / "m.csv").write_text("path,target,age\nflat/1.png,0.5,3\nflat/0.png,1.5,4\n")
+    pack(tmp_path / "m.csv", tmp_path / "out", size=32, boxes=labels, workers=1)
+    train = MemmapDataset(tmp_path / "out")
+    assert sorted(train.store.extras.keys()) == ["age", "box_count", "box_targets", "boxes"]
+    assert train.store.extras["box_count"].tolist() == [1, 0]
+    (tmp_path / "m.csv").write_text("path,target\nflat/1.png,bird\n")
+    with pytest.raises(ScanError, match="A store has one class list"):
+        pack(tmp_path / "m.csv", tmp_path / "other", size=32, boxes=labels)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"min_visibility": 1.5}, {"max_boxes": 0}, {"max_boxes": 3, "boxes": None}, {"upright_labels": True, "boxes": None}],
+)  # fmt: skip
+def test_options_of_boxes_are_checked(options: dict[str, Any], flat: Path, tmp_path: Path) -> None:
+    labels = coco(tmp_path / "c.json", flat_sizes(), [])
+    with pytest.raises(OptionsError):
+        pack(flat, tmp_path / "out", size=32, **{"boxes": labels} | options)
+
+
+# -- the same bytes, whatever happens
+
+
+class _Stop(Exception):
+    pass
+
+
+def stopped(images: Path, out: Path, **options: Any) -> None:
+    """Pack until a few blocks are done, then stop."""
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "pack" and progress.done >= 16:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        pack(images, out, **options, progress=stop)
+
+
+def many_boxes(images: Path, path: Path) -> Path:
+    """Give each image of a tree a few boxes of its own."""
+    draw = np.random.default_rng(0)
+    names: dict[str, tuple[int, int] | None] = {
+        str(file.relative_to(images)): None for file in sorted(images.rglob("*.jpg"))
+    }
+    boxes = [(name, draw.integers(1, 40, 4).tolist()) for name in names for _ in range(draw.integers(0, 5))]
+    return coco(path, names, boxes)
+
+
+def test_workers_resuming_and_order_give_the_same_bytes(images: Path, tmp_path: Path) -> None:
+    (images / "class1" / "003.jpg").write_text("broken")
+    options = {"size": 32, "boxes": many_boxes(images, tmp_path / "c.json"), "max_rejects": "50%"}
+    pack(images, tmp_path / "whole", workers=1, **options)
+    pack(images, tmp_path / "two", workers=2, **options)
+    stopped(images, tmp_path / "resumed", workers=1, **options)
+    report = pack(images, tmp_path / "resumed", workers=2, resume=True, **options)
+    assert report.resumed_from > 0
+    assert store_bytes(tmp_path / "whole") == store_bytes(tmp_path / "two") == store_bytes(tmp_path / "resumed")
+    pack(images, tmp_path / "shuffled", shuffle=3, **options)
+    rows = {name: [path for path, _ in MemmapDataset(tmp_path / name).samples] for name in ("whole", "shuffled")}
+    found, expected = boxes_of(tmp_path / "shuffled"), boxes_of(tmp_path / "whole")
+    assert dict(zip(rows["shuffled"], found, strict=True)) == dict(zip(rows["whole"], expected, strict=True))
+    # finished: nothing is to be done
+    assert pack(images, tmp_path / "whole", resume=True, **options).rows == 23
+
+
+def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_path: Path) -> None:
+    labels = many_boxes(images, tmp_path / "c.json")
+    stopped(images, tmp_path / "out", size=32, boxes=labels, workers=1)
+    changed = json.loads(labels.read_text())
+    changed["annotations"][-1]["bbox"][0] += 1
+    labels.write_text(json.dumps(changed))
+    with pytest.raises(PackError, match="was begun with other input files"):
+        pack(images, tmp_path / "out", size=32, boxes=labels, resume=True)
+    with pytest.raises(PackError, match="min_visibility: 0.1, now 0.5"):
+        pack(images, tmp_path / "out", size=32, boxes=labels, min_visibility=0.5, resume=True)
+
+
+def test_damage_to_boxes_is_found(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32, boxes=many_boxes(images, tmp_path / "c.json"))
+    path = tmp_path / "out" / "_tensordict" / "extras" / "boxes.memmap"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    assert [problem.file for problem in verify(tmp_path / "out").problems] == ["_tensordict/extras/boxes.memmap"]
+
+
+def test_splits_share_one_coco_file(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, classes=1, each=2)
+        shutil.move(tmp_path / "images" / split / "class0" / "000.jpg", tmp_path / "images" / split / f"{split}.jpg")
+    labels = coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, [("val/val.jpg", [5, 5, 30, 30])])
+    report = pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1)
+    assert report.rows == 4
+    found = {split: sorted(map(len, boxes_of(tmp_path / "out" / split))) for split in ("train", "val")}
+    assert found == {"train": [0, 0], "val": [0, 1]}
+
+
+def test_show_draws_boxes_where_they_are(flat: Path, tmp_path: Path) -> None:
+    from packer.show import contact_sheet
+
+    for n in range(6):
+        Image.new("RGB", (60, 40)).save(flat / f"{n}.png")
+    labels = coco(tmp_path / "c.json", flat_sizes(), [("0.png", [20, 10, 20, 20])])
+    pack(flat, tmp_path / "out", size="40x60", boxes=labels, workers=1)
+    sheet = np.asarray(contact_sheet(tmp_path / "out", rows=[0, 1])).astype(int)
+    # tiles of 256 x 171 from 6, 6 on: the frame is 20 * 256 / 60 = 85 pixels into the first
+    coloured = (sheet.max(axis=2) - sheet.min(axis=2) > 50)[: 6 + 171]
+    ys, xs = np.nonzero(coloured)
+    scale = 256 / 60
+    expected = [6 + 20 * scale, 6 + 10 * scale, 6 + 40 * scale, 6 + 30 * scale]
+    assert np.abs(np.subtract([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1], expected)).max() <= 1.5
+
+
+# -- YOLO
+
+
+def yolo(flat: Path, folder: Path, files: dict[str, str], classes: str | None = "cat\ndog\n") -> Path:
+    """Write label files below a folder; those of images that are not named hold nothing."""
+    texts = {f"{n}.txt": "" for n in range(6)} | files | ({} if classes is None else {"classes.txt": classes})
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("place", ["labels", "flat"])
+def test_yolo_files_beside_the_images_or_apart_become_boxes(place: str, flat: Path, tmp_path: Path) -> None:
+    labels = yolo(flat, tmp_path / place, {"1.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.5 1\n"})
+    report = pack(flat, tmp_path / "out", size="40x60", boxes=labels, workers=1)
+    assert (report.rows, report.notes) == (6, [])
+    train = MemmapDataset(tmp_path / "out")
+    assert boxes_of(tmp_path / "out")[:2] == [[], [[15, 10, 45, 30], [0, 0, 30, 40]]]
+    assert (train.classes, train.store.extras["box_targets"][1].tolist()) == (["cat", "dog"], [1, 0])
+    assert verify(tmp_path / "out").problems == []
+
+
+def test_yolo_finds_labels_where_its_own_layout_has_them(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "data" / split / "images", classes=1, each=1)
+        label = tmp_path / "data" / split / "labels" / "class0" / "000.txt"
+        label.parent.mkdir(parents=True)
+        label.write_text("0 0.5 0.5 0.5 0.5")
+    (tmp_path / "data" / "classes.txt").write_text("cat")
+    pack(tmp_path / "data", tmp_path / "out", size=32, boxes=tmp_path / "data", workers=1)
+    assert [len(boxes_of(tmp_path / "out" / split)[0]) for split in ("train", "val")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5\n", "line 2 of 1.txt is '0 0.5 0.5 0.5'"),
+        ("0 0.5 0.5 0.5 wide\n", "line 1 of 1.txt is '0 0.5 0.5 0.5 wide'"),
+        ("0 0.5 0.5 0.5 nan\n", "line 1 of 1.txt is '0 0.5 0.5 0.5 nan'"),
+        ("0.5 0.5 0.5 0.5 1\n", "line 1 of 1.txt is '0.5 0.5 0.5 0.5 1'"),
+        ("\n2 0.5 0.5 0.5 0.5\n", "line 2 of 1.txt is '2 0.5 0.5 0.5 0.5'"),
+        ("-1 0.5 0.5 0.5 0.5\n", "line 1 of 1.txt is '-1 0.5 0.5 0.5 0.5'"),
+    ],
+)
+def test_an_image_with_a_malformed_yolo_line_is_rejected_with_its_number(
+    text: str, line: str, flat: Path, tmp_path: Path
+) -> None:
+    labels = yolo(flat, tmp_path / "labels", {"1.txt": text})
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
+    assert (report.rows, report.reasons) == (5, {f"{line}; expected class x y width height, the class below 2": 1})
+
+
+def test_yolo_files_that_are_missing_or_for_nothing_are_counted(flat: Path, tmp_path: Path) -> None:
+    labels = yolo(flat, tmp_path / "labels", {"8.txt": "", "1.txt": "3 0.5 0.5 0.5 0.5"}, classes=None)
+    (labels / "0.txt").unlink()
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
+    assert report.notes == [
+        f"{labels} has no classes.txt: classes are named by their numbers; --classes FILE takes their names.",
+        f"1 images have no label file in {labels} and no boxes: 0.png.",
+        f"1 label files of {labels} belong to no image: 8.txt.",
+    ]
+    assert MemmapDataset(tmp_path / "out").classes == ["0", "1", "2", "3"]
+
+
+def test_yolo_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_path: Path) -> None:
+    files = {f"class{c}/{n:03}.txt": "0 0.5 0.5 0.2 0.2" for c in range(3) for n in range(8)}
+    labels = yolo(images, tmp_path / "labels", files)
+    options = {"size": 32, "boxes": labels, "max_rejects": "50%"}
+    stopped(images, tmp_path / "out", workers=1, **options)
+    for changed in ("0 0.5 0.5 0.2 0.3", "1 0.5 0.5 0.2 0.2", "oh"):
+        (labels / "class2" / "007.txt").write_text(changed)
+        with pytest.raises(PackError, match="was begun with other input files"):
+            pack(images, tmp_path / "out", resume=True, **options)
+    (labels / "class2" / "007.txt").write_text("0 0.5 0.5 0.2 0.2")
+    assert pack(images, tmp_path / "out", resume=True, **options).rows == 24
+
+
+def test_labels_of_members_are_found_by_their_names_in_the_archive(flat: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "flat"), "zip", flat)
+    labels = yolo(flat, tmp_path / "labels", {"1.txt": "1 0.5 0.5 0.5 0.5"})
+    pack(tmp_path / "flat.zip", tmp_path / "out", size="40x60", boxes=labels, workers=1)
+    assert boxes_of(tmp_path / "out")[1] == [[15, 10, 45, 30]]

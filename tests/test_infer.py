@@ -1,0 +1,104 @@
+"""examples/infer.py: embeddings stand in their rows; the ring from the device is right however late its stream is."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import devices
+from late_streams import CUDA, Event, OnDevice, SimulatedCuda, Stream, World
+
+from reader import MemmapDataset
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+@pytest.fixture
+def infer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("infer")
+
+
+@pytest.mark.parametrize("device", devices())
+def test_each_row_has_its_embedding(store: Path, tmp_path: Path, device: str, infer: ModuleType) -> None:
+    out = tmp_path / "embeddings.npy"
+    words = [sys.executable, EXAMPLES / "infer.py", store, out, "--batch-size", "8", "--device", device]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{out}: 90 embeddings")
+    data = MemmapDataset(store)
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        expected = infer.network(data.manifest)(data.store.images)
+    found = np.load(out)
+    assert found.dtype == np.float32
+    tolerance = 1e-5 if device == "cpu" else 1e-2
+    np.testing.assert_allclose(found, expected.numpy(), atol=tolerance)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["embeddings.npy"]
+
+
+def test_a_wrong_store_is_one_sentence(tmp_path: Path) -> None:
+    words = [sys.executable, EXAMPLES / "infer.py", tmp_path, tmp_path / "out.npy"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("infer.py: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out.npy").exists()
+
+
+def brought(infer: ModuleType, world: World, patch: pytest.MonkeyPatch, results: int = 20) -> bool:
+    """Say whether the ring brings each result of kernels on simulated streams to its rows."""
+
+    def start_copy(slot: torch.Tensor, result: torch.Tensor) -> None:
+        there, here = slot.numpy(), world.memory_of(result).view(np.float32).reshape(result.shape)
+        world.current.add(lambda: np.copyto(there, here))
+
+    patch.setattr(infer, "cuda", SimulatedCuda(world))
+    patch.setattr(infer, "start_copy", start_copy)
+    patch.setattr(infer, "pinned_like", lambda result: torch.zeros(result.shape))
+    into = np.zeros((results * 4, 3), np.float32)
+    ring = infer.HostRing(into, CUDA)
+    for n in range(results):
+        result = world.empty(4 * 3 * 4).view(torch.float32).view(4, 3)
+        memory = world.memory_of(result)
+        # a kernel that makes the result, when its time has come
+        world.kernels.add(lambda memory=memory, n=n: memory.view(np.float32).fill(n + 1))
+        ring.put(4 * n, result)
+        del result
+    ring.flush()
+    return bool((into == np.repeat(np.arange(1, results + 1), 4)[:, None]).all())
+
+
+SCHEDULES: list[dict[str, Any]] = [{}, {"eager": ("kernels",)}, {"eager": ("copies",)}, {"seed": 0}]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_results_come_to_their_rows_however_late_they_are(
+    infer: ModuleType, schedule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert brought(infer, World(**schedule), monkeypatch)
+
+
+GUARDS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
+    "a slot is written once its copy has ended": lambda patch: patch.setattr(Event, "synchronize", lambda self: None),
+    "the copy waits for the kernel": lambda patch: patch.setattr(Stream, "wait_event", lambda self, event: None),
+    "the copying stream is recorded": lambda patch: patch.setattr(OnDevice, "record_stream", lambda self, stream: None),
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_any_guard_results_are_wrong(infer: ModuleType, guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for schedule in SCHEDULES:
+        with monkeypatch.context() as patch:
+            GUARDS[guard](patch)
+            found.append(brought(infer, World(**schedule), patch))
+    assert not all(found)

@@ -1,0 +1,127 @@
+"""scripts/on_gpu as far as a machine without a GPU shows it, and bench_gpu.py on tiny data."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("_on_gpu")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder with one wheel, of a package that nobody has."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    about = "nobody-1.0.dist-info"
+    with zipfile.ZipFile(folder / "nobody-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("nobody.py", "here = True\n")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: nobody\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{about}/RECORD", "")
+    return folder
+
+
+def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHON": sys.executable, **variables}
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment)
+
+
+def test_without_wheels_it_says_how_to_get_them(tmp_path: Path) -> None:
+    done = run(SCRIPTS / "on_gpu", "--wheels", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr == f"on_gpu: {tmp_path} holds no wheel. First: scripts/on_gpu --collect DIR\n"
+
+
+def test_what_a_machine_without_a_gpu_leaves_out_is_said(tmp_path: Path, wheels: Path) -> None:
+    out = tmp_path / "out"
+    done = run(SCRIPTS / "on_gpu", "--wheels", wheels, "--out", out, "--no-cuda", "--only", "tests")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "on_gpu: tests: left out: needs a CUDA device\n"
+    report = json.loads((out / "on_gpu.json").read_text())
+    assert report["parts"] == {"tests": {"left_out": "needs a CUDA device"}}
+    assert report["machine"]["torch"]
+
+
+def test_each_part_is_told_and_the_others_run_all_the_same(
+    script: ModuleType, tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {
+        "uses a wheel": "import nobody; print(nobody.here)",
+        "fails": "import sys; sys.exit('no such thing')",
+        "takes too long": "import time; print('begun', flush=True); time.sleep(60)",
+        "writes": "open('found.json', 'w').write('[1]'); open('a.png', 'w').write('x')",
+    }
+
+    def parts(work: Path, *, no_cuda: bool) -> list[Any]:
+        return [
+            script.Part(name, [sys.executable, "-c", code], False, "found.json", ("a.png",))
+            for name, code in codes.items()
+        ]
+
+    monkeypatch.setattr(script, "parts", parts)
+    monkeypatch.setattr(script, "SECONDS", 2)
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["on_gpu", "--wheels", str(wheels), "--out", str(out), "--no-cuda"])
+    assert script.main() == 1
+    found = json.loads((out / "on_gpu.json").read_text())["parts"]
+    assert [found[name]["exit_code"] for name in codes] == [0, 1, 124, 0]
+    assert found["uses a wheel"]["tail"] == "True\n"
+    assert "no such thing" in found["fails"]["tail"]
+    assert found["takes too long"]["tail"].endswith("stopped after 2 s")
+    assert found["writes"]["result"] == [1]
+    assert (out / "a.png").exists()
+
+
+def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleType, tmp_path: Path) -> None:
+    pinned = {line.partition("==")[0] for line in (SCRIPTS / "constraints.txt").read_text().splitlines()}
+    assert {*script.PACKAGES, *script.BUILT} <= pinned
+    for no_cuda in (False, True):
+        parts = script.parts(tmp_path, no_cuda=no_cuda)
+        files = [word for part in parts for word in part.command if word.endswith(".py")]
+        assert len(files) >= 3
+        assert all(Path(word).exists() for word in files)
+        # one JSON and the pictures
+        assert 1 + sum(len(part.pictures) for part in parts) <= script.MOST_FILES
+
+
+# -- bench_gpu
+
+
+def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: Path) -> None:
+    done = run(sys.executable, SCRIPTS / "bench_gpu.py", "--work", tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["parts"] == dict.fromkeys(
+        ["loading", "training", "resident", "pinned", "others"], "not measured: no GPU"
+    )
+
+
+@pytest.mark.slow
+def test_the_device_benchmark_runs_on_tiny_data(tmp_path: Path) -> None:
+    words = ["--device", "cpu", "--quick", "--only", "loading", "training", "resident", "pinned"]
+    done = run(sys.executable, SCRIPTS / "bench_gpu.py", *words, "--work", tmp_path, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    parts = json.loads(done.stdout.splitlines()[-1])["parts"]
+    assert parts["pinned"] == "not measured: no GPU"
+    for part in ("loading", "training", "resident"):
+        first, other, *_ = parts[part].values()
+        assert first["of_first"]["median"] == 1
+        assert other["images_per_second"]["median"] > 0

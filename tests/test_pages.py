@@ -1,0 +1,127 @@
+"""The pages in docs/ beside the reference: programs to move from run on both sides, quoted errors exist, the map is complete."""
+
+from __future__ import annotations
+
+import ast
+import re
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_tree, torchvision_or_skip
+from test_docs import ROOT, fenced, rows_of_table, section
+
+from packer import pack
+
+MIGRATION, MAP = ROOT / "docs" / "MIGRATION.md", ROOT / "docs" / "MAP.md"
+TROUBLESHOOTING = ROOT / "docs" / "TROUBLESHOOTING.md"
+SOURCES = sorted([*(ROOT / "packer").glob("*.py"), *(ROOT / "reader").glob("*.py")])
+WAYS = ["ImageFolder, its DataLoader kept", "ImageFolder", "FFCV", "tensordict"]
+
+
+def side(diff: str, mark: str) -> str:
+    """Return the program before (-) or after (+) a diff."""
+    return "".join(f"{line[1:]}\n" for line in diff.splitlines() if line[:1] in (" ", mark))
+
+
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make images/, out/ and out-val/ as the page says, in the current folder."""
+    make_tree(tmp_path / "images", each=4)
+    monkeypatch.chdir(tmp_path)
+    pack("images", "out", size=320, fit="inside", workers=1)
+    pack("images", "out-val", size=224, workers=1)
+    return tmp_path
+
+
+def outcome(code: str) -> dict[str, Any]:
+    """Run a program of the page; returns its names. A class it defines is looked up by tensordict in its module."""
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    module = types.ModuleType("migration")
+    module.__dict__["model"] = model
+    exec(compile(code, MIGRATION.name, "exec", flags=0, dont_inherit=True), module.__dict__)
+    return module.__dict__
+
+
+@pytest.mark.parametrize("number", range(4), ids=WAYS)
+def test_a_program_that_has_moved_runs(number: int, packed: Path) -> None:
+    found = outcome(side(fenced(MIGRATION, "diff")[number], "+"))
+    assert found["loss"].isfinite()
+
+
+@pytest.mark.parametrize("number", [0, 1, 3], ids=[WAYS[n] for n in (0, 1, 3)])
+def test_the_program_before_ran_too(number: int, packed: Path) -> None:
+    torchvision_or_skip()
+    found = outcome(side(fenced(MIGRATION, "diff")[number], "-"))
+    assert found["loss"].isfinite()
+
+
+def test_ffcvs_program_compiles_and_each_diff_has_two_sides() -> None:
+    diffs = fenced(MIGRATION, "diff")
+    assert len(diffs) == len(WAYS)
+    for diff in diffs:
+        before, after = side(diff, "-"), side(diff, "+")
+        compile(before, "before", "exec")
+        assert before != after
+        assert all(line[:1] in ("-", "+", " ", "") for line in diff.splitlines())
+
+
+def test_the_smallest_change_gives_the_pixels_that_the_folder_gave(packed: Path) -> None:
+    torchvision_or_skip()
+    diff = fenced(MIGRATION, "diff")[0]
+    before, after = outcome(side(diff, "-")), outcome(side(diff, "+"))
+    assert torch.equal((before["images"] * 255).round().byte(), after["images"])
+    assert torch.equal(before["targets"], after["targets"])
+    assert before["val"].classes == after["val"].classes
+
+
+# -- errors
+
+
+def sentences() -> str:
+    """Return every text in the code, a line each; what is filled in is `...`."""
+    return "\n".join(
+        text
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (text := told(node))
+    )
+
+
+def told(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(told(value) if isinstance(value, ast.Constant) else "..." for value in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_every_error_in_troubleshooting_is_one_of_the_code() -> None:
+    text = TROUBLESHOOTING.read_text(encoding="utf-8")
+    tables = text[: text.index("\n## It works, but\n")]
+    quoted = [cells[0].strip("`") for cells in rows_of_table(tables) if cells[0].startswith("`")]
+    code = sentences()
+    assert len(quoted) > 40
+    assert [quote for quote in quoted if quote not in code] == []
+
+
+# -- the map
+
+
+def test_the_map_has_every_module_once_and_no_other() -> None:
+    text = MAP.read_text(encoding="utf-8")
+    modules = [str(path.relative_to(ROOT)) for path in SOURCES if not path.name.startswith("__")]
+    listed = re.findall(r"^\| `((?:packer|reader)/\w+\.py)`", text, re.M)
+    missing = [f"| `{name}` | {first_line(ROOT / name)} |" for name in modules if name not in listed]
+    assert missing == [], "docs/MAP.md lacks these lines"
+    assert sorted(listed) == modules
+
+
+def first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0].rstrip(".")
+
+
+def test_the_map_names_scripts_that_exist() -> None:
+    names = re.findall(r"`((?:scripts|tests|examples)/[\w./]*|\w+\.(?:py|sh))`", section(MAP, "## Around them"))
+    assert names
+    assert [name for name in names if not (ROOT / name).exists() and not (ROOT / "scripts" / name).exists()] == []

@@ -1,0 +1,275 @@
+"""Rows on a device: the batches are those of the CPU, whole stores and windows; memory is shared, and let go.
+
+Nothing of it but the copies knows CUDA, so all of it runs on a CPU that plays the device.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import devices, make_tree
+from hypothesis import given
+from hypothesis import strategies as st
+from late_streams import World
+
+from packer import pack
+from reader import MemmapDataset, MemmapLoader
+from reader import loader as loaders
+from reader.buffers import PinnedMemoryError
+from reader.order import BlockOrder
+from reader.residency import Room
+from reader.resident import Window
+
+GB = 10**9
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store)
+
+
+@pytest.fixture(params=devices())
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device with room for all; the CPU plays one."""
+    if request.param == "cpu":
+        monkeypatch.setattr(loaders, "free_bytes", lambda device: GB)
+    return request.param
+
+
+@pytest.fixture
+def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device that the store does not fit on, and blocks so small that its 90 rows are five windows."""
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
+    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 6 * train.manifest.row_bytes)
+    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
+    return device
+
+
+def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
+    for _ in range(epochs):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.pixels.device.type == found.device.type
+            for name in ("pixels", "targets", "rows", "content"):
+                one, other = getattr(ours, name), getattr(theirs, name)
+                assert (one is None and other is None) or torch.equal(one.cpu(), other)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": "full", "seed": 3},
+        {"shuffle": "block", "drop_last": True},
+        {"shuffle": "full", "rank": 1, "world_size": 4},
+        {"weights": np.arange(90)},
+        {"sampler": torch.utils.data.SequentialSampler(range(90))},
+        {"shuffle": "full", "prefetch": 0},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_a_store_on_the_device_gives_the_batches_of_the_cpu(
+    train: MemmapDataset, device: str, options: dict[str, Any]
+) -> None:
+    loader = MemmapLoader(train, 16, device=device, residency="gpu", **options)
+    assert loader.residency == "gpu"
+    assert_same(loader, MemmapLoader(train, 16, residency="cache", **options))
+
+
+def test_auto_takes_a_small_store_to_the_device_and_says_why(
+    train: MemmapDataset, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="reader"):
+        assert MemmapLoader(train, 16, device=device).residency == "gpu"
+    assert "residency gpu: 0.0 GB in all, " in caplog.text
+    assert "free on the device" in caplog.text
+
+
+def test_a_subset_is_gathered_by_its_rows_and_parts_share_one_copy(train: MemmapDataset, device: str) -> None:
+    first, rest = train.split(0.8)
+    loaders_of_both = [MemmapLoader(part, 7, device=device, residency="gpu", shuffle="full") for part in (first, rest)]
+    assert loaders_of_both[0].resident is loaders_of_both[1].resident
+    for part, loader in zip((first, rest), loaders_of_both, strict=True):
+        assert_same(loader, MemmapLoader(part, 7, shuffle="full", residency="cache"))
+    count = len(loaders._residents)
+    del loaders_of_both, loader
+    gc.collect()
+    assert len(loaders._residents) == count - 1
+
+
+def test_the_dataset_of_tuples_gives_tuples(shared_store: Path, device: str) -> None:
+    data = MemmapDataset(shared_store, as_tuple=True)
+    images, targets = next(iter(MemmapLoader(data, 16, device=device, residency="gpu")))
+    assert images.shape == (16, 3, 32, 32)
+    assert torch.equal(targets.cpu(), data.store.targets[:16])
+
+
+def test_content_comes_along(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree(tmp_path / "images")
+    pack(tmp_path / "images", tmp_path / "out", size=32, fit="pad")
+    data = MemmapDataset(tmp_path / "out")
+    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 2)
+    for free in (GB, 74_000):
+        monkeypatch.setattr(loaders, "free_bytes", lambda device, free=free: free)
+        loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu")
+        assert loader.in_windows is (free < GB)
+        assert next(iter(loader)).content is not None
+        loader.set_epoch(0)
+        assert_same(loader, MemmapLoader(data, 5, shuffle="block", residency="cache"))
+        del loader
+
+
+def test_a_batch_is_the_callers_own(train: MemmapDataset, device: str) -> None:
+    loader = MemmapLoader(train, 90, device=device, residency="gpu")
+    next(iter(loader)).pixels.zero_()
+    assert torch.equal(next(iter(loader)).pixels.cpu(), train.store.pixels)
+
+
+def test_the_transform_knows_epoch_and_device(train: MemmapDataset, device: str) -> None:
+    loader = MemmapLoader(
+        train, 30, device=device, residency="gpu", transform=lambda batch: (batch.pixels.float().mean(), batch.rows)
+    )
+    for mean, rows in loader:
+        assert mean.device.type == device
+        assert mean.item() == pytest.approx(train.store.pixels[rows.cpu()].float().mean().item(), rel=1e-5)
+
+
+# -- windows
+
+
+@pytest.mark.parametrize("size", [1, 8, 31, 90])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_windows_give_the_batches_of_the_block_order(
+    train: MemmapDataset, small_device: str, size: int, prefetch: int
+) -> None:
+    options: dict[str, Any] = {"shuffle": "block", "seed": 5, "prefetch": prefetch}
+    loader = MemmapLoader(train, size, device=small_device, residency="gpu", **options)
+    assert loader.in_windows
+    assert_same(loader, MemmapLoader(train, size, residency="cache", **options))
+
+
+def test_windows_go_on_in_the_middle_of_an_epoch(train: MemmapDataset, small_device: str) -> None:
+    loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu", drop_last=True)
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    state = loader.state_dict()
+    rest = [batch.rows.tolist() for batch in iterator]
+    for residency_of in ("gpu", "cache"):
+        other = MemmapLoader(train, 8, shuffle="block", device=small_device, residency=residency_of, drop_last=True)
+        other.load_state_dict(state)
+        assert [batch.rows.tolist() for batch in other] == rest
+
+
+def test_windows_are_read_ahead_from_a_disk(
+    train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.residency._way_there", lambda path, size: "disk")
+    monkeypatch.setattr(loaders, "_AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu")
+    assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"shuffle": "full"}, {"shuffle": "block", "rank": 0, "world_size": 2}, {"weights": np.ones(90)}],
+    ids=str,
+)
+def test_what_has_no_windows_is_refused_where_the_store_does_not_fit(
+    train: MemmapDataset, small_device: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"residency 'gpu': the store needs 0\.0 GB, and 0\.0 GB are free on the device"
+    ):
+        MemmapLoader(train, 8, device=small_device, residency="gpu", **options)
+    with pytest.raises(ValueError, match=r"of a whole dataset to one rank\.$"):
+        MemmapLoader(train.subset([1, 2]), 2, device=small_device, residency="gpu", shuffle="block")
+
+
+def test_the_next_window_travels_a_few_slices_a_step(
+    train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    take = Window.take
+
+    def counted(self: Window, sent: Any, count: int) -> None:
+        taken.append(count)
+        take(self, sent, count)
+
+    monkeypatch.setattr(Window, "take", counted)
+    monkeypatch.setattr(loaders, "GROUP_BYTES", 1)
+    # a window of 18 rows is 3 slices and 3 steps
+    list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0))
+    assert taken[0] == 3
+    assert max(taken[1:]) == 1
+    assert sum(taken) == 15
+
+
+def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(eager=("copies", "kernels"))
+    world.install(monkeypatch)
+    row_bytes = train.manifest.row_bytes
+    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 6 * row_bytes)
+    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
+    monkeypatch.setattr(loaders, "_room", lambda *_, **__: Room(GB, 2 * GB, 1))
+    loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu")
+    expected = MemmapLoader(train, 8, shuffle="block", residency="cache")
+    for ours, theirs in zip(loader, expected, strict=True):
+        assert torch.equal(ours.rows, theirs.rows)
+        assert torch.equal(ours.pixels, theirs.pixels)
+    # slices are sent from slots, as batches are
+    assert len(world.pinned) <= 4
+
+
+@given(st.integers(1, 400), st.integers(1, 40), st.integers(1, 6), st.data())
+def test_slots_of_a_window_are_where_its_slices_lie(count: int, block: int, window: int, data: st.DataObject) -> None:
+    order = BlockOrder(count, block, window, seed=1, epoch=2)
+    position = data.draw(st.integers(0, count - 1))
+    end = order.window_end(position)
+    held = Window(order.slices(position))
+    lying = np.concatenate([np.arange(start, stop) for start, stop in held.slices])
+    rows = order.rows(position, end)
+    assert np.array_equal(lying[held.slots(rows)], rows)
+
+
+# -- residency "ram" for a device
+
+
+def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, unpinned = World(eager=("copies", "kernels")), []
+    world.install(monkeypatch)
+    monkeypatch.setattr(loaders, "pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
+    loader = MemmapLoader(train, 8, device="cuda", residency="ram")
+    batches = list(loader)
+    assert torch.equal(torch.cat([batch.pixels for batch in batches]), train.store.pixels)
+    assert world.pinned == {}
+    shuffled = MemmapLoader(train, 8, shuffle="full", device="cuda", residency="ram")
+    assert all(torch.equal(batch.pixels, train.store.pixels[batch.rows]) for batch in shuffled)
+    assert world.pinned
+    del loader, shuffled
+    gc.collect()
+    assert len(unpinned) == 2
+
+
+def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(tensor: torch.Tensor, device: torch.device) -> Any:
+        raise PinnedMemoryError("3.0 GB of memory cannot be pinned.")
+
+    world = World(eager=("copies", "kernels"))
+    world.install(monkeypatch)
+    monkeypatch.setattr(loaders, "pin", refused)
+    with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
+        MemmapLoader(train, 8, device="cuda", residency="ram")
+    monkeypatch.setattr("reader.residency.file_system", lambda path: "nfs4")
+    monkeypatch.setattr("reader.residency.cached_share", lambda path: 0.0)
+    loader = MemmapLoader(train, 8, device="cuda")
+    assert loader.residency == "ram"
+    assert "cannot be pinned. Batches are copied into pinned memory first." in caplog.text
+    assert sum(len(batch) for batch in loader) == 90

@@ -1,0 +1,333 @@
+"""The way to a CUDA device: no slot and no batch is overwritten while it is read, memory stays constant, errors are sentences.
+
+The same invariants twice: on streams simulated on the CPU, and marked cuda. Taking out any guard makes both fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from late_streams import CUDA, Event, Stream, World
+
+from reader import MemmapDataset, MemmapLoader, transfer
+from reader.buffers import BufferPool, PinnedMemoryError
+from reader.transfer import CudaCopier, TransferError
+
+# Each guard is needed under one of them at least.
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "all late": {},
+    "copies late": {"eager": ("kernels",)},
+    "reads late": {"eager": ("copies",)},
+    "by chance": {"seed": 0},
+    "by chance again": {"seed": 1},
+}
+
+
+@pytest.fixture
+def train(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
+    # so small a batch would share its slot with others
+    monkeypatch.setattr("reader.loader.GROUP_BYTES", 1)
+    return MemmapDataset(shared_store)
+
+
+def expected(train: MemmapDataset, epochs: int) -> list[int]:
+    loader = MemmapLoader(train, 10, shuffle="full")
+    return [zlib.crc32(batch.pixels.numpy()) for _ in range(epochs) for batch in loader]
+
+
+def read_late(world: World, train: MemmapDataset, epochs: int, prefetch: int = 0) -> list[int]:
+    """Have a kernel on the caller's stream take the checksum of each batch."""
+    seen: list[int] = []
+    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", prefetch=prefetch, residency="cache")
+    for _ in range(epochs):
+        for batch in loader:
+            world.launch(batch.pixels, lambda memory: seen.append(zlib.crc32(memory)))
+    world.finish()
+    loader.close()
+    return seen
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_batch_is_right_however_late_copies_and_reads_are(
+    train: MemmapDataset, schedule: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(**SCHEDULES[schedule])
+    world.install(monkeypatch)
+    assert read_late(world, train, 30, prefetch) == expected(train, 30)
+    # slots: as many as are ever in use at once, for all epochs
+    assert len(world.pinned) <= prefetch + 2
+
+
+def _lease_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    send = CudaCopier.send
+
+    def forgetful(self: CudaCopier, batch: Any) -> Any:
+        sent = send(self, batch)
+        self._in_flight[-1] = (self._in_flight[-1][0], None)
+        return sent
+
+    patch.setattr(CudaCopier, "send", forgetful)
+
+
+def _no_wait_for_copies(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Event, "query", lambda self: True)
+    patch.setattr(Event, "synchronize", lambda self: None)
+    patch.setattr(torch.cuda.Event, "query", lambda self: True)
+    patch.setattr(torch.cuda.Event, "synchronize", lambda self: None)
+
+
+def _no_wait_of_the_caller(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stream, "wait_event", lambda self, event: None)
+    patch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
+
+
+GUARDS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
+    "a slot is leased until its copy has ended": _lease_is_dropped,
+    "the copier waits for the copy": _no_wait_for_copies,
+    "copies end before the slots go to the next epoch": lambda patch: patch.setattr(
+        CudaCopier, "drain", lambda self: None
+    ),
+    "the caller's stream waits for the copy": _no_wait_of_the_caller,
+    "the caller's stream is recorded": lambda patch: patch.setattr(transfer, "tensors_of", lambda batch: []),
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_any_guard_batches_are_wrong(train: MemmapDataset, guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = expected(train, 5), []
+    for schedule in SCHEDULES.values():
+        with monkeypatch.context() as patch:
+            world = World(**schedule)
+            world.install(patch)
+            GUARDS[guard](patch)
+            wrong += [schedule] * (read_late(world, train, 5) != right)
+    assert wrong
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_device_memory_is_constant_though_the_caller_launches_faster_than_the_device_works(
+    train: MemmapDataset, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(eager=("copies",))
+    world.install(monkeypatch)
+    read_late(world, train, 100, prefetch)
+    # used by the device, queued, being made, in the caller's hands
+    assert world.allocated <= transfer._LAUNCHED + prefetch + 4
+    assert len(world.streams) == 2
+
+
+@pytest.mark.parametrize(
+    "name, broken",
+    [("_LAUNCHED", lambda: 1 << 30), ("_side", lambda: transfer._side.__wrapped__)],
+    ids=["no limit of what is launched", "a stream and a limit an epoch"],
+)
+def test_device_memory_grows_without_either_guard(
+    train: MemmapDataset, name: str, broken: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(eager=("copies",))
+    world.install(monkeypatch)
+    monkeypatch.setattr(transfer, name, broken())
+    read_late(world, train, 100)
+    assert world.allocated > 100
+
+
+# -- errors
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_error_of_cuda_in_the_background_is_one_sentence_in_the_loop(
+    train: MemmapDataset, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.install(monkeypatch)
+    sent, count = transfer.send_batch, iter(range(100))
+
+    def broken(batch: Any, device: torch.device) -> Any:
+        if next(count) == 3:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be\n")
+        return sent(batch, device)
+
+    monkeypatch.setattr(transfer, "send_batch", broken)
+    loader = MemmapLoader(train, 10, device="cuda", prefetch=prefetch)
+    taken = 0
+    with pytest.raises(TransferError) as raised:  # noqa: PT012
+        for _ in loader:
+            taken += 1
+    assert taken == 3
+    assert str(raised.value) == (
+        "copying a batch to cuda failed: CUDA error: an illegal memory access was encountered. An earlier kernel may be the"
+        " cause (CUDA_LAUNCH_BLOCKING=1 shows which); after a CUDA error start the process anew."
+    )
+    loader.close()
+
+
+def test_an_error_of_cuda_while_it_is_waited_for_is_the_same_sentence(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    World().install(monkeypatch)
+
+    def lost(self: Event) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure\nmore")
+
+    monkeypatch.setattr(Event, "synchronize", lost)
+    with pytest.raises(
+        TransferError, match=r"^copying a batch to cuda failed: CUDA error: unspecified launch failure\. "
+    ):
+        list(MemmapLoader(train, 10, device="cuda"))
+
+
+def test_a_full_device_stays_the_error_that_torch_has_for_it(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    World().install(monkeypatch)
+
+    def full(batch: Any, device: torch.device) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(transfer, "send_batch", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        list(MemmapLoader(train, 10, device="cuda"))
+
+
+def test_pinned_memory_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported\n")
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch, "empty", refused)
+    with pytest.raises(PinnedMemoryError) as raised:
+        BufferPool(38_535_168, keep=2, pinned=CUDA).lease()
+    assert str(raised.value) == (
+        "38.5 MB of pinned memory for a batch cannot be had: CUDA error: out of memory."
+        " Use a smaller batch_size or prefetch, or free memory."
+    )
+
+
+@pytest.mark.parametrize(
+    "device, forked, available, message",
+    [
+        ("cuda:2", False, True, r"device is 'cuda:2', but this torch sees 2 CUDA devices, the first being 'cuda:0'\."),
+        ("cuda:0", False, False, r"device is 'cuda:0', but this torch sees no CUDA device\. Use device='cpu'\."),
+        ("cuda", True, True, r"device is 'cuda', but this process was forked after CUDA had been started, .*'spawn'\."),
+    ],
+)
+def test_a_device_that_is_not_to_be_had_is_one_sentence(
+    train: MemmapDataset, device: str, forked: bool, available: bool, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: forked)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        MemmapLoader(train, 10, device=device)
+
+
+def test_a_loader_that_was_forked_after_cuda_was_started_says_so(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = MemmapLoader(train, 10)
+    loader.device = CUDA
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    with pytest.raises(ValueError, match=r"this process was forked after CUDA had been started"):
+        iter(loader)
+
+
+# -- on a device
+
+# Of the device's clock: half a millisecond, many times a copy of 30 kB.
+_CYCLES = 1_000_000
+
+
+@contextlib.contextmanager
+def late_on_device(patch: pytest.MonkeyPatch, schedule: str) -> Iterator[Callable[[], None]]:
+    """Make copies late; yields what makes a read late."""
+    sent = transfer.send_batch
+
+    def slowly(batch: Any, device: torch.device) -> Any:
+        torch.cuda._sleep(_CYCLES)
+        return sent(batch, device)
+
+    if schedule == "copies late":
+        patch.setattr(transfer, "send_batch", slowly)
+    yield (lambda: torch.cuda._sleep(_CYCLES)) if schedule == "reads late" else lambda: None
+    torch.cuda.synchronize()
+
+
+def read_on_device(train: MemmapDataset, epochs: int, sleep: Callable[[], None]) -> list[list[int]]:
+    """Return the weighted sum of each batch's bytes, taken on the caller's stream."""
+    weight = torch.arange(10 * 3072, device="cuda").remainder_(8191)
+    sums = []
+    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", residency="cache")
+    for _ in range(epochs):
+        for batch in loader:
+            sleep()
+            sums.append((batch.pixels.view(-1).long() * weight[: batch.pixels.numel()]).sum())
+    return torch.stack(sums).tolist()
+
+
+def expected_sums(train: MemmapDataset, epochs: int) -> list[int]:
+    weight = torch.arange(10 * 3072).remainder_(8191)
+    loader = MemmapLoader(train, 10, shuffle="full")
+    return [int((b.pixels.view(-1).long() * weight[: b.pixels.numel()]).sum()) for _ in range(epochs) for b in loader]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("schedule", ["copies late", "reads late"])
+def test_thousands_of_batches_are_right_on_a_device(
+    train: MemmapDataset, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with late_on_device(monkeypatch, schedule) as sleep:
+        assert read_on_device(train, 300, sleep) == expected_sums(train, 300)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_any_guard_batches_are_wrong_on_a_device(
+    train: MemmapDataset, guard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = expected_sums(train, 20), []
+    for schedule in ("copies late", "reads late"):
+        with monkeypatch.context() as patch, late_on_device(patch, schedule) as sleep:
+            GUARDS[guard](patch)
+            wrong += [schedule] * (read_on_device(train, 20, sleep) != right)
+    assert wrong
+
+
+@pytest.mark.cuda
+def test_device_and_pinned_memory_are_constant_over_a_hundred_epochs(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", residency="cache")
+    reserved, pinned = [], []
+    for _ in range(100):
+        for batch in loader:
+            batch.pixels.float().sum()
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+        pinned.append(torch.cuda.host_memory_stats()["allocated_bytes.current"])
+    assert reserved[-1] == reserved[10]
+    assert pinned[-1] <= max(pinned[:11])
+
+
+_ON_THE_SECOND = """
+import sys, torch
+from reader import MemmapDataset, MemmapLoader
+for batch in MemmapLoader(MemmapDataset(sys.argv[1]), 10, device="cuda:1"):
+    assert batch.pixels.device == torch.device("cuda", 1)
+print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))
+"""
+
+
+@pytest.mark.cuda
+def test_a_loader_for_the_second_device_leaves_no_context_on_the_first(shared_store: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    words = [sys.executable, "-c", _ON_THE_SECOND, str(shared_store)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
