@@ -56,6 +56,7 @@ def cli() -> None:
     \b
     Examples:
       pack images/ out/ --size 224        decode, crop to 224 x 224, write the store out/
+      pack plan images/                   what each choice of row sizes would mean for random crops
       pack info out/                      what it holds
       pack seal out/                      join what pack --part has packed
       pack verify out/                    read every byte of it and compare
@@ -85,7 +86,14 @@ def cli() -> None:
     type=click.Choice(FITS),
     default="crop",
     show_default=True,
-    help="crop: cover, then centre crop, as torchvision does; pad: all of it, centred; squash: stretch; inside: upper left.",
+    help="crop: cover, then centre crop, as torchvision does; pad: all of it, centred; squash: stretch; inside: upper left;"
+    " none: each row keeps its image's size.",
+)
+@click.option(
+    "--max-size",
+    type=int,
+    metavar="S",
+    help="With --fit none: scale images down whose longer side is more than S pixels.",
 )
 @click.option(
     "--crop-fraction",
@@ -209,6 +217,7 @@ def build(
       pack images/ out/ --size 224 --crop-fraction 0.875 --resample bicubic
       pack val/ out-val/ --size 224 --classes out-train/
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
+      pack images/ out/ --fit none --max-size 512
       find photos -name '*.jpg' | sort | pack - out/ --size 224
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
@@ -313,6 +322,38 @@ def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
     with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
         report = run(url, out, progress=lambda done, total: bar.bytes_done(done, total, "pull"))
     return _copied(report, f"{report.url} is at {report.out}", as_json, quiet)
+
+
+@cli.command(short_help="What each choice of row sizes would cost and lack, from headers alone.")
+@click.argument("images", type=click.Path())
+@click.option("--crop", type=click.IntRange(1, 16384), default=224, show_default=True, metavar="S", help="Crop's side.")
+@click.option(
+    "--scale", default="0.08,1", show_default=True, metavar="LOW,HIGH", help="Share of the area that a box has."
+)
+@click.option("--ratio", default="0.75,1.3333", show_default=True, metavar="LOW,HIGH", help="Width / height of a box.")
+@click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="Of a row.")
+@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON on stdout.")
+def plan(images: str, scale: str, ratio: str, as_json: bool, **options: Any) -> int:
+    """Compare ways to pack IMAGES for training with RandomResizedCrop(S): bytes, and what the crops would lack.
+
+    Reads headers, decodes nothing. Random boxes are drawn in the images. `reachable` is the share of them that lies whole in a
+    row; `upsampled` the share that has fewer pixels there than the crop, in height or width.
+
+    \b
+    Examples:
+      pack plan images/
+      pack plan images/ --crop 160 --scale 0.25,1
+      pack plan images/ --json | jq -r .recommended
+    """
+    from packer.plan import plan as run
+    from packer.plan import summary
+
+    with _ProgressBar(hidden=as_json) as bar:
+        options |= {"scale": _parse_limits("--scale", scale), "ratio": _parse_limits("--ratio", ratio)}
+        found = run(images, **options, progress=bar.update)
+    click.echo(json.dumps(dataclasses.asdict(found)) if as_json else summary(found))
+    return 0
 
 
 @cli.command(short_help="What a store holds.")
@@ -832,7 +873,8 @@ def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     width = f" x {m.target_count}" if m.target_count else ""
     return {
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
-        "rows": f"{m.rows:,} of uint8[{m.height}, {m.width}, {m.channels}], {_size(size_bytes)}",
+        "rows": f"{m.rows:,} of {'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}],"
+        f" {_size(size_bytes)}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
         "extras": ", ".join(m.extras) or "none",
@@ -878,7 +920,8 @@ def _line_numbers(numbers: list[int], count: int) -> str:
 
 
 def _shape(report: PackReport) -> str:
-    return f"{report.size[0]} x {report.size[1]} x {report.channels}"
+    up_to = "up to " if report.has_own_sizes else ""
+    return f"{up_to}{report.size[0]} x {report.size[1]} x {report.channels}"
 
 
 def _check_writable(option: str, path: str) -> None:
@@ -896,6 +939,14 @@ def _parse_rows(text: str) -> list[int]:
         if not rows or len(rows) > 10_000:
             raise OptionsError(f"--rows {text!r} names {len(rows)} rows, expected 1 to 10,000.")
     return rows
+
+
+def _parse_limits(option: str, text: str) -> tuple[float, float]:
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise OptionsError(f"{option} is {text!r}, expected two numbers such as 0.08,1.") from None
+    return low, high
 
 
 def _size(size_bytes: int) -> str:

@@ -55,6 +55,8 @@ class Job(Protocol):
 
     def worker(self, in_flight: Any, clock: StageClock) -> Worker: ...
 
+    def guessed_places(self, task: Task) -> int | None: ...
+
 
 class Launcher(Protocol):
     """Starts workers elsewhere; each is reached by a connection, and tells its image in flight as a message, "mark"."""
@@ -140,7 +142,7 @@ class LocalEngine:
 
         Args:
             tasks: in block order.
-            first_row: where the first block's rows go.
+            first_row: where the first block's rows go, in what `Result.places` counts.
             ready: called between events, so that the caller can report or stop (by raising).
         """
         self._source, self._next_row = tasks, first_row
@@ -224,7 +226,7 @@ class LocalEngine:
             result: Result = content[0]
             if result.block not in worker.tasks:  # given to another while this one stood still
                 return
-            if self._rows.get(result.block, result.rows) != result.rows:
+            if self._rows.get(result.block, result.places) != result.places:
                 raise _RowsChanged
             self._decoded[result.block] = result
             self._place()
@@ -246,7 +248,7 @@ class LocalEngine:
                 continue
             if block not in self._decoded:
                 return
-            self._put(block, self._decoded[block].rows)
+            self._put(block, self._decoded[block].places)
 
     def _put(self, block: int, rows: int) -> None:
         self._placed[block], self._rows[block] = self._next_row, rows
@@ -258,7 +260,8 @@ class LocalEngine:
         """Let the others work on while one image takes long.
 
         What waits behind it goes to a fresh worker. The blocks after it are placed on the guess that it will be rejected and
-        nothing else of its block; a wrong guess costs their decoding, as much as waiting would have. One guess a block.
+        nothing else of its block; a wrong guess costs their decoding, as much as waiting would have. One guess a block; none
+        where rows have sizes of their own, whose places are bytes: then the others decode what they may hold, and wait.
         """
         task = worker.suspect()
         if task is None or (not worker.is_alone and len(self._workers) >= 2 * self._count):
@@ -273,8 +276,10 @@ class LocalEngine:
         before = (block for block in self._order if block not in self._placed)
         if next(before, None) == task.block and task.block not in self._guessed:
             self._guessed.add(task.block)
-            self._put(task.block, len(task.paths) - len(task.refused) - 1)
-            self._place()
+            guess = self._job.guessed_places(task)
+            if guess is not None:
+                self._put(task.block, guess)
+                self._place()
 
     def _feed(self, worker: _Worker, undecoded: int = _UNDECODED) -> None:
         """Hand the worker blocks until it holds its share, or so many that are not decoded."""

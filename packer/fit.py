@@ -1,4 +1,4 @@
-"""Where a source pixel lands in a row: crop, pad, squash, inside. Sizes first, as plain arithmetic; then Pillow does the pixels.
+"""Where a source pixel lands in a row: crop, pad, squash, inside, none. Sizes first, as plain arithmetic; then Pillow's part.
 
 `crop` is torchvision's Resize + CenterCrop on PIL images (0.28, `transforms/functional.py`), rounding included.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from packer.options import PackOptions
+    from reader.manifest import Manifest
 
 # PIL.Image.Resampling by value, so that no image library is imported where only sizes are computed; nearest is for masks
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4, "nearest": 0}
@@ -24,7 +25,7 @@ _MOST_RESIZED_ROWS = 16
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a row and how any picture is brought to it."""
+    """The shape of a row and how any picture is brought to it. With fit none the longest sides there may be; 0: any."""
 
     height: int
     width: int
@@ -35,7 +36,28 @@ class Geometry:
     @classmethod
     def of(cls, size: tuple[int, int], options: PackOptions) -> Geometry:
         """Take size = (height, width) and the rest from the options."""
+        if options.has_own_sizes:
+            size = options.max_size or 0, options.max_size or 0
         return cls(*size, options.fit, options.crop_fraction, options.resample)
+
+    @classmethod
+    def recorded(cls, manifest: Manifest) -> Geometry:
+        """Return by which the rows of a store were made; what its options do not say is as by default."""
+        options: dict[str, Any] = dict(manifest.options)
+        side = options.get("max_size") or 0
+        size = (side, side) if manifest.has_own_sizes else (manifest.height, manifest.width)
+        named = ("fit", "crop_fraction", "resample")
+        return cls(*size, **{name: options[name] for name in named if name in options})
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    @property
+    def has_own_sizes(self) -> bool:
+        """Whether each row keeps the size of its picture, scaled down where a side is too long."""
+        return self.fit == "none"
 
     @property
     def has_content(self) -> bool:
@@ -51,6 +73,12 @@ class Geometry:
         """
         if self.fit == "squash":
             return self.width, self.height
+        if self.has_own_sizes:
+            longest = max(width, height)
+            if self.height == 0 or longest <= self.height:
+                return width, height
+            # torchvision's Resize(max_size=): the other side is rounded down
+            return max(1, width * self.height // longest), max(1, height * self.height // longest)
         if self.fit == "crop":
             cover_w, cover_h = math.floor(self.width / self.crop_fraction), math.floor(self.height / self.crop_fraction)
             # the side that is shorter against the row decides; for a square row that is the short side
@@ -72,6 +100,8 @@ class Geometry:
             # the whole picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
             image = image.resize(resized, _RESAMPLE[self.resample])
         width, height = resized
+        if self.has_own_sizes:
+            return image, (0, 0, height, width)
         if (width, height) == (self.width, self.height):
             return image, (0, 0, self.height, self.width)
         left, top = self.origin(resized)
@@ -90,6 +120,8 @@ class Geometry:
 
         `pad` centres the picture, `inside` leaves it in the upper left corner, the others fill the row.
         """
+        if self.has_own_sizes:
+            return 0, 0, resized[1], resized[0]
         if not self.has_content:
             return 0, 0, self.height, self.width
         width, height = resized
@@ -100,7 +132,9 @@ class Geometry:
 
     def _is_strip(self, width: int, height: int) -> bool:
         """Whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
-        return width * height > max(_MOST_RESIZED_PIXELS, _MOST_RESIZED_ROWS * self.width * self.height)
+        return not self.has_own_sizes and width * height > max(
+            _MOST_RESIZED_PIXELS, _MOST_RESIZED_ROWS * self.width * self.height
+        )
 
     def _cropped_strip(self, image: Image.Image, width: int, height: int) -> Image.Image:
         """Resize what the crop keeps alone: 1 or 2 levels off the rule, in memory of the row's size."""

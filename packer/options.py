@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-FITS = ("crop", "pad", "squash", "inside")
+FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
 ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
@@ -49,6 +49,7 @@ class PackOptions:
     part: str | None = None
     engine: str = "local"
     address: str | None = None
+    max_size: int | None = None
     boxes: str | None = None
     min_visibility: float = 0.1
     max_boxes: int | None = None
@@ -64,6 +65,7 @@ class PackOptions:
             for side in self.size:
                 if not isinstance(side, int) or not 1 <= side <= _MAX_SIDE:
                     raise OptionsError(f"--size is {format_size(self.size)}, expected 1 to {_MAX_SIDE} pixels a side.")
+        self._check_own_sizes()
         if not 0.05 <= self.crop_fraction <= 1:
             raise OptionsError(f"--crop-fraction is {self.crop_fraction}, expected 0.05 to 1.")
         if self.crop_fraction != 1 and self.fit != "crop":
@@ -93,6 +95,35 @@ class PackOptions:
                     "--boxes, --masks and --part do not go together yet. Pack as a whole, or with --engine ray."
                 )
 
+    def _check_own_sizes(self) -> None:
+        """Refuse a size for all rows beside --fit none, and --max-size without it."""
+        if self.fit == "none" and self.size is not None:
+            raise OptionsError(
+                "--size gives all rows one size, --fit none leaves each its own. For a limit give --max-size."
+            )
+        if self.fit == "none":
+            for option, value in (("--boxes", self.boxes), ("--masks", self.masks)):
+                if value is not None:
+                    raise OptionsError(
+                        f"{option} needs rows of one size, --fit none leaves each its own. Use --fit inside or pad."
+                    )
+            if self.part is not None:
+                raise OptionsError(
+                    "--fit none and --part do not go together yet. Pack as a whole, or with --engine ray."
+                )
+        if self.max_size is not None:
+            if self.fit != "none":
+                raise OptionsError(
+                    f"--max-size belongs to --fit none, not to --fit {self.fit}, where --size says it all."
+                )
+            if not isinstance(self.max_size, int) or not 1 <= self.max_size <= _MAX_SIDE:
+                raise OptionsError(f"--max-size is {self.max_size!r}, expected 1 to {_MAX_SIDE} pixels.")
+
+    @property
+    def has_own_sizes(self) -> bool:
+        """Whether each row keeps the size of its image, up to max_size."""
+        return self.fit == "none"
+
     def _check_boxes(self) -> None:
         if not 0 <= self.min_visibility <= 1:
             raise OptionsError(f"--min-visibility is {self.min_visibility}, expected a share from 0 to 1.")
@@ -119,6 +150,8 @@ class PackOptions:
             optional |= {"min_visibility": self.min_visibility, "max_boxes": self.max_boxes}
         if self.boxes is not None or self.masks is not None:
             optional["upright_labels"] = self.upright_labels
+        if self.has_own_sizes:
+            optional["max_size"] = self.max_size
         return {
             "size": None if self.size is None else list(self.size),
             "fit": self.fit,

@@ -6,8 +6,6 @@ No click here, no printing: progress goes to a callback, results come back as a 
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import errno
@@ -33,7 +31,7 @@ from packer.disk import (
     guard_standard_streams,
     needed_bytes,
 )
-from packer.engine import EngineError, LocalEngine, silence_warnings, start_context, without_main
+from packer.engine import EngineError, LocalEngine
 from packer.ffmpeg import open_ffmpeg
 from packer.fit import Geometry
 from packer.inputs import Inputs
@@ -55,10 +53,12 @@ from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress, part_report, store_report, summed_report
 from packer.scan import load_classes, scan
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
-from packer.source import Readable, Source
-from packer.worker import Job, Result, Task, upright_sizes
+from packer.sizes import common_size, count_sizes, pixel_bytes
+from packer.source import Readable
+from packer.worker import Job, Result, Task
 from reader.manifest import (
     MANIFEST,
+    PAGE_BYTES,
     PARTS,
     PIXELS,
     StoreError,
@@ -75,7 +75,6 @@ _BLOCK_BYTES = 8 << 20
 _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128
 _SMALLEST_BLOCK = 8
-_SIZES_CHUNK = 256
 # What could not be written needs a page at least, even where the estimate of all files is used up.
 _LEAST_BYTES = 4096
 
@@ -96,6 +95,7 @@ def pack(
     target_column: str | None = None,
     extension: str | None = None,
     requantize: int | None = None,
+    max_size: int | None = None,
     boxes: str | os.PathLike[str] | None = None,
     min_visibility: float = 0.1,
     max_boxes: int | None = None,
@@ -122,6 +122,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        max_size: with fit "none", the longest side in pixels that a row may have; None: any.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
@@ -153,6 +154,7 @@ def pack(
         target_column=target_column,
         extension=extension,
         requantize=requantize,
+        max_size=max_size,
         boxes=None if boxes is None else os.fspath(boxes),
         min_visibility=min_visibility,
         max_boxes=max_boxes,
@@ -221,10 +223,10 @@ def pack_parts(
         check_out(place, target, options)
         check_no_parts(place, options)
     finished = {split for split, place in places.items() if options.resume and is_finished(place)}
-    if finished == set(parts):
-        shape = (1, 1)  # every store is finished: nothing will be decoded
+    if finished == set(parts) or options.has_own_sizes:
+        shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
-        shape = options.size or _common_size(parts, options, target, tell)
+        shape = options.size or common_size(parts, options, target, tell)
     reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
         if split in finished:
@@ -308,9 +310,16 @@ class _Pack:
             refused = sum(index in self._span for index in inputs.refused)
             self._sizes = {PIXELS: (len(self._span) - refused) * self._job.row_bytes}
         self._done = self._rejected = self._source_bytes = 0
+        # what the blocks before take of the file, as `Result.places` counts it
+        self._place = 0
         self._changed = ""
 
     def run(self) -> PackReport:
+        if self._options.has_own_sizes:
+            # before the lock is taken: processes that read headers would hold it too
+            sizes = count_sizes({self._split: self._inputs}, self._options, self._tell)[self._split]
+            room = pixel_bytes(sizes, self._job.geometry, self._options.channels)
+            self._sizes[PIXELS] = -(-room // PAGE_BYTES) * PAGE_BYTES
         created = self._make_folder()
         try:
             locks = self._lock()
@@ -370,7 +379,7 @@ class _Pack:
             for name in self._row_files:
                 self._allocate(name)
             self._clock.enter("serve")
-            self._run_blocks(done, row, journal, locks)
+            self._run_blocks(done, row, header["block_inputs"], journal, locks)
             if self._part is not None:
                 return self._part_report(resumed_from)
             self._clock.enter("seal")
@@ -429,14 +438,14 @@ class _Pack:
             "inputs": len(self._inputs),
             "listing": listing.hexdigest(),
             "classes": list(self._inputs.classes),
-            "options": self._options.shaping() | {"size": [geometry.height, geometry.width]},
+            "options": self._options.shaping() | ({} if geometry.has_own_sizes else {"size": [*geometry.sides]}),
             "decoders": pixel_versions(self._options.requantize),
-            "block_inputs": block_inputs(len(self._inputs), self._job.row_bytes),
+            "block_inputs": self._block_inputs(),
         } | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""
-        if self._options.resume and journals.has_begun(self._out):
+        if self._goes_on():
             return self._resume(header)
         # the journal goes first and comes last: it must never outlive the rows that it names
         journals.discard(self._out)
@@ -469,6 +478,7 @@ class _Pack:
             if self._changed:
                 break
             done, row, end = done + result.inputs, row + result.rows, line_end
+            self._place += result.places
             self._rejected += len(result.rejects)
             self._source_bytes += result.source_bytes
         return done, row, journals.Journal.reopen(self._out, end)
@@ -503,9 +513,22 @@ class _Pack:
 
     # -- run
 
-    def _run_blocks(self, done: int, row: int, journal: journals.Journal, locks: list[journals.Lock]) -> None:
+    def _block_inputs(self) -> int:
+        """Return how many inputs make a block; a pack of rows with sizes of their own goes on with what it began with."""
+        if not self._options.has_own_sizes:
+            return block_inputs(len(self._inputs), self._job.row_bytes)
+        begun = journals.read_header(self._out) if self._goes_on() else {}
+        return begun.get("block_inputs") or block_inputs(
+            len(self._inputs), max(1, self._sizes[PIXELS] // len(self._inputs))
+        )
+
+    def _goes_on(self) -> bool:
+        return self._options.resume and journals.has_begun(self._out)
+
+    def _run_blocks(
+        self, done: int, row: int, step: int, journal: journals.Journal, locks: list[journals.Lock]
+    ) -> None:
         self._done = done
-        step = block_inputs(len(self._inputs), self._job.row_bytes)
         launcher = self._launcher()
         workers = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
         workers = max(1, min(workers, -(-(self._span.stop - done) // step)))
@@ -521,7 +544,7 @@ class _Pack:
         )
         committer: Committer | None = None
         try:
-            for result in engine.run(self._tasks(done, step), row, ready=self._tick):
+            for result in engine.run(self._tasks(done, step), self._place, ready=self._tick):
                 if self._inputs.url:  # as listed: what was replaced since then is seen by a resume
                     result.sources = self._listed_states(result)
                 if committer is None:
@@ -699,60 +722,6 @@ def _checked_names(parts: dict[str, Inputs]) -> dict[str, Inputs]:
     return parts
 
 
-def _common_size(
-    parts: dict[str, Inputs], options: PackOptions, out: Path, tell: Callable[[Progress], None]
-) -> tuple[int, int]:
-    """Return the one size that all images have, by their headers.
-
-    Raises:
-        PackError: they have several; shows the most frequent ones and proposes a command.
-    """
-    counts: collections.Counter[tuple[int, int]] = collections.Counter()
-    total = sum(len(inputs) for inputs in parts.values())
-    done = 0
-    workers = min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK))
-    with concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=start_context(), initializer=silence_warnings
-    ) as pool:
-        with without_main():
-            waiting = [
-                pool.submit(upright_sizes, _sources(inputs, i, i + _SIZES_CHUNK), options.max_pixels)
-                for inputs in parts.values()
-                for i in range(0, len(inputs), _SIZES_CHUNK)
-            ]
-        try:
-            for future in concurrent.futures.as_completed(waiting):
-                counts.update(future.result())
-                done = min(total, done + _SIZES_CHUNK)
-                tell(Progress("sizes", done, total))
-        except concurrent.futures.BrokenExecutor:
-            raise PackError(
-                "a worker was killed while it read headers. Give --size, then no header is read before."
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    if not counts:
-        first = next((path for inputs in parts.values() for path in inputs.paths), "")
-        raise PackError(f"nothing can be packed: no header of {total} inputs could be read, {first} among them.")
-    if len(counts) > 1:
-        common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
-        split, inputs = next(iter(parts.items()))
-        images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
-        raise OptionsError(
-            f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
-            f" Choose one for all rows, for example: pack {images} {out} --size 224"
-        )
-    height, width = next(iter(counts))
-    return PackOptions(size=(height, width)).size or (height, width)
-
-
-def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
-    """Locate inputs [start, stop)."""
-    root, paths = inputs.base, inputs.paths[start:stop]
-    places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
-    return [Source.of(root, path, inputs.archives, place) for path, place in zip(paths, places, strict=True)]
-
-
 def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackReport:
     """Report a store that --resume found finished: nothing was done."""
     try:
@@ -760,7 +729,7 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
     except StoreError as e:
         raise PackError(str(e)) from None
     asked = options.shaping()
-    if asked["size"] is None:
+    if asked["size"] is None and not options.has_own_sizes:
         asked["size"] = manifest.options["size"]
     if asked != manifest.options:
         raise PackError(

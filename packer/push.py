@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -265,8 +266,12 @@ def _pull_pixels(copy: _Copy, path: Path, manifest: Manifest, blocks: list[Block
     os.truncate(path, min(path.stat().st_size, size_bytes))
     allocate(path, size_bytes, lambda done: None)
 
+    ends = itertools.accumulate((block.size_bytes for block in blocks), initial=0)
+    starts = {block.start: end for block, end in zip(blocks, ends, strict=False)}
+
     def bring(block: Block) -> tuple[int, bool]:
-        start, stop = block.start * manifest.row_bytes, block.stop * manifest.row_bytes
+        start = starts[block.start]
+        stop = start + block.size_bytes
         if not is_new and zlib.crc32(os.pread(descriptor, stop - start, start)) == block.crc32:
             return stop - start, False
         data = copy.read(PIXELS, start, stop)

@@ -16,6 +16,7 @@ from packer.archives import member_places
 from packer.decode import DecodeError
 from packer.fit import Geometry
 from packer.inputs import Place
+from packer.ragged import RaggedRows
 from packer.recode import pixel_versions, row_decoder
 from packer.remote import RemoteSource, is_url
 from packer.source import Readable, Source
@@ -38,10 +39,8 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
             f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(here)}:"
             " pixels may differ. Use the same versions to decode rows again."
         )
-    shape = (manifest.height, manifest.width)
-    geometry = Geometry(*shape, *(options[name] for name in ("fit", "crop_fraction", "resample")))
     decoder = row_decoder(
-        geometry,
+        Geometry.recorded(manifest),
         channels=options["channels"],
         exact=options["exact"],
         strict=options["strict"],
@@ -50,12 +49,16 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
     )
     wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
     finder = _Finder(images)
+    own = RaggedRows(root, manifest) if manifest.has_own_sizes else None
     with open(root / PIXELS, "rb") as file:
         for row, sample in islice(enumerate(read_json_lines(root / SAMPLES)), max(wanted) + 1):
             if row not in wanted:
                 continue
-            file.seek(row * manifest.row_bytes)
-            stored = file.read(manifest.row_bytes)
+            if own is None:
+                file.seek(row * manifest.row_bytes)
+                stored = file.read(manifest.row_bytes)
+            else:
+                stored = own[row].tobytes()
             try:
                 data, _ = finder.source(sample["path"]).read()
                 with warnings.catch_warnings():

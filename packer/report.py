@@ -38,6 +38,7 @@ class Progress:
 class PackReport:
     """What a pack did. size is (height, width); reasons counts the rejects by reason; splits is filled for train / val.
 
+    has_own_sizes: rows have sizes of their own, and size is the largest there are.
     reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
     inputs as they were listed: duplicates, columns that were left out.
     part is "2/4" where only that part was packed: rows, rejects and bytes are the part's, and there is no store yet.
@@ -64,6 +65,7 @@ class PackReport:
     reject_lines: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     changed: str = ""
+    has_own_sizes: bool = False
     profile: Profile = field(default_factory=dict)
     splits: dict[str, PackReport] = field(default_factory=dict)
     part: str = ""
@@ -89,6 +91,7 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
         resumed_from=resumed_from,
         target_kind=manifest.target_kind,
         reject_lines=_reject_lines(out),
+        has_own_sizes=manifest.has_own_sizes,
         notes=inputs.notes,
     )
 
@@ -147,6 +150,7 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         reasons=dict(reasons.most_common()),
         resumed_from=total("resumed_from"),
         notes=[note for part in parts for note in part.notes],
+        has_own_sizes=parts[0].has_own_sizes,
         changed=next((part.changed for part in parts if part.changed), ""),
         profile=added(part.profile for part in parts),
         splits=reports,

@@ -8,9 +8,11 @@ interruption and gives the same bytes.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +24,8 @@ from packer.options import CHANNELS
 from packer.worker import Job, Result, encode_line
 from reader.manifest import (
     MANIFEST,
+    OWN_SIZES,
+    PAGE_BYTES,
     PIXELS,
     REJECTED,
     SAMPLES,
@@ -42,6 +46,8 @@ from reader.manifest import (
 
 TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"
+OFFSETS = "_tensordict/offsets.memmap"
+SHAPES = "_tensordict/shapes.memmap"
 EXTRAS = "_tensordict/extras"
 MASKS = f"{EXTRAS}/masks.memmap"
 
@@ -68,16 +74,17 @@ def seal(
     for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
         written.add(result)
     files = written.close()
+    pixels = files[PIXELS].size_bytes
     if written.inputs != header["inputs"]:
         raise journals.JournalError(
             f"{out / journals.JOURNAL} holds {written.inputs} of {header['inputs']} inputs: it was damaged. Go on with --resume."
         )
     if not written.rows:
         return None
-    _settle(out / PIXELS, written.rows * job.row_bytes)
+    _settle(out / PIXELS, written.pixel_bytes, pixels)
     if job.masks_path:
         size_bytes = written.rows * job.mask_bytes
-        _settle(out / MASKS, size_bytes)
+        _settle(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
     manifest = _manifest(written, files, header, job, inputs)
     for name, content in metadata_files(manifest).items():
@@ -104,6 +111,8 @@ def expected_sizes(job: Job, inputs: Inputs) -> dict[str, int]:
     }
     if job.geometry.has_content:
         sizes[CONTENT] = 16 * rows
+    if job.geometry.has_own_sizes:
+        sizes |= {OFFSETS: 8 * rows, SHAPES: 12 * rows}
     return sizes | {
         f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in _extra_specs(inputs, job).items()
     }
@@ -120,7 +129,8 @@ class _Written:
 
     def __init__(self, out: Path, job: Job, inputs: Inputs) -> None:
         self._job, self._all = job, inputs
-        self.rows = self.inputs = self.rejected = self.pixel_count = self.crc32 = 0
+        self.rows = self.inputs = self.rejected = self.pixel_count = self.pixel_bytes = self.crc32 = 0
+        self.height, self.width = (0, 0) if job.geometry.has_own_sizes else job.geometry.sides
         # of a dataset that does not name its classes
         self.class_count = 0
         self.sums = [0] * CHANNELS[job.channels]
@@ -130,16 +140,17 @@ class _Written:
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
         self._boxes = inputs.boxes and BoxRows(inputs.boxes, job.geometry)
         names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if job.geometry.has_content else [])
+        names += [OFFSETS, SHAPES] if job.geometry.has_own_sizes else []
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
         self._files = {name: _Digested(out / name) for name in names}
 
     def add(self, result: Result) -> None:
         """Append one block."""
-        files, row_bytes = self._files, self._job.row_bytes
+        files, size_bytes = self._files, result.places * self._job.row_bytes
         if result.rows:
             offset = files[SAMPLES].size_bytes
-            self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset))
-            self.crc32 = crc32_combine(self.crc32, result.crc32, result.rows * row_bytes)
+            self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset, size_bytes))
+            self.crc32 = crc32_combine(self.crc32, result.crc32, size_bytes)
         files[SAMPLES].write("".join(result.samples).encode("ascii"))
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
         rows = self._accepted(result)
@@ -152,12 +163,24 @@ class _Written:
                 files[f"{EXTRAS}/{name}.memmap"].write(data)
         if CONTENT in files:
             files[CONTENT].write(Column.of("int32", result.content, 4).encoded())
+        if SHAPES in files:
+            self._add_shapes(result)
         self.rows += result.rows
+        self.pixel_bytes += size_bytes
         self.inputs += result.inputs
         self.rejected += len(result.rejects)
         self.pixel_count += result.pixel_count
         self.sums = [a + b for a, b in zip(self.sums, result.sums, strict=True)]
         self.square_sums = [a + b for a, b in zip(self.square_sums, result.square_sums, strict=True)]
+
+    def _add_shapes(self, result: Result) -> None:
+        """Append where each row of a block begins, and its height, width and channels."""
+        channels = CHANNELS[self._job.channels]
+        begins = itertools.accumulate((h * w * channels for h, w in result.shapes), initial=self.pixel_bytes)
+        self._files[OFFSETS].write(Column.of("int64", itertools.islice(begins, result.rows)).encoded())
+        self._files[SHAPES].write(Column.of("int32", ((h, w, channels) for h, w in result.shapes), 3).encoded())
+        self.height = max([self.height, *(height for height, _ in result.shapes)])
+        self.width = max([self.width, *(width for _, width in result.shapes)])
 
     def _accepted(self, result: Result) -> Sequence[int]:
         """Return which inputs of a block became rows."""
@@ -192,7 +215,9 @@ class _Written:
     def close(self) -> dict[str, FileEntry]:
         """Sync all files; returns their entries, the pixels' among them."""
         entries = {name: file.close() for name, file in self._files.items()}
-        return entries | {PIXELS: FileEntry(self.rows * self._job.row_bytes, f"crc32:{self.crc32:08x}")}
+        filling = -self.pixel_bytes % PAGE_BYTES if SHAPES in self._files else 0
+        crc32 = crc32_combine(self.crc32, zlib.crc32(bytes(filling)), filling)
+        return entries | {PIXELS: FileEntry(self.pixel_bytes + filling, f"crc32:{crc32:08x}")}
 
 
 class _Digested:
@@ -223,8 +248,8 @@ def _manifest(
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
     fields: dict[str, Any] = {
         "rows": written.rows,
-        "height": job.geometry.height,
-        "width": job.geometry.width,
+        "height": written.height,
+        "width": written.width,
         "channels": CHANNELS[job.channels],
         "target_kind": inputs.target_kind,
         "target_count": inputs.targets.count,
@@ -237,6 +262,7 @@ def _manifest(
         "rejected": written.rejected,
         "options": header["options"],
         "decoders": header["decoders"],
+        "reader_features": (OWN_SIZES,) if job.geometry.has_own_sizes else (),
     }
     return Manifest(**fields, files=files | _metadata_entries(fields, files))
 
@@ -261,8 +287,9 @@ def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> di
     }
 
 
-def _settle(path: Path, size_bytes: int) -> None:
-    """Give back what was allocated for inputs that became no row."""
+def _settle(path: Path, used_bytes: int, size_bytes: int) -> None:
+    """Give back what was allocated for inputs that became no row; what is there behind the rows is zeros."""
     with naming(path), open(path, "r+b") as file:
+        file.truncate(used_bytes)
         file.truncate(size_bytes)
         os.fsync(file.fileno())

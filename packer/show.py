@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from packer.options import OptionsError
 from packer.overlay import Overlay
+from packer.ragged import RaggedRows
 from reader.manifest import PIXELS, Manifest, check_store
 
 _TILE = 128
@@ -62,14 +63,14 @@ def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
 def _sheet(
     overlay: Overlay,
     manifest: Manifest,
-    pixels: npt.NDArray[np.uint8],
+    pixels: Any,
     targets: npt.NDArray[Any],
     chosen: Sequence[int | None],
     columns: int,
 ) -> Image.Image:
     """Draw rows as labelled tiles, so many in a line; None leaves a gap."""
-    scale = (_TILE if overlay.is_empty else _TILE_WITH_LABELS) / max(manifest.height, manifest.width)
-    tile = max(1, round(manifest.width * scale)), max(1, round(manifest.height * scale))
+    side = _TILE if overlay.is_empty else _TILE_WITH_LABELS
+    tile = (side, side) if manifest.has_own_sizes else _scaled(manifest.width, manifest.height, side)
     step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
     lines = -(-len(chosen) // columns)
     sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
@@ -80,10 +81,11 @@ def _sheet(
         x, y = _MARGIN + place % columns * step_x, _MARGIN + place // columns * step_y
         image = overlay.tint(_row_image(manifest, pixels, row).convert("RGB"), row)
         # small rows (32 x 32) are shown as the squares they are
+        scale = side / max(image.size)
         resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
-        image = image.resize(tile, resample)
+        image = image.resize(_scaled(*image.size, side), resample)
         overlay.draw(image, row, scale)
-        sheet.paste(image, (x, y))
+        sheet.paste(image, (x + (tile[0] - image.width) // 2, y + (tile[1] - image.height) // 2))
         draw.text((x, y + tile[1] + 2), _fitted(_label(manifest, targets, row), tile[0], font), _INK, font)
     return sheet
 
@@ -110,10 +112,19 @@ def spread(rows: int, count: int) -> list[int]:
     return [(2 * i + 1) * rows // (2 * count) for i in range(count)]
 
 
-def _open(out: str | os.PathLike[str]) -> tuple[Manifest, npt.NDArray[np.uint8], npt.NDArray[Any]]:
+def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
+    """Return (width, height) of which the longer one is a tile's side."""
+    scale = side / max(width, height)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def _open(out: str | os.PathLike[str]) -> tuple[Manifest, Any, npt.NDArray[Any]]:
+    """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
     manifest = check_store(out)
     shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
-    pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape)
+    pixels: Any = RaggedRows(Path(out), manifest) if manifest.has_own_sizes else None
+    if pixels is None:
+        pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape)
     spec = manifest.tensors["targets"]
     targets = np.memmap(
         Path(out) / manifest.tensor_paths()["targets"], spec.dtype, "r", shape=(manifest.rows, *spec.row_shape)
@@ -121,7 +132,7 @@ def _open(out: str | os.PathLike[str]) -> tuple[Manifest, npt.NDArray[np.uint8],
     return manifest, pixels, targets
 
 
-def _row_image(manifest: Manifest, pixels: npt.NDArray[np.uint8], row: int) -> Image.Image:
+def _row_image(manifest: Manifest, pixels: Any, row: int) -> Image.Image:
     if not 0 <= row < manifest.rows:
         raise IndexError(f"row {row} is out of range: the store has rows 0 to {manifest.rows - 1}.")
     values = np.asarray(pixels[row])

@@ -19,6 +19,7 @@ from typing import Any
 from packer.fit import Geometry
 from reader.manifest import (
     MANIFEST,
+    PAGE_BYTES,
     PIXELS,
     SAMPLES,
     Block,
@@ -31,9 +32,11 @@ from reader.manifest import (
 
 _TARGETS = "_tensordict/targets.memmap"
 _CONTENT = "_tensordict/content.memmap"
+_SHAPES = "_tensordict/shapes.memmap"
 _WHAT = {
     _TARGETS: "the target is not the one in samples.jsonl",
     _CONTENT: "the content is not what samples.jsonl implies",
+    _SHAPES: "the shape is not what samples.jsonl implies",
     SAMPLES: "the line is damaged, or another row's",
 }
 
@@ -92,7 +95,9 @@ def verify(
             progress(done, total)
     combined = 0
     for block in blocks:
-        combined = crc32_combine(combined, block.crc32, (block.stop - block.start) * manifest.row_bytes)
+        combined = crc32_combine(combined, block.crc32, block.size_bytes)
+    filling = manifest.files[PIXELS].size_bytes - sum(block.size_bytes for block in blocks)
+    combined = crc32_combine(combined, zlib.crc32(bytes(filling)), filling) if 0 < filling < PAGE_BYTES else combined
     if manifest.files[PIXELS].digest != f"crc32:{combined:08x}":
         problems.append(Problem(MANIFEST, None, "the digest of the pixels is not that of their blocks"))
     if redecode:
@@ -133,9 +138,14 @@ def _implied(manifest: Manifest) -> dict[str, Callable[[dict[str, Any]], bytes]]
         code = f"<{manifest.target_count}{'f' if manifest.target_kind == 'regression' else 'B'}"
         implied[_TARGETS] = lambda sample: struct.pack(code, *sample["target"])
     if manifest.options.get("fit") in ("pad", "inside"):
-        geometry = Geometry(manifest.height, manifest.width, manifest.options["fit"])
+        geometry = Geometry.recorded(manifest)
         implied[_CONTENT] = lambda sample: struct.pack(
             "<4i", *geometry.content(geometry.resized(sample["width"], sample["height"]))
+        )
+    if manifest.has_own_sizes:
+        own = Geometry.recorded(manifest)
+        implied[_SHAPES] = lambda sample: struct.pack(
+            "<3i", *own.resized(sample["width"], sample["height"])[::-1], manifest.channels
         )
     return implied
 
@@ -171,7 +181,7 @@ def _blocks(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[tup
     """Yield for each block a problem or None, and its bytes."""
     with open(root / PIXELS, "rb") as file:
         for block in blocks:
-            size_bytes = (block.stop - block.start) * manifest.row_bytes
+            size_bytes = block.size_bytes
             data = file.read(size_bytes)
             rows = (block.start, block.stop)
             if len(data) < size_bytes:
@@ -179,6 +189,8 @@ def _blocks(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[tup
                 return
             wrong = zlib.crc32(data) != block.crc32
             yield (Problem(PIXELS, rows, "its pixels are not what was packed") if wrong else None), size_bytes
+        if filling := file.read():
+            yield (Problem(PIXELS, None, "there is something behind its rows") if any(filling) else None), len(filling)
 
 
 def _named_rows(rows: tuple[int, int]) -> str:

@@ -23,6 +23,7 @@ from packer.inputs import Archive
 from packer.masks import mask_row
 from packer.options import CHANNELS
 from packer.profile import StageClock
+from packer.ragged import RaggedBlock
 from packer.recode import row_decoder
 from packer.remote import Fetcher, is_url
 from packer.source import BINARY, Readable, Source, State
@@ -69,10 +70,14 @@ class Job:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
         return Source.of(self.root, path, self.archives, place)
 
+    def guessed_places(self, task: Task) -> int | None:
+        """Guess what a block will take if just one more of its images is rejected; None: that cannot be guessed."""
+        return None if self.geometry.has_own_sizes else len(task.paths) - len(task.refused) - 1
+
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return self.mask_bytes * CHANNELS[self.channels]
+        """Bytes of one row; 1 where rows have sizes of their own, since their places are then counted in bytes."""
+        return 1 if self.geometry.has_own_sizes else self.mask_bytes * CHANNELS[self.channels]
 
     @property
     def mask_bytes(self) -> int:
@@ -105,6 +110,7 @@ class Result:
     """What is known of a decoded block, all but its pixels; becomes one line of the journal.
 
     A reject is {"input": its number in the pack, "path": ..., "reason": ...}; all other inputs of the block are rows.
+    shapes, (height, width) of each row, is empty where all rows have one size.
     """
 
     block: int
@@ -119,8 +125,15 @@ class Result:
     rejects: list[dict[str, Any]] = field(default_factory=list)
     sources: list[tuple[int, int]] = field(default_factory=list)
     source_bytes: int = 0
+    size_bytes: int = 0
+    shapes: list[tuple[int, int]] = field(default_factory=list)
     # only with masks: of each one's file
     mask_sources: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def places(self) -> int:
+        """How much the block takes of the file: rows, or bytes where rows have sizes of their own."""
+        return self.size_bytes if self.shapes else self.rows
 
 
 @dataclass
@@ -150,7 +163,10 @@ class BlockWorker:
             requantize=job.requantize,
             clock=self._clock,
         )
-        self._sums = ChannelSums(job.row_bytes // job.geometry.height, CHANNELS[job.channels])
+        channels = CHANNELS[job.channels]
+        self._sums: ChannelSums | RaggedBlock = RaggedBlock(channels)
+        if not job.geometry.has_own_sizes:
+            self._sums = ChannelSums(job.row_bytes // job.geometry.height, channels)
         self._in_flight = in_flight
         self._held: dict[int, memoryview] = {}
         self._spare: list[npt.NDArray[np.uint8]] = []
@@ -191,6 +207,11 @@ class BlockWorker:
         self._mark(-1)
         self._check(result, rows[checked : result.rows])
         used = buffer.data[: result.rows * self._job.row_bytes]
+        if isinstance(self._sums, RaggedBlock):
+            used = self._sums.joined()
+            self._clock.enter("checksum")
+            result.crc32 = zlib.crc32(used)
+        result.size_bytes = len(used)
         result.sums, result.square_sums = self._sums.take()
         self._held[task.block], self._owners[task.block] = used, buffer
         self._masks[task.block] = b"".join(masks)
@@ -263,7 +284,13 @@ class BlockWorker:
 
     def _add(self, result: Result, rows: npt.NDArray[np.uint8], target: Any, row: Row, line: str) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
-        rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
+        if isinstance(self._sums, RaggedBlock):
+            self._clock.enter("checksum")
+            self._sums.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2])
+            self._clock.enter("other")
+            result.shapes.append(row.content[2:])
+        else:
+            rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
         result.rows += 1
         result.samples.append(line)
         if self._job.geometry.has_content:
@@ -272,7 +299,9 @@ class BlockWorker:
         result.pixel_count += (y1 - y0) * (x1 - x0)
 
     def _check(self, result: Result, rows: npt.NDArray[np.uint8]) -> None:
-        """Count the block's next rows into its checksum and its sums."""
+        """Count the block's next rows into its checksum and its sums; those with sizes of their own are counted one by one."""
+        if isinstance(self._sums, RaggedBlock):
+            return
         self._clock.enter("checksum")
         result.crc32 = zlib.crc32(rows.data, result.crc32)
         self._sums.add(rows)

@@ -13,21 +13,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reader.center import CenterCrop
     from reader.color import ColorJitter, Normalize
     from reader.dataset import MemmapDataset
     from reader.loader import MemmapLoader
     from reader.manifest import IncompleteStoreError, Manifest, StoreError
-    from reader.store import ImageBatch, open_store
+    from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, to_device
 
 _HOMES = {
     "MemmapDataset": "reader.dataset",
     "MemmapLoader": "reader.loader",
     "ImageBatch": "reader.store",
+    "RaggedBatch": "reader.store",
     "open_store": "reader.store",
     "Manifest": "reader.manifest",
     "StoreError": "reader.manifest",
     "IncompleteStoreError": "reader.manifest",
+    "CenterCrop": "reader.center",
     "ColorJitter": "reader.color",
     "Normalize": "reader.color",
     "RandomCrop": "reader.transforms",
@@ -37,6 +40,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CenterCrop",
     "ColorJitter",
     "ImageBatch",
     "IncompleteStoreError",
@@ -44,6 +48,7 @@ __all__ = [
     "MemmapDataset",
     "MemmapLoader",
     "Normalize",
+    "RaggedBatch",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",

@@ -31,6 +31,7 @@ class ReadAhead:
         chunk_rows: rows read together, at most; two chunks are in memory.
         window_end: global position at which a chunk that holds this position must end, since the rows after it lie elsewhere.
         past_cache: leave nothing in the page cache, see `RowFile`.
+        units: what to read of the file for rows of the plan, where its "rows" are pages, see `ragged.py`.
 
     For one thread. `close` ends the readers.
     """
@@ -44,8 +45,9 @@ class ReadAhead:
         chunk_rows: int,
         window_end: Callable[[int], int],
         past_cache: bool,
+        units: Callable[[Rows], Rows] = lambda rows: rows,
     ) -> None:
-        self._row_bytes, self._steps = row_bytes, steps
+        self._row_bytes, self._steps, self._units = row_bytes, steps, units
         self._chunk_rows, self._window_end = max(1, chunk_rows), window_end
         self._waiting: deque[Steps] = deque()
         self._chunks: deque[_Chunk] = deque()
@@ -112,7 +114,7 @@ class ReadAhead:
             for rows, start in zip(steps.batches, steps.starts, strict=True):
                 while len(rows):
                     end = self._window_end(start)
-                    yield rows[: end - start], end
+                    yield self._units(rows[: end - start]), end
                     rows, start = rows[end - start :], end
 
     def _begin(self, rows: Rows) -> _Chunk:

@@ -129,6 +129,8 @@ def measure(
     """
     data = MemmapDataset(path)
     size, where = checked(data, batch_size, device)
+    if data.manifest.has_own_sizes:
+        raise BenchError(f"the rows of {data.path} have sizes of their own, which this does not time.")
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes
     orders = (order,) if order else tuple(ORDERS)
     cached, auto = residencies.cached_share(pixels), residencies.choose("auto", pixels, data.store.pixels.nbytes)

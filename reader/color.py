@@ -83,9 +83,9 @@ class ColorJitter:
         Raises:
             ValueError: the images have neither 1 nor 3 channels.
         """
+        drawn = draw(batch, self.seed, COLOR_JITTER).float()
         if batch.pixels.shape[-1] not in (1, 3):
             raise ValueError(f"ColorJitter takes 1 or 3 channels, the rows have {batch.pixels.shape[-1]}.")
-        drawn = draw(batch, self.seed, COLOR_JITTER).float()
         # one image at a time stays in a CPU's cache; a GPU, or the fused loop of torch.compile, wants them all
         is_loop = batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling()
         step = 1 if is_loop else len(batch.pixels)

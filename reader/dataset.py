@@ -21,11 +21,12 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader.buffers import BufferPool, gather, is_run
-from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
+from reader.manifest import PAGE_BYTES, SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
 from reader.order import Rows, permuted
+from reader.ragged import gathered, row_of, viewed
 from reader.rawfile import RowFile, reads_in_order
 from reader.residency import can_read_ahead
-from reader.store import ImageBatch, open_store
+from reader.store import ImageBatch, RaggedBatch, open_store
 
 # Below this a row is copied from the mapped file in less time than a system call takes.
 _SMALLEST_READ_BYTES = 512
@@ -72,26 +73,31 @@ class MemmapDataset(Dataset[Any]):
         self.as_tuple = as_tuple
         self._rows: Rows | None = None
         self.manifest: Manifest
-        self.store: ImageBatch
+        # an ImageBatch, or a RaggedBatch where rows have sizes of their own
+        self.store: Any
         self._open()
 
     def _open(self) -> None:
         self.manifest, self.store = open_store(self.path)
-        specs = self.manifest.tensors
         self._files = {
-            name: RowFile(self.path / path, specs[name].row_bytes, past_cache=False)
+            name: RowFile(self.path / path, self._unit_bytes(name), past_cache=False)
             for name, path in self.manifest.tensor_paths().items()
         }
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
         self._blocks: tuple[list[int], list[Any]] | None = None
         self._lists: dict[str, list[Any]] = {}
 
+    def _unit_bytes(self, name: str) -> int:
+        """Return what a tensor's file is read by: rows, but of flat pixels pages."""
+        is_flat = name == "pixels" and self.manifest.has_own_sizes
+        return PAGE_BYTES if is_flat else self.manifest.tensors[name].row_bytes
+
     def __len__(self) -> int:
         return self.manifest.rows if self._rows is None else len(self._rows)
 
     def __repr__(self) -> str:
         m = self.manifest
-        row = f"uint8[{m.height}, {m.width}, {m.channels}]"
+        row = f"{'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}]"
         return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
     def _repr_html_(self) -> str:
@@ -153,6 +159,8 @@ class MemmapDataset(Dataset[Any]):
         if self._transforms_samples():
             return [self._sample(int(i)) for i in indices]
         batch = self._gather(self._positions(indices), self._leased if get_worker_info() is None else _fresh)
+        if isinstance(batch, RaggedBatch) and not self.as_tuple:
+            return [batch]
         return _TupleBatch((batch.images, batch.targets)) if self.as_tuple else batch
 
     def store_rows(self, positions: Rows) -> Rows:
@@ -161,8 +169,9 @@ class MemmapDataset(Dataset[Any]):
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
-        for file in self._files.values():
-            file.check_rows(self.manifest.rows)
+        paths = self.manifest.tensor_paths()
+        for name, file in self._files.items():
+            file.check_size(self.manifest.files[paths[name]].size_bytes)
 
     def opened(self, name: str) -> Path:
         """Return a path that opens a tensor's file, as this dataset holds it, again: another store may have its name by now."""
@@ -259,7 +268,15 @@ class MemmapDataset(Dataset[Any]):
         return self.subset(first), self.subset(np.flatnonzero(mask))
 
     def numpy(self) -> npt.NDArray[np.uint8]:
-        """Return the pixels as a read-only uint8[N, H, W, C] that shares the store's memory (a subset is a copy)."""
+        """Return the pixels as a read-only uint8[N, H, W, C] that shares the store's memory (a subset is a copy).
+
+        Raises:
+            ValueError: rows have sizes of their own.
+        """
+        if self.manifest.has_own_sizes:
+            raise ValueError(
+                f"the rows of {self.path} have sizes of their own, which no one array holds. Take dataset[i].pixels.numpy()."
+            )
         pixels = self._slice(slice(None)).pixels.numpy()
         pixels.flags.writeable = False
         return pixels
@@ -296,28 +313,33 @@ class MemmapDataset(Dataset[Any]):
     def _sample(self, index: int) -> Any:
         position = self._one(index)
         row = position if self._rows is None else int(self._rows[position])
-        batch = self.store[row]
+        batch = row_of(self.store, row) if self.manifest.has_own_sizes else self.store[row]
         batch.rows = torch.tensor(row)
         return self._present(batch, single=True)
 
     def _transforms_samples(self) -> bool:
         return self.transform is not None or self.target_transform is not None
 
-    def _slice(self, index: slice) -> ImageBatch:
+    def _slice(self, index: slice) -> ImageBatch | RaggedBatch:
         start, stop, step = index.indices(len(self))
         positions = np.arange(start, stop, step)
         rows = self.store_rows(positions)
         if not is_run(rows) or not len(rows):
             return self._gather(positions)
+        if self.manifest.has_own_sizes:
+            return viewed(self.store, rows)
         batch = self.store[int(rows[0]) : int(rows[-1]) + 1]
         batch.rows = torch.from_numpy(rows)
         return batch
 
-    def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] | None = None) -> ImageBatch:
+    def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] | None = None) -> ImageBatch | RaggedBatch:
         rows = self.store_rows(positions)
         self.check_files()
+        is_read = get_worker_info() is not None and can_read_ahead()
+        if self.manifest.has_own_sizes:
+            return gathered(self.store, rows, memory or _fresh, self._read_pages if is_read else None)
         pixels = (memory or _fresh)(len(rows) * self.manifest.row_bytes).view(len(rows), *self.store.pixels.shape[1:])
-        if get_worker_info() is not None and can_read_ahead() and self.manifest.row_bytes >= _SMALLEST_READ_BYTES:
+        if is_read and self.manifest.row_bytes >= _SMALLEST_READ_BYTES:
             # Into fresh memory this is as fast as copying from the mapping, and no page of the store is mapped in any
             # worker. A file cut short meanwhile is an error here, where the mapping would end the worker by SIGBUS.
             self._files["pixels"].read(pixels.view(-1).numpy().data, reads_in_order(rows))
@@ -325,14 +347,19 @@ class MemmapDataset(Dataset[Any]):
             gather(self.store.pixels, rows, pixels)
         return batch_of(self.store, rows, pixels)
 
-    def _leased(self, size_bytes: int) -> torch.Tensor:
-        """Lease uint8[size_bytes]; the buffers kept are those of the size that was asked for last."""
-        pool = self._pool
-        if pool.size_bytes != size_bytes:
-            pool = self._pool = BufferPool(size_bytes, keep=_LOOP_BUFFERS)
-        return pool.lease()
+    def _read_pages(self, pages: Rows, into: torch.Tensor) -> None:
+        self._files["pixels"].read(into.view(-1).numpy().data, reads_in_order(pages))
 
-    def _present(self, batch: ImageBatch, *, single: bool = False) -> Any:
+    def _leased(self, size_bytes: int) -> torch.Tensor:
+        """Lease uint8[size_bytes]; the buffers kept are those of the size that was asked for last, or somewhat larger."""
+        pool = self._pool
+        if not size_bytes <= pool.size_bytes <= 2 * size_bytes:
+            # batches of rows with sizes of their own differ: a little room spares most of them a fresh buffer
+            room = size_bytes // 4 if self.manifest.has_own_sizes else 0
+            pool = self._pool = BufferPool(size_bytes + room, keep=_LOOP_BUFFERS)
+        return pool.lease()[:size_bytes]
+
+    def _present(self, batch: Any, *, single: bool = False) -> Any:
         if not self.as_tuple:
             return self.transform(batch) if single and self.transform else batch
         images, targets = batch.images, batch.targets
@@ -378,9 +405,15 @@ def _collate_batch(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = Non
     return batch if isinstance(batch, ImageBatch) else torch.stack(list(batch))
 
 
+def _collate_ragged(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
+    # __getitems__ gives a list of one: default_collate looks at the type of batch[0]
+    return batch[0]
+
+
 def _collate_tuple(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> tuple[Any, ...]:
     return tuple(iter(batch)) if isinstance(batch, _TupleBatch) else default_collate([tuple(b) for b in batch])
 
 
 default_collate_fn_map[ImageBatch] = _collate_batch
+default_collate_fn_map[RaggedBatch] = _collate_ragged
 default_collate_fn_map[_TupleBatch] = _collate_tuple

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
-from reader.store import ImageBatch
+from reader.store import ImageBatch, RaggedBatch
 
 # Which random numbers are whose: no two transforms share a stream, so two with one seed do not draw alike. To change one is to
 # change everybody's augmentation.
@@ -34,13 +34,17 @@ def in_epoch(epoch: int) -> Iterator[None]:
         _epoch.reset(token)
 
 
-def draw(batch: ImageBatch, seed: int, streams: range) -> torch.Tensor:
+def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range, *, takes_ragged: bool = False) -> torch.Tensor:
     """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device.
 
     Raises:
-        ValueError: one row instead of a batch, or a batch that does not know its rows.
+        ValueError: one row instead of a batch, a batch that does not know its rows, or images of different sizes unless the
+            transform takes them.
     """
-    if batch.pixels.ndim != 4:
+    if isinstance(batch, RaggedBatch):
+        if not takes_ragged:
+            raise ValueError("the images have sizes of their own: let RandomResizedCrop or CenterCrop come first.")
+    elif batch.pixels.ndim != 4:
         raise ValueError(
             f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row."
         )

@@ -27,11 +27,12 @@ from reader.buffers import BufferPool, PinnedMemoryError, gather, is_run
 from reader.dataset import MemmapDataset, batch_of
 from reader.draws import in_epoch
 from reader.feed import Feed
-from reader.manifest import PIXELS
+from reader.manifest import PAGE_BYTES, PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
+from reader.ragged import extents, gathered, pages_of, parted
 from reader.rawfile import read_all
 from reader.resident import Later, Resident, free_bytes, in_windows, nbytes
-from reader.store import ImageBatch
+from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import CudaCopier, DeviceBatch, pin
 
 _log = logging.getLogger("reader")
@@ -141,6 +142,10 @@ class MemmapLoader:
         self._rows_id = _rows_id(dataset, self._cumulative)
         rank, world_size = _checked_ranks(rank, world_size)
         self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
+        if residency == "gpu" and dataset.manifest.has_own_sizes:
+            raise ValueError(
+                "residency 'gpu' needs rows of one size, these have their own. Use 'ram', 'cache' or 'disk'."
+            )
         room = _room(dataset, self.device, has_windows=self.order == "block" and world_size == 1 and dataset.is_whole)
         chosen = residencies.choose(residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, room)
         _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
@@ -153,7 +158,13 @@ class MemmapLoader:
             )
         self.residency, self._host, self.in_windows = chosen.name, chosen.host, chosen.in_windows
         self._store = _copied(dataset) if chosen.name == "ram" else dataset.store
-        self._is_pinned = chosen.name == "ram" and self.device.type == "cuda" and self._pin(asked=residency == "ram")
+        # flat pixels are gathered into pinned buffers
+        self._is_pinned = (
+            not dataset.manifest.has_own_sizes
+            and chosen.name == "ram"
+            and self.device.type == "cuda"
+            and self._pin(asked=residency == "ram")
+        )
         is_resident = chosen.name == "gpu" and not chosen.in_windows
         self.resident = _resident(dataset, self.device, chosen.host) if is_resident else None
         self._next = (0, 0)
@@ -175,8 +186,9 @@ class MemmapLoader:
 
     def __repr__(self) -> str:
         m = self.dataset.manifest
+        up_to = "up to " if m.has_own_sizes else ""
         return (
-            f"MemmapLoader({len(self)} steps of uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
+            f"MemmapLoader({len(self)} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
             f" {self.device}, order {self.order}, residency {self.residency})"
         )
 
@@ -274,7 +286,8 @@ class MemmapLoader:
         path, pixels = self.dataset.opened("pixels"), self.dataset.store.pixels
         if self._host == "ram" or (self._host == "cache" and not residencies.is_cold(path, pixels.nbytes)):
             return None
-        room, row_bytes = residencies.available_bytes(), self.dataset.manifest.row_bytes
+        manifest, store = self.dataset.manifest, self.dataset.store
+        room, row_bytes = residencies.available_bytes(), PAGE_BYTES if manifest.has_own_sizes else manifest.row_bytes
         _log.info("%s: epoch %d reads ahead from the disk", self.dataset.path, epoch)
         return ReadAhead(
             path,
@@ -283,16 +296,31 @@ class MemmapLoader:
             chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // row_bytes,
             window_end=self._window_end(epoch),
             past_cache=self._host == "disk",
+            units=(lambda rows: pages_of(*extents(store, rows))[0]) if manifest.has_own_sizes else lambda rows: rows,
         )
 
-    def host_batches(self, groups: list[Rows], ahead: ReadAhead | None) -> list[ImageBatch]:
+    def host_batches(self, groups: list[Rows], ahead: ReadAhead | None) -> list[Any]:
         """Gather a group of batches into one leased buffer and cut it."""
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
+        if self.dataset.manifest.has_own_sizes:
+            ragged = self._ragged_batch(rows, ahead)
+            return [ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups])
         with record_function("pixpack.gather"):
             # the pixels may come from elsewhere, targets and the like are mapped in any case
             self.dataset.check_files()
             batch = batch_of(self._store, rows, self._pixels(rows, ahead))
         return [batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups]))
+
+    def _ragged_batch(self, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
+        with record_function("pixpack.gather"):
+            self.dataset.check_files()
+            # a little room spares most of the batches that follow a fresh buffer
+            return gathered(
+                self._store,
+                rows,
+                lambda need: self._buffers(need, room=need // 4).lease()[:need],
+                None if ahead is None else lambda _, pages: ahead.take(pages),
+            )
 
     def _pixels(self, rows: Rows, ahead: ReadAhead | None) -> torch.Tensor:
         if self._is_pinned and is_run(rows) and len(rows):
@@ -317,10 +345,10 @@ class MemmapLoader:
         weakref.finalize(self, unpin).atexit = False
         return True
 
-    def _buffers(self, need: int) -> BufferPool:
+    def _buffers(self, need: int, room: int = 0) -> BufferPool:
         pool, pinned = self._pool, self.device if self.device.type == "cuda" else None
         if pool is None or pool.size_bytes < need:
-            pool = self._pool = BufferPool(need, keep=self.prefetch + 2, pinned=pinned)
+            pool = self._pool = BufferPool(need + room, keep=self.prefetch + 2, pinned=pinned)
         return pool
 
     def _rows_at(self, epoch: int) -> Callable[[int, int], Rows]:
@@ -511,13 +539,13 @@ def _emptied(made: list[Any], positions: list[int]) -> list[tuple[Any, int]]:
     return pairs
 
 
-def _finish(loader: MemmapLoader, batch: ImageBatch, epoch: int) -> Any:
+def _finish(loader: MemmapLoader, batch: Any, epoch: int) -> Any:
     """Run the transform, which may ask for the epoch, and give the caller the form that it wants."""
     made: Any = batch
     if loader.transform is not None:
         with record_function("pixpack.transform"), in_epoch(epoch):
             made = loader.transform(batch)
-    return (made.images, made.targets) if loader.as_tuple and isinstance(made, ImageBatch) else made
+    return (made.images, made.targets) if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch) else made
 
 
 def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, int], Rows]:
@@ -585,15 +613,19 @@ def _checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return 0, 1
 
 
-def _copied(dataset: MemmapDataset) -> ImageBatch:
+def _copied(dataset: MemmapDataset) -> Any:
     """Copy the store's pixels into memory that may use huge pages; the rest stays mapped."""
-    store, row_bytes = dataset.store, dataset.manifest.row_bytes
+    store = dataset.store
+    row_bytes = PAGE_BYTES if dataset.manifest.has_own_sizes else dataset.manifest.row_bytes
     if not residencies.can_read_ahead():
         pixels = store.pixels.clone()
     else:
         path = dataset.opened("pixels")
         past_cache = residencies.is_cold(path, store.pixels.nbytes)
-        pixels = read_all(path, row_bytes, len(store.pixels), past_cache=past_cache).view(store.pixels.shape)
+        count = store.pixels.nbytes // row_bytes
+        pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
+    if dataset.manifest.has_own_sizes:
+        return RaggedBatch(pixels, store.targets, store.offsets, store.shapes, store.extras, batch_size=[])
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
 
 
@@ -615,7 +647,7 @@ def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, st
 def _room(dataset: MemmapDataset, device: torch.device, *, has_windows: bool) -> residencies.Room | None:
     """Return what there is on a device and what is needed there; None for the CPU."""
     free = free_bytes(device)
-    if free is None:
+    if free is None or dataset.manifest.has_own_sizes:
         return None
     windows = _WINDOWS_HELD * _WINDOW_BLOCKS * max(_BLOCK_BYTES, dataset.manifest.row_bytes) if has_windows else 0
     needed = 0 if _resident_key(dataset, device) in _residents else nbytes(dataset.store)

@@ -32,6 +32,13 @@ PIXELS = "_tensordict/pixels.memmap"
 
 # The dotted path is part of the format: tensordict finds the class by it. It never moves.
 STORE_TYPE = "<class 'reader.store.ImageBatch'>"
+RAGGED_TYPE = "<class 'reader.store.RaggedBatch'>"
+
+# What a reader must know of a store whose rows have sizes of their own.
+OWN_SIZES = "own-sizes"
+READER_FEATURES = (OWN_SIZES,)
+# pixels.memmap of such a store is filled up to whole pages: it is read by pages, also past the page cache.
+PAGE_BYTES = 4096
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
@@ -86,20 +93,23 @@ class FileEntry:
 class Block:
     """Rows that were committed together.
 
-    crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl.
+    crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl. size_bytes
+    of those bytes is written where rows have sizes of their own; elsewhere it follows from the rows, and is filled in by reading.
     """
 
     start: int
     stop: int
     crc32: int
     samples_offset: int
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Manifest:
     """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
 
-    mean and std are per channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out).
+    mean and std are per channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out). Where rows have
+    sizes of their own, height and width are the largest there are.
     """
 
     rows: int
@@ -133,20 +143,25 @@ class Manifest:
         for name in self.extras:
             if not EXTRA_NAME.fullmatch(name):
                 raise StoreError(f"the manifest names an extra {name!r}, expected letters, digits, _ and -.")
-        expected = sorted([*self.tensor_paths().values(), *metadata_files(self), SAMPLES, REJECTED])
+        expected = sorted([*self.tensor_paths().values(), *_metadata_names(self), SAMPLES, REJECTED])
         if sorted(self.files) != expected:
             raise StoreError(f"the manifest lists the files {sorted(self.files)}, expected {expected}.")
+        if self.has_own_sizes and self.has_content:
+            raise StoreError("the manifest says that rows have content and sizes of their own, expected one of them.")
 
     @property
     def tensors(self) -> dict[str, TensorSpec]:
         """Every tensor of the store by name; extras as "extras/<name>"."""
         target_shape = () if self.target_count is None else (self.target_count,)
+        row_shape = () if self.has_own_sizes else (self.height, self.width, self.channels)
         specs = {
-            "pixels": TensorSpec("uint8", (self.height, self.width, self.channels)),
+            "pixels": TensorSpec("uint8", row_shape),
             "targets": TensorSpec(TARGET_DTYPES[self.target_kind], target_shape),
         }
         if self.has_content:
             specs["content"] = TensorSpec("int32", (4,))
+        if self.has_own_sizes:
+            specs |= {"offsets": TensorSpec("int64", ()), "shapes": TensorSpec("int32", (3,))}
         return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
 
     def tensor_paths(self) -> dict[str, str]:
@@ -154,8 +169,19 @@ class Manifest:
         return {name: f"_tensordict/{name}.memmap" for name in self.tensors}
 
     @property
+    def has_own_sizes(self) -> bool:
+        """Whether rows have sizes of their own: pixels is then flat, and offsets and shapes say where each row is."""
+        return OWN_SIZES in self.reader_features
+
+    def count(self, name: str) -> int:
+        """Return the length of a tensor: N, but of flat pixels their bytes."""
+        return self.files[PIXELS].size_bytes if name == "pixels" and self.has_own_sizes else self.rows
+
+    @property
     def row_bytes(self) -> int:
-        """Bytes of the pixels of one row."""
+        """Bytes of the pixels of one row, of rows with sizes of their own on average."""
+        if self.has_own_sizes:
+            return max(1, self.files[PIXELS].size_bytes // self.rows)
         return self.height * self.width * self.channels
 
     def to_json(self) -> dict[str, Any]:
@@ -251,8 +277,8 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
     with open(Path(out) / MANIFEST, "rb") as file:
         table = json.load(file)["blocks"]
     blocks, start = [], 0
-    for count, crc32, offset in table:
-        blocks.append(Block(start, start + count, crc32, offset))
+    for count, crc32, offset, *size_bytes in table:
+        blocks.append(Block(start, start + count, crc32, offset, *(size_bytes or [count * manifest.row_bytes])))
         start += count
     if start != manifest.rows:
         raise StoreError(f"{Path(out) / MANIFEST}: the blocks hold {start} rows, the manifest says {manifest.rows}.")
@@ -278,10 +304,14 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
                 f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
             )
     for name, path in manifest.tensor_paths().items():
-        need = manifest.rows * manifest.tensors[name].row_bytes
-        if manifest.files[path].size_bytes != need:
-            found = manifest.files[path].size_bytes
+        need = manifest.count(name) * manifest.tensors[name].row_bytes
+        found = manifest.files[path].size_bytes
+        if found != need:
             raise StoreError(f"{root / MANIFEST} lists {path} with {found} bytes, {manifest.rows} rows need {need}.")
+        if name == "pixels" and manifest.has_own_sizes and (found < PAGE_BYTES or found % PAGE_BYTES):
+            raise StoreError(
+                f"{root / MANIFEST} lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}."
+            )
     return manifest
 
 
@@ -304,21 +334,25 @@ def check_file(path: Path, size_bytes: int) -> None:
 def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
     """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all that stands before it."""
     head = json.dumps(manifest.to_json(), indent=2, ensure_ascii=True, allow_nan=False)
-    lines = ",".join(f"\n    [{b.stop - b.start}, {b.crc32}, {b.samples_offset}]" for b in blocks)
+    lines = ",".join(f"\n    {_block_line(block, manifest.has_own_sizes)}" for block in blocks)
     body = head.removesuffix("\n}").encode("ascii") + _BLOCKS_OPEN + lines.encode("ascii") + b"\n  ]"
     return body + f',\n  "digest": "sha256:{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode("ascii")
 
 
 def metadata_files(manifest: Manifest) -> dict[str, bytes]:
-    """Return the meta.json files that `ImageBatch.memmap` of tensordict 0.15 writes for this store: path -> bytes."""
+    """Return the meta.json files that tensordict 0.15 writes for this store: path -> bytes.
+
+    That is by `ImageBatch.memmap`, or `RaggedBatch.memmap` where rows have sizes of their own.
+    """
     tensors = manifest.tensors
-    top = {name: _tensor_meta(manifest.rows, spec) for name, spec in tensors.items() if "/" not in name}
-    files = {"meta.json": json.dumps({"_type": STORE_TYPE}).encode()}
+    top = {name: _tensor_meta(manifest.count(name), spec) for name, spec in tensors.items() if "/" not in name}
+    files = {"meta.json": json.dumps({"_type": RAGGED_TYPE if manifest.has_own_sizes else STORE_TYPE}).encode()}
     if manifest.extras:
         extras = {name: _tensor_meta(manifest.rows, spec) for name, spec in sorted(manifest.extras.items())}
-        files["_tensordict/extras/meta.json"] = _tensordict_meta(manifest.rows, extras)
+        files["_tensordict/extras/meta.json"] = _tensordict_meta([manifest.rows], extras)
         top["extras"] = {"type": "TensorDict"}
-    files["_tensordict/meta.json"] = _tensordict_meta(manifest.rows, top)
+    # flat pixels have no dimension of rows, so neither has the whole
+    files["_tensordict/meta.json"] = _tensordict_meta([] if manifest.has_own_sizes else [manifest.rows], top)
     return files
 
 
@@ -436,9 +470,10 @@ def _read_head(file: Any, path: Path) -> tuple[dict[str, Any], str]:
 def _check_version(head: Mapping[str, Any]) -> None:
     if head.get("format") != FORMAT_NAME:
         raise StoreError(f"the format is {head.get('format')!r}, expected {FORMAT_NAME!r}.")
-    version, unknown = head.get("version"), head.get("reader_features")
+    version, features = head.get("version"), head.get("reader_features") or []
     if not isinstance(version, list) or len(version) != 2 or version[0] != FORMAT_VERSION[0]:
         raise StoreError(f"the format version is {version}, this reader knows {FORMAT_VERSION[0]}.x. Update pixpack.")
+    unknown = [name for name in features if name not in READER_FEATURES]
     if unknown:
         raise StoreError(f"reading this store needs {', '.join(map(str, unknown))}, unknown here. Update pixpack.")
 
@@ -481,6 +516,16 @@ def unfinished_progress(journal: Path) -> str:
         return "its very start"
 
 
+def _metadata_names(manifest: Manifest) -> list[str]:
+    names = ["meta.json", "_tensordict/meta.json"]
+    return [*names, "_tensordict/extras/meta.json"] if manifest.extras else names
+
+
+def _block_line(block: Block, has_own_sizes: bool) -> list[int]:
+    line = [block.stop - block.start, block.crc32, block.samples_offset]
+    return [*line, block.size_bytes] if has_own_sizes else line
+
+
 def _last_stops(lines: bytes) -> tuple[int, int]:
     """Return the totals of the last line that has them, found from the end: a journal has megabytes."""
     at = len(lines)
@@ -490,14 +535,14 @@ def _last_stops(lines: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def _tensor_meta(rows: int, spec: TensorSpec) -> dict[str, Any]:
-    shape = [rows, *spec.row_shape]
+def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, Any]:
+    shape = [count, *spec.row_shape]
     return {"device": "cpu", "shape": shape, "dtype": f"torch.{spec.dtype}", "is_nested": False}
 
 
-def _tensordict_meta(rows: int, entries: dict[str, Any]) -> bytes:
+def _tensordict_meta(batch_size: list[int], entries: dict[str, Any]) -> bytes:
     tail = {
-        "shape": [rows],
+        "shape": batch_size,
         "device": "cpu",
         "_type": "<class 'tensordict._td.TensorDict'>",
         "_format_version": 1,

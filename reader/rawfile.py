@@ -95,12 +95,12 @@ class RowFile:
             if self._forget:
                 os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
-    def check_rows(self, count: int) -> None:
-        """Raise StoreError if the file has no longer this many rows: mapped bytes that are gone end the process (SIGBUS)."""
+    def check_size(self, expected: int) -> None:
+        """Raise StoreError if the file has no longer this many bytes: mapped ones that are gone end the process (SIGBUS)."""
         size_bytes = os.fstat(self._descriptor).st_size
-        if size_bytes != count * self.row_bytes:
+        if size_bytes != expected:
             raise StoreError(
-                f"{self.path} has {size_bytes} bytes, it had {count * self.row_bytes} when it was opened. Copy the store again."
+                f"{self.path} has {size_bytes} bytes, it had {expected} when it was opened. Copy the store again."
             )
 
     def _fill(self, into: memoryview, offset: int, needed: int) -> None:

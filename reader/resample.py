@@ -1,12 +1,25 @@
 """Pixels of a box of each sample: copied, or resized to one size with antialiasing. uint8 in, uint8 out.
 
 Knows how the CPU and other devices do that fast; knows nothing of labels or randomness. Boxes are int64[B, 4] x0, y0, x1, y1
-(half-open) and lie inside the image.
+(half-open) and lie inside the image. Grids are int64[B, 4] top, left, height, width: the box is resized to that height and
+width, and what is asked for is cut from the result at top and left; without grids the box becomes just what is asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Optional
+
 import torch
+
+from reader.store import RaggedBatch
+
+# Images of different sizes are cut into one tensor of the largest box, so many bytes at a time; as float32 four times as many.
+_PADDED_BYTES = 64 << 20
+
+
+# A number, or one for each sample: int64[B, 1].
+_Where = int | torch.Tensor
 
 
 def cut(pixels: torch.Tensor, top: torch.Tensor, left: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -20,45 +33,101 @@ def cut(pixels: torch.Tensor, top: torch.Tensor, left: torch.Tensor, height: int
     return lines.index_select(0, first.view(-1)).view(count, height, width, channels)
 
 
-def resized(pixels: torch.Tensor, boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def resized(
+    pixels: torch.Tensor, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+) -> torch.Tensor:
     """Resize a box of each image of uint8[B, H, W, C] to uint8[B, height, width, C]: bilinear, antialiased.
 
     What torchvision's v2 resized_crop gives: on the CPU the same bytes, elsewhere within 1.
     """
     if pixels.device.type == "cpu":
-        return _resized_by_loop(pixels, boxes, height, width)
-    return resized_by_matmul(pixels, boxes, height, width)
+        return _resized_by_loop(pixels, boxes, height, width, grids)
+    return resized_by_matmul(pixels, boxes, height, width, grids)
 
 
-def nearest(masks: torch.Tensor, boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def resized_images(
+    batch: RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Do as `resized` with images of different sizes."""
+    if batch.pixels.device.type == "cpu":
+        images = (batch.image(index) for index in range(len(batch)))
+        made = batch.pixels.new_empty(len(batch), height, width, int(batch.shapes[:1, 2].sum()))
+        return _resize_each(images, boxes, grids, made)
+    return resized_by_padding(batch, boxes, height, width, grids)
+
+
+def resized_by_padding(
+    batch: RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Do as `resized_images` by cutting the boxes into tensors that hold the largest, then by `resized_by_matmul`."""
+    x0, y0, x1, y1 = boxes.unbind(-1)
+    across, down, channels = torch.stack([(x1 - x0).max(), (y1 - y0).max(), batch.shapes[0, 2].long()]).tolist()
+    # what a line of the largest box reaches beyond its own box has no weight; behind the last image there must be something
+    lines = torch.nn.functional.pad(batch.pixels, (0, across * channels)).unfold(0, across * channels, 1)
+    first = batch.offsets + (y0 * batch.shapes[:, 1] + x0) * channels
+    step = batch.shapes[:, 1].long() * channels
+    at_corner = boxes - torch.stack([x0, y0, x0, y0], dim=-1)
+    made = []
+    for part in torch.arange(len(batch), device=boxes.device).split(
+        max(1, _PADDED_BYTES // (across * down * channels))
+    ):
+        y = torch.minimum(torch.arange(down, device=boxes.device), (y1 - y0)[part, None] - 1)
+        chosen = lines.index_select(0, (first[part, None] + y * step[part, None]).view(-1))
+        pixels = chosen.view(len(part), down, across, channels)
+        made.append(resized_by_matmul(pixels, at_corner[part], height, width, None if grids is None else grids[part]))
+    return torch.cat(made)
+
+
+def nearest(
+    masks: torch.Tensor, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+) -> torch.Tensor:
     """Resize a box of each mask of uint8[B, H, W] to uint8[B, height, width]: the pixel under each new pixel's centre."""
     sample = torch.arange(len(masks), device=masks.device)[:, None, None]
     x0, y0, x1, y1 = boxes.unbind(-1)
-    return masks[sample, _centres(y0, y1, height)[:, :, None], _centres(x0, x1, width)[:, None, :]]
+    (top, new_height), (left, new_width) = _axes(grids, height, width)
+    y, x = _centres(y0, y1, new_height, top, height), _centres(x0, x1, new_width, left, width)
+    return masks[sample, y[:, :, None], x[:, None, :]]
 
 
-def resized_by_matmul(pixels: torch.Tensor, boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def resized_by_matmul(
+    pixels: torch.Tensor, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+) -> torch.Tensor:
     """Do as `resized` with two batched products, of float32 weights a sample and axis: what a GPU is good at.
 
     On 2 CPU cores the loop is over ten times as fast, since it skips the weights that are 0.
     """
     count, row_height, row_width, channels = pixels.shape
     x0, y0, x1, y1 = boxes.unbind(-1)
+    (top, new_height), (left, new_width) = _axes(grids, height, width)
     lines = pixels.reshape(count, row_height, row_width * channels).float()
-    down = torch.bmm(_weights(y0, y1, row_height, height), lines).view(count, height, row_width, channels)
+    vertical = _weights(y0, y1, row_height, new_height, top, height)
+    down = torch.bmm(vertical, lines).view(count, height, row_width, channels)
     columns = down.transpose(1, 2).reshape(count, row_width, height * channels)
-    both = torch.bmm(_weights(x0, x1, row_width, width), columns).view(count, width, height, channels)
+    horizontal = _weights(x0, x1, row_width, new_width, left, width)
+    both = torch.bmm(horizontal, columns).view(count, width, height, channels)
     return both.transpose(1, 2).round().clamp(0, 255).to(torch.uint8).contiguous()
 
 
-def _weights(start: torch.Tensor, stop: torch.Tensor, size: int, new_size: int) -> torch.Tensor:
-    """Give float32[B, new_size, size], rows that sum to 1: a triangle as wide as a new pixel, or as two old ones if wider.
+def _axes(grids: torch.Tensor | None, height: int, width: int) -> tuple[tuple[_Where, _Where], tuple[_Where, _Where]]:
+    """Give (top, new height) and (left, new width): numbers, or int64[B, 1] of each sample."""
+    if grids is None:
+        return (0, height), (0, width)
+    top, left, new_height, new_width = grids[..., None].unbind(1)
+    return (top, new_height), (left, new_width)
 
-    Nothing outside start..stop has weight, as if the box had been cut out before.
+
+def _weights(
+    start: torch.Tensor, stop: torch.Tensor, size: int, new_size: _Where, first: _Where, count: int
+) -> torch.Tensor:
+    """Give float32[B, count, size], rows that sum to 1: a triangle as wide as a new pixel, or as two old ones if wider.
+
+    They are those of new pixels first to first + count. Nothing outside start..stop has weight, as if the box had been cut out
+    before.
     """
+    new = torch.arange(count, device=start.device) + first
+    scale = ((stop - start)[:, None] / new_size)[..., None]
     start, stop = start[:, None, None], stop[:, None, None]
-    scale = (stop - start) / new_size
-    centre = start + (torch.arange(new_size, device=start.device)[:, None] + 0.5) * scale
+    centre = start + (new[..., None] + 0.5) * scale
     pixel = torch.arange(size, device=start.device)
     weights = (1 - ((pixel + 0.5 - centre) / scale.clamp(min=1)).abs()).clamp(min=0)
     weights = weights * ((pixel >= start) & (pixel < stop))
@@ -67,23 +136,49 @@ def _weights(start: torch.Tensor, stop: torch.Tensor, size: int, new_size: int) 
 
 # An op of its own, so that torch.compile keeps one graph: the loop needs the boxes as numbers.
 @torch.library.custom_op("pixpack::resized_by_loop", mutates_args=(), device_types="cpu")
-def _resized_by_loop(pixels: torch.Tensor, boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def _resized_by_loop(
+    pixels: torch.Tensor,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: Optional[torch.Tensor],  # noqa: UP045 (the schema is inferred from it)
+) -> torch.Tensor:
     """Call torch's uint8 kernel for each sample."""
-    made = pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
-    images, new_images = pixels.movedim(-1, 1), made.movedim(-1, 1)
-    for n, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
-        image, new = images[n : n + 1, :, y0:y1, x0:x1], new_images[n : n + 1]
-        # interpolate(antialias=True) is this without out; the copy that saves takes half as long as the resizing
-        torch.ops.aten._upsample_bilinear2d_aa.out(image, [height, width], False, None, None, out=new)
-    return made
+    return _resize_each(pixels, boxes, grids, pixels.new_empty(len(pixels), height, width, pixels.shape[-1]))
 
 
 @_resized_by_loop.register_fake
-def _(pixels: torch.Tensor, boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def _(
+    pixels: torch.Tensor,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: Optional[torch.Tensor],  # noqa: UP045
+) -> torch.Tensor:
     return pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
 
 
-def _centres(start: torch.Tensor, stop: torch.Tensor, new_size: int) -> torch.Tensor:
-    """Give int64[B, new_size], the old pixel that holds each new pixel's centre: whole numbers, so that nothing rounds."""
-    odd = 2 * torch.arange(new_size, device=start.device) + 1
+def _resize_each(
+    images: Iterable[torch.Tensor], boxes: torch.Tensor, grids: torch.Tensor | None, made: torch.Tensor
+) -> torch.Tensor:
+    """Resize a box of each of uint8[H, W, C] into uint8[B, height, width, C]."""
+    height, width = made.shape[1:3]
+    wholes = [(0, 0, height, width)] * len(made) if grids is None else grids.tolist()
+    new_images = made.movedim(-1, 1)
+    for n, (image, (x0, y0, x1, y1), (top, left, *whole)) in enumerate(
+        zip(images, boxes.tolist(), wholes, strict=True)
+    ):
+        box = image[y0:y1, x0:x1].movedim(-1, 0)[None]
+        if grids is None:
+            # interpolate(antialias=True) is this without out; the copy that saves takes half as long as the resizing
+            torch.ops.aten._upsample_bilinear2d_aa.out(box, whole, False, None, None, out=new_images[n : n + 1])
+        else:
+            new = torch.ops.aten._upsample_bilinear2d_aa(box, whole, False, None, None)
+            new_images[n] = new[0, :, top : top + height, left : left + width]
+    return made
+
+
+def _centres(start: torch.Tensor, stop: torch.Tensor, new_size: _Where, first: _Where, count: int) -> torch.Tensor:
+    """Give int64[B, count], the old pixel that holds each new pixel's centre: whole numbers, so that nothing rounds."""
+    odd = 2 * (torch.arange(count, device=start.device) + first) + 1
     return start[:, None] + odd * (stop - start)[:, None] // (2 * new_size)

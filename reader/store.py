@@ -1,6 +1,6 @@
 """The type of a store, a batch and a batch on the GPU, and how a store is mapped without ever being written.
 
-The dotted path `reader.store.ImageBatch` stands in every store; it never moves.
+The dotted paths `reader.store.ImageBatch` and `reader.store.RaggedBatch` stand in every store; they never move.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import mmap
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict import TensorClass, TensorDict
 
 from reader.manifest import Manifest, StoreError, check_store
+from reader.order import Rows
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
@@ -41,8 +43,64 @@ class ImageBatch(TensorClass):
         return self.pixels.movedim(-1, -3)
 
 
-def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, ImageBatch]:
+class RaggedBatch(TensorClass):
+    """Images of different sizes with their labels: a whole store, or a batch of it. Transforms that crop make an ImageBatch.
+
+    pixels:  uint8[T], the bytes of all images; there may be others between them
+    targets: as ImageBatch has them
+    offsets: int64[B], the byte of pixels where each image begins
+    shapes:  int32[B, 3], height, width and channels of each
+    extras:  a TensorDict of further per-row tensors, or None
+    rows:    int64[B] positions in the store; filled in batches, None for a store
+
+    Its batch_size is [], as pixels have no dimension of rows; `len` is B.
+    """
+
+    pixels: torch.Tensor
+    targets: torch.Tensor
+    offsets: torch.Tensor
+    shapes: torch.Tensor
+    extras: TensorDict | None = None
+    rows: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def image(self, index: int) -> torch.Tensor:
+        """Return the view uint8[H, W, C] of one image.
+
+        Raises:
+            StoreError: it does not lie within the pixels.
+        """
+        height, width, channels = self.shapes[index].tolist()
+        start, size = int(self.offsets[index]), height * width * channels
+        if min(start, height, width, channels) < 0 or start + size > len(self.pixels):
+            raise StoreError(f"image {index} does not lie within the pixels: the store is damaged. Copy it again.")
+        return self.pixels[start : start + size].view(height, width, channels)
+
+    @property
+    def images(self) -> list[torch.Tensor]:
+        """The views uint8[C, H, W] of all images; their memory is channels_last."""
+        return [self.image(index).movedim(-1, -3) for index in range(len(self))]
+
+    def chosen(self, rows: Rows, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
+        """Make the batch of these rows of a store around their pixels, uint8[T], where they begin at offsets, int64[B]."""
+        index = torch.from_numpy(rows)
+        return RaggedBatch(
+            pixels=pixels,
+            targets=self.targets.index_select(0, index),
+            offsets=offsets,
+            shapes=self.shapes.index_select(0, index),
+            extras=None if self.extras is None else self.extras[index],
+            rows=index,
+            batch_size=[],
+        )
+
+
+def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Any]:
     """Check OUT and map it: uint8[N, H, W, C] and the rest, in milliseconds whatever N.
+
+    The second of the two is an ImageBatch, or a RaggedBatch where rows have sizes of their own.
 
     The mapping is private: an in-place op changes this process's copy of a page, never the file.
 
@@ -54,21 +112,25 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, ImageBatch]:
     tensors = {}
     for name, path in manifest.tensor_paths().items():
         spec = manifest.tensors[name]
-        shape = (manifest.rows, *spec.row_shape)
+        shape = (manifest.count(name), *spec.row_shape)
         tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), shape)
     extras = {name.removeprefix("extras/"): value for name, value in tensors.items() if "/" in name}
+    further = TensorDict(extras, batch_size=[manifest.rows]) if extras else None
+    if manifest.has_own_sizes:
+        pixels, targets, offsets, shapes = (tensors[name] for name in ("pixels", "targets", "offsets", "shapes"))
+        return manifest, RaggedBatch(pixels, targets, offsets, shapes, further, batch_size=[])
     store = ImageBatch(
         pixels=tensors["pixels"],
         targets=tensors["targets"],
         content=tensors.get("content"),
-        extras=TensorDict(extras, batch_size=[manifest.rows]) if extras else None,
+        extras=further,
         batch_size=[manifest.rows],
     )
     return manifest, store
 
 
 def replaced(
-    batch: ImageBatch, *, pixels: torch.Tensor, content: torch.Tensor | None, extras: TensorDict | None
+    batch: ImageBatch | RaggedBatch, *, pixels: torch.Tensor, content: torch.Tensor | None, extras: TensorDict | None
 ) -> ImageBatch:
     """Make a batch of the same rows and targets."""
     return ImageBatch(
@@ -77,7 +139,7 @@ def replaced(
         content=content,
         extras=extras,
         rows=batch.rows,
-        batch_size=batch.batch_size,
+        batch_size=pixels.shape[:1],
         device=pixels.device,
     )
 

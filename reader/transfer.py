@@ -17,7 +17,7 @@ from torch import cuda
 from torch.profiler import record_function
 
 from reader.buffers import PinnedMemoryError
-from reader.store import ImageBatch
+from reader.store import ImageBatch, RaggedBatch
 
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
@@ -77,10 +77,10 @@ class CudaCopier:
 class DeviceBatch:
     """A batch whose copy may still run; called in the caller's thread, it orders the caller's stream after the copy."""
 
-    def __init__(self, batch: ImageBatch, event: Any, launched: deque[Any]) -> None:
+    def __init__(self, batch: Any, event: Any, launched: deque[Any]) -> None:
         self._batch, self._event, self._launched = batch, event, launched
 
-    def __call__(self) -> ImageBatch:
+    def __call__(self) -> Any:
         """Return the batch, safe to use on the caller's current stream."""
         stream = cuda.current_stream(self._batch.pixels.device)
         # all that was launched for the batches before
@@ -93,12 +93,14 @@ class DeviceBatch:
         return self._batch
 
 
-def send_batch(batch: ImageBatch, device: torch.device) -> ImageBatch:
+def send_batch(batch: Any, device: torch.device) -> Any:
     """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that."""
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
         return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
 
+    if isinstance(batch, RaggedBatch):
+        return batch.apply(send, device=device)
     return ImageBatch(
         pixels=send(batch.pixels),
         targets=send(batch.targets),
@@ -110,8 +112,10 @@ def send_batch(batch: ImageBatch, device: torch.device) -> ImageBatch:
     )
 
 
-def tensors_of(batch: ImageBatch) -> list[Any]:
+def tensors_of(batch: Any) -> list[Any]:
     """List every tensor of a batch."""
+    if isinstance(batch, RaggedBatch):
+        return list(batch.values(True, True))
     found: list[Any] = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
     return found if batch.extras is None else found + list(batch.extras.values(True, True))
 

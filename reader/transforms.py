@@ -7,6 +7,7 @@ batch is never changed. All of it may stand inside a function that torch.compile
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from torch.utils import _pytree as pytree
 
 from reader.draws import CROP, FLIP, RESIZED_CROP, draw
 from reader.labels import Motion, moved_content, moved_extras
-from reader.resample import cut, nearest, resized
-from reader.store import ImageBatch, replaced
+from reader.resample import cut, nearest, resized, resized_images
+from reader.store import ImageBatch, RaggedBatch, replaced
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
 _TRIES = 10
@@ -59,7 +60,7 @@ class RandomCrop:
     """
 
     def __init__(self, size: int | tuple[int, int], *, padding: int = 0, seed: int = 0) -> None:
-        self.height, self.width = _checked_size(size)
+        self.height, self.width = checked_size(size)
         if not isinstance(padding, int) or padding < 0:
             raise ValueError(f"padding is {padding!r}, expected 0 or more pixels.")
         self.padding, self.seed = padding, seed
@@ -77,7 +78,7 @@ class RandomCrop:
                 f"RandomCrop cuts {self.height} x {self.width} pixels, but the rows have {row_height} x {row_width} and"
                 f" {pad} of padding. Take a smaller size or more padding."
             )
-        content = _content(batch)
+        content = content_of(batch)
         y0, x0, y1, x1 = content.unbind(-1)
         top = _start(down, y0, y1 + 2 * pad, self.height, row_height + 2 * pad)
         left = _start(across, x0, x1 + 2 * pad, self.width, row_width + 2 * pad)
@@ -100,7 +101,8 @@ class RandomResizedCrop:
 
     The box is drawn by torchvision's definition: an area of scale times the image's, an aspect ratio (width / height) of
     ratio; ten tries, then the central box that comes closest. In rows with content the image is the content, so the result
-    has none. Boxes are clipped to the crop; those without area left are dropped. Masks take the nearest pixel.
+    has none. Boxes are clipped to the crop; those without area left are dropped. Masks take the nearest pixel. Images of
+    different sizes, a RaggedBatch, become an ImageBatch.
 
     Example:
         >>> from reader import MemmapDataset
@@ -117,29 +119,29 @@ class RandomResizedCrop:
         *,
         seed: int = 0,
     ) -> None:
-        self.height, self.width = _checked_size(size)
+        self.height, self.width = checked_size(size)
         for name, (low, high) in (("scale", scale), ("ratio", ratio)):
             if not 0 < low <= high:
                 raise ValueError(f"{name} is {(low, high)}, expected two numbers above 0, the smaller one first.")
         self.scale, self.ratio, self.seed = scale, ratio, seed
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content."""
         boxes = self.boxes(batch)
         x0, y0, x1, y1 = boxes[..., None].unbind(1)
         motion = Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
         return replaced(
             batch,
-            pixels=resized(batch.pixels, boxes, self.height, self.width),
+            pixels=resized_boxes(batch, boxes, self.height, self.width),
             content=None,
-            extras=moved_extras(batch.extras, motion, lambda masks: nearest(masks, boxes, self.height, self.width)),
+            extras=moved_extras(batch.extras, motion, masks_of(batch, boxes, self.height, self.width)),
         )
 
-    def boxes(self, batch: ImageBatch) -> torch.Tensor:
+    def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels."""
-        y0, x0, y1, x1 = _content(batch).unbind(-1)
+        y0, x0, y1, x1 = content_of(batch).unbind(-1)
         height, width = y1 - y0, x1 - x0
-        drawn = draw(batch, self.seed, RESIZED_CROP)
+        drawn = draw(batch, self.seed, RESIZED_CROP, takes_ragged=True)
         areas, ratios, (down, across) = drawn[:_TRIES], drawn[_TRIES : 2 * _TRIES], drawn[2 * _TRIES :]
         area = height * width * _between(areas, self.scale)
         ratio = _between(ratios, (math.log(self.ratio[0]), math.log(self.ratio[1]))).exp()
@@ -190,6 +192,28 @@ def to_device(nested: Any, device: str | torch.device) -> Any:
     return pytree.tree_map(move, nested, is_leaf=is_tensor_collection)
 
 
+def resized_boxes(
+    batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`."""
+    if isinstance(batch, RaggedBatch):
+        return resized_images(batch, boxes, height, width, grids)
+    return resized(batch.pixels, boxes, height, width, grids)
+
+
+def masks_of(
+    batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what does the same with masks uint8[B, H, W]."""
+
+    def move(masks: torch.Tensor) -> torch.Tensor:
+        if isinstance(batch, RaggedBatch):
+            raise ValueError("extras' masks have one size and the images sizes of their own. Rename what is no masks.")
+        return nearest(masks, boxes, height, width, grids)
+
+    return move
+
+
 def _chosen(is_first: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Take each sample from the first or the second tensor."""
     shape, is_first = first.shape, is_first[:, None]
@@ -200,8 +224,10 @@ def _chosen(is_first: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -
     return torch.where(is_first, first, second).view(torch.uint8).view(shape)
 
 
-def _content(batch: ImageBatch) -> torch.Tensor:
+def content_of(batch: ImageBatch | RaggedBatch) -> torch.Tensor:
     """Give int64[B, 4] y0, x0, y1, x1, the whole row where a batch has no content."""
+    if isinstance(batch, RaggedBatch):
+        return torch.nn.functional.pad(batch.shapes[:, :2].long(), (2, 0))
     if batch.content is not None:
         return batch.content.long()
     count, height, width, _ = batch.pixels.shape
@@ -225,7 +251,8 @@ def _offset(drawn: torch.Tensor, slack: torch.Tensor, is_central: torch.Tensor) 
     return torch.where(is_central, slack // 2, (drawn * (slack + 1)).long())
 
 
-def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
+def checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return (height, width); raises ValueError."""
     height, width = (size, size) if isinstance(size, int) else size
     if not all(isinstance(side, int) and side > 0 for side in (height, width)):
         raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")

@@ -1,4 +1,7 @@
-"""Make tests/golden/v1.0 anew. Only for a new format version, into a new folder: an old golden store never changes."""
+"""Make the stores of tests/golden anew: `golden_make.py OUT`, or `golden_make.py OUT own-sizes`.
+
+Only for a new format version or feature, into a new folder: an old golden store never changes.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,67 @@ import struct
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 from packer.worker import encode_line
-from reader.manifest import Block, FileEntry, Manifest, TensorSpec, encode_manifest, metadata_files, sha256_file
+from reader.manifest import (
+    OWN_SIZES,
+    PAGE_BYTES,
+    Block,
+    FileEntry,
+    Manifest,
+    TensorSpec,
+    encode_manifest,
+    metadata_files,
+    sha256_file,
+)
+
+
+def own_sizes(out: Path) -> None:
+    """Write 3 rows of 2 x 3, 4 x 1 and 1 x 5 pixels in two blocks; value of a pixel as below."""
+    (out / "_tensordict").mkdir(parents=True)
+    shapes = [(2, 3, 3), (4, 1, 3), (1, 5, 3)]
+    rows = [
+        bytes((97 * r + 13 * y + 7 * x + 31 * c) % 256 for y in range(h) for x in range(w) for c in range(3))
+        for r, (h, w, _) in enumerate(shapes)
+    ]
+    pixels = b"".join(rows).ljust(PAGE_BYTES, b"\0")
+    lines = [
+        encode_line({"path": f"{r}.jpg", "target": 1 - r % 2, "width": w, "height": h}).encode()
+        for r, (h, w, _) in enumerate(shapes)
+    ]
+    contents = {
+        "_tensordict/pixels.memmap": pixels,
+        "_tensordict/targets.memmap": struct.pack("<3q", 1, 0, 1),
+        "_tensordict/offsets.memmap": struct.pack("<3q", 0, 18, 30),
+        "_tensordict/shapes.memmap": struct.pack("<9i", *[side for shape in shapes for side in shape]),
+        "samples.jsonl": b"".join(lines),
+        "rejected.jsonl": b"",
+    }
+    fields = {
+        "rows": 3,
+        "height": 4,
+        "width": 5,
+        "channels": 3,
+        "target_kind": "class",
+        "target_count": None,
+        "has_content": False,
+        "extras": {},
+        "classes": ("bird", "cat"),
+        "mean": (0.5, 0.25, 0.125),
+        "std": (0.1, 0.2, 0.3),
+        "inputs": 3,
+        "rejected": 0,
+        "options": {"fit": "none", "size": None, "max_size": None},
+        "decoders": {"pillow": {"version": "0"}},
+        "reader_features": (OWN_SIZES,),
+    }
+    first = b"".join(rows[:2])
+    blocks = [
+        Block(0, 2, zlib.crc32(first), 0, len(first)),
+        Block(2, 3, zlib.crc32(rows[2]), sum(map(len, lines[:2])), len(rows[2])),
+    ]
+    write(out, contents, fields, blocks)
 
 
 def main(out: Path) -> None:
@@ -30,9 +91,6 @@ def main(out: Path) -> None:
         "samples.jsonl": b"".join(lines),
         "rejected.jsonl": encode_line({"path": "broken.jpg", "reason": "the file is empty"}).encode(),
     }
-    blank = dict.fromkeys(
-        [*contents, "meta.json", "_tensordict/meta.json", "_tensordict/extras/meta.json"], FileEntry(0, "")
-    )
     fields = {
         "rows": 5,
         "height": 4,
@@ -50,15 +108,23 @@ def main(out: Path) -> None:
         "options": {"fit": "pad", "size": [4, 6]},
         "decoders": {"pillow": {"version": "0"}},
     }
-    contents |= metadata_files(Manifest(**fields, files=blank))
+    blocks = [Block(0, 3, zlib.crc32(pixels[:216]), 0), Block(3, 5, zlib.crc32(pixels[216:]), sum(map(len, lines[:3])))]
+    write(out, contents, fields, blocks)
+
+
+def write(out: Path, contents: dict[str, bytes], fields: dict[str, Any], blocks: list[Block]) -> None:
+    """Write the files, the meta.json that follow from them, and the manifest."""
+    names = ["meta.json", "_tensordict/meta.json"] + (["_tensordict/extras/meta.json"] if fields["extras"] else [])
+    sizes = {name: FileEntry(len(contents.get(name, b"")), "") for name in [*contents, *names]}
+    contents = contents | metadata_files(Manifest(**fields, files=sizes))
     for name, content in contents.items():
         (out / name).write_bytes(content)
     files = {name: FileEntry(len(content), sha256_file(out / name)) for name, content in contents.items()}
+    pixels = contents["_tensordict/pixels.memmap"]
     files["_tensordict/pixels.memmap"] = FileEntry(len(pixels), f"crc32:{zlib.crc32(pixels):08x}")
-    blocks = [Block(0, 3, zlib.crc32(pixels[:216]), 0), Block(3, 5, zlib.crc32(pixels[216:]), sum(map(len, lines[:3])))]
     (out / "manifest.json").write_bytes(encode_manifest(Manifest(**fields, files=files), blocks))
     print(json.dumps({"golden": str(out)}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (own_sizes if sys.argv[2:] == ["own-sizes"] else main)(Path(sys.argv[1]))

@@ -295,3 +295,16 @@ def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) 
         assert set(report["ratio"][f"pack/{other}"]) >= {"median", "p10", "p90"}
         assert "decode" in report["profile"]["pack"]["worker 1"] | report["profile"]["pack"].get("worker 2", {})
     assert not list(tmp_path.glob("pixpack-*"))
+
+
+def test_truth_finds_whole_images_true_and_centre_crops_short(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", classes=1, each=6, size=(400, 300))
+    found = last_line(run("truth.py", images, "--boxes", 24))
+    ways = {way["way"]: way for way in found["ways"]}
+    assert (found["images"], found["boxes"]) == (6, 24)
+    assert (ways["own size"]["identical"], ways["own size"]["reachable"]) == (1, 1)
+    assert ways["own size"]["upsampled"] == found["source_upsampled"]
+    fixed = ways["fixed 224"]
+    assert fixed["reachable"] < 0.9
+    assert fixed["upsampled"] > 0.9
+    assert 15 < np.median(fixed["psnr"]) < np.median(ways["fixed 320"]["psnr"]) < 60

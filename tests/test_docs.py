@@ -76,6 +76,7 @@ def documented_options(name: str) -> dict[str, list[str]]:
         "build": "IMAGES OUT",
         "requantize": "IMAGES DEST",
         "doctor": "PATH",
+        "plan": "IMAGES",
         "push": "OUT URL",
         "pull": "URL OUT",
     }.get(name, "OUT")
@@ -151,6 +152,7 @@ def test_the_reference_names_everything_public(package: ModuleType) -> None:
         ("### Transforms", reader.RandomCrop),
         ("### Transforms", reader.RandomResizedCrop),
         ("### Transforms", reader.ColorJitter),
+        ("### Transforms", reader.CenterCrop),
         ("### Transforms", reader.to_device),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

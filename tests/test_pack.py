@@ -590,7 +590,7 @@ def test_progress_tells_stages_and_counts(images: Path, tmp_path: Path) -> None:
         ({"size": 0}, "--size is 0, expected 1 to 16384 pixels a side"),
         ({"size": 100000}, "--size is 100000, expected"),
         ({"size": "big"}, "--size is 'big', expected pixels such as 224"),
-        ({"fit": "stretch"}, "--fit is 'stretch', expected crop, pad, squash or inside"),
+        ({"fit": "stretch"}, "--fit is 'stretch', expected crop, pad, squash, inside or none"),
         ({"crop_fraction": 1.5}, "--crop-fraction is 1.5, expected 0.05 to 1"),
         ({"crop_fraction": 0.9, "fit": "pad"}, "--crop-fraction belongs to --fit crop"),
         ({"workers": 0}, "--workers is 0, expected 1 to 4096"),

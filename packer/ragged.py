@@ -1,0 +1,63 @@
+"""Rows with sizes of their own, for a writer and for what reads without torch: their sums, and where in the flat file they are.
+
+Blocks are decoded in any order and take their bytes in the order of the inputs: a block is written once the blocks before it are
+counted, at the sum of their bytes, as blocks of equal rows are at the sum of their rows. So nothing need be known before an
+image is decoded, any number of workers gives the same bytes, and the journal's sums say where an interrupted pack goes on;
+headers are read before only to know how much disk to allocate and how many inputs make a block.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from reader.manifest import PIXELS, Manifest
+
+# So many lines of squares, of 255 x 255 at most, fit in uint32.
+_MOST_LINES = 66_051
+
+
+class RaggedBlock:
+    """The rows of a block while it is decoded, one behind the other, and their exact sums per channel."""
+
+    def __init__(self, channels: int) -> None:
+        self._rows: list[npt.NDArray[np.uint8]] = []
+        self._totals = np.zeros((2, channels), np.uint64)
+
+    def add(self, pixels: npt.NDArray[np.uint8], height: int) -> None:
+        """Append uint8[height * width * channels]."""
+        self._rows.append(pixels)
+        values = pixels.reshape(height, -1).astype(np.uint16)
+        word = np.uint32 if height <= _MOST_LINES else np.uint64
+        channels = self._totals.shape[1]
+        for total in self._totals:
+            total += np.add.reduce(values, axis=0, dtype=word).reshape(-1, channels).sum(axis=0, dtype=np.uint64)
+            # the second round is of squares
+            np.multiply(values, values, out=values)
+
+    def joined(self) -> memoryview:
+        """Return the bytes of the block, and begin the next one."""
+        rows, self._rows = self._rows, []
+        return memoryview(b"".join(row.data for row in rows))
+
+    def take(self) -> tuple[list[int], list[int]]:
+        """Return the sums and the sums of squares since the last call."""
+        sums, squares = self._totals.tolist()
+        self._totals[:] = 0
+        return sums, squares
+
+
+class RaggedRows:
+    """The rows of a store, as views uint8[H, W, C] of its mapped file."""
+
+    def __init__(self, out: Path, manifest: Manifest) -> None:
+        paths, rows = manifest.tensor_paths(), manifest.rows
+        self._pixels = np.memmap(out / PIXELS, np.uint8, "r")
+        self._offsets = np.memmap(out / paths["offsets"], np.int64, "r", shape=(rows,))
+        self._shapes = np.memmap(out / paths["shapes"], np.int32, "r", shape=(rows, 3))
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
+        offset, shape = int(self._offsets[row]), self._shapes[row].tolist()
+        return np.asarray(self._pixels[offset : offset + int(np.prod(shape, dtype=np.int64))]).reshape(shape)

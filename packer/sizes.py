@@ -1,0 +1,100 @@
+"""Which sizes the images of a pack have, by their headers alone, and what follows: one size for all, or the room they need.
+
+Decodes nothing; what has no readable header will be rejected when it is decoded, with a reason.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+from collections.abc import Callable
+from pathlib import Path
+
+from packer.engine import silence_warnings, start_context, without_main
+from packer.fit import Geometry
+from packer.inputs import Inputs
+from packer.options import CHANNELS, OptionsError, PackOptions, available_cpus
+from packer.report import PackError, Progress
+from packer.source import Readable, Source
+from packer.worker import upright_sizes
+
+_SIZES_CHUNK = 256
+
+# upright (height, width) -> images
+Sizes = collections.Counter[tuple[int, int]]
+
+
+def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[Progress], None]) -> dict[str, Sizes]:
+    """Count the sizes of the images of each split, on worker processes.
+
+    Raises:
+        PackError: a worker was killed.
+    """
+    counts: dict[str, Sizes] = {split: collections.Counter() for split in parts}
+    total = sum(len(inputs) for inputs in parts.values())
+    done = 0
+    workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
+    with concurrent.futures.ProcessPoolExecutor(
+        workers, mp_context=start_context(), initializer=silence_warnings
+    ) as pool:
+        with without_main():
+            waiting = {
+                pool.submit(upright_sizes, _sources(inputs, i, i + _SIZES_CHUNK), options.max_pixels): split
+                for split, inputs in parts.items()
+                for i in range(0, len(inputs), _SIZES_CHUNK)
+            }
+        try:
+            for future in concurrent.futures.as_completed(waiting):
+                counts[waiting[future]].update(future.result())
+                done = min(total, done + _SIZES_CHUNK)
+                tell(Progress("sizes", done, total))
+        except concurrent.futures.BrokenExecutor:
+            raise PackError(
+                "a worker was killed while it read headers. Give --size, then no header is read before."
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return counts
+
+
+def common_size(
+    parts: dict[str, Inputs], options: PackOptions, out: Path, tell: Callable[[Progress], None]
+) -> tuple[int, int]:
+    """Return the one size that all images have, by their headers.
+
+    Raises:
+        PackError: they have several; shows the most frequent ones and proposes a command.
+    """
+    counts = sum(count_sizes(parts, options, tell).values(), collections.Counter())
+    if not counts:
+        first = next((path for inputs in parts.values() for path in inputs.paths), "")
+        total = sum(len(inputs) for inputs in parts.values())
+        raise PackError(f"nothing can be packed: no header of {total} inputs could be read, {first} among them.")
+    if len(counts) > 1:
+        common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
+        split, inputs = next(iter(parts.items()))
+        images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
+        raise OptionsError(
+            f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
+            f" Choose one for all rows, for example: pack {images} {out} --size 224"
+        )
+    height, width = next(iter(counts))
+    return PackOptions(size=(height, width)).size or (height, width)
+
+
+def pixel_bytes(sizes: Sizes, geometry: Geometry, channels: str) -> int:
+    """Return how many bytes the rows of images of these sizes take."""
+    if not geometry.has_own_sizes:
+        return sizes.total() * geometry.height * geometry.width * CHANNELS[channels]
+    area = 0
+    for (height, width), count in sizes.items():
+        new_width, new_height = geometry.resized(width, height)
+        area += count * new_width * new_height
+    return area * CHANNELS[channels]
+
+
+def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
+    """Locate inputs [start, stop)."""
+    root, paths = inputs.base, inputs.paths[start:stop]
+    places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
+    return [Source.of(root, path, inputs.archives, place) for path, place in zip(paths, places, strict=True)]

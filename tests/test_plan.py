@@ -1,0 +1,103 @@
+"""What `pack plan` says of a folder: boxes by torchvision's definition, shares that packing and cropping then bear out."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import photo
+
+from packer import OptionsError, PackError, pack
+from packer.cli import run
+from packer.fit import Geometry
+from packer.plan import boxes_in, drawn_boxes, measured, plan
+from reader.manifest import PIXELS, read_manifest
+
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+
+
+def test_a_fixed_crop_of_a_photograph_keeps_what_is_known_of_it() -> None:
+    """Of torchvision's default boxes in 500 x 375 a centre crop keeps 37 % whole; at 256 pixels 82 % are upsampled for 34 %."""
+    sources, boxes = drawn_boxes(collections.Counter({(375, 500): 1}), 20_000, SCALE, RATIO, seed=1)
+    reachable, upsampled = measured(Geometry(256, 256), sources, boxes, 224)
+    assert (reachable, upsampled) == pytest.approx((0.37, 0.82), abs=0.02)
+    assert measured(Geometry(0, 0, "none"), sources, boxes, 224) == pytest.approx((1, 0.34), abs=0.02)
+    assert measured(Geometry(512, 512, "inside"), sources, boxes, 224)[0] == 1
+
+
+def test_boxes_lie_in_their_images_with_the_areas_and_ratios_asked_for() -> None:
+    sources = np.tile([[640.0, 480.0]], (5000, 1))
+    x0, y0, width, height = boxes_in(sources, SCALE, RATIO, np.random.default_rng(0)).T
+    assert min(x0.min(), y0.min()) >= 0
+    assert (x0 + width).max() <= 640
+    assert (y0 + height).max() <= 480
+    area = width * height / (640 * 480)
+    assert area.min() == pytest.approx(0.08, abs=0.005)
+    assert ((width / height > 0.74) & (width / height < 1.35)).all()
+
+
+@pytest.mark.parametrize(("size", "box"), [((1000, 10), [493, 0, 13, 10]), ((10, 1000), [0, 493, 10, 13])])
+def test_an_image_too_long_for_any_box_gives_the_central_one(size: tuple[int, int], box: list[int]) -> None:
+    drawn = boxes_in(np.array([size], dtype=float), (0.9, 1.0), RATIO, np.random.default_rng(0))
+    assert drawn[0].tolist() == box
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """30 images, lying, standing and square, and one that is none."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for n, size in enumerate([(100, 75), (75, 100), (60, 60)] * 10):
+        photo(*size, n).save(folder / f"{n:02}.jpg")
+    (folder / "broken.jpg").write_bytes(b"no image")
+    return folder
+
+
+def test_a_plan_tells_the_bytes_that_packing_takes(mixed: Path, tmp_path: Path) -> None:
+    found = plan(mixed, crop=56, workers=1)
+    assert (found.images, found.unreadable) == (30, 1)
+    assert found.sizes == [(60, 60, 10), (75, 100, 10), (100, 75, 10)]
+    choices = {choice.options: choice for choice in found.choices}
+    pack(mixed, tmp_path / "out", fit="none", max_size=96, max_rejects=1)
+    stored = read_manifest(tmp_path / "out").files[PIXELS].size_bytes
+    assert 0 <= stored - choices["--fit none --max-size 96"].pixel_bytes < 4096
+    assert choices["--size 64"].pixel_bytes == 30 * 64 * 64 * 3
+    own = choices["--fit none"]
+    assert (own.reachable, own.upsampled) == (1, found.source_upsampled)
+    assert found.recommended.startswith("--fit none")
+
+
+def test_the_command_prints_a_plan(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", str(mixed), "--crop", "56"]) == 0
+    out = capsys.readouterr().out
+    assert "30 images; 1 without a readable header: 60 x 60 (10)" in out
+    assert out.count("recommended") == 1
+    assert run(["plan", str(mixed), "--crop", "56", "--scale", "0.5,1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scale"] == [0.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--scale", "1"], "--scale is '1', expected two numbers such as 0.08,1"),
+        (["--ratio", "2,1"], "--ratio is 2,1, expected two numbers above 0, the smaller one first"),
+    ],
+)
+def test_wrong_options_of_a_plan_are_one_sentence(
+    mixed: Path, options: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", str(mixed), *options]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_nothing_to_plan_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"")
+    with pytest.raises(PackError, match="nothing can be planned: no header of 1 inputs could be read"):
+        plan(tmp_path, workers=1)
+    arguments: Any = {"crop": 0}
+    with pytest.raises(OptionsError, match="--size is 0"):
+        plan(tmp_path, **arguments)
