@@ -112,7 +112,9 @@ def test_fit_channels_and_classes_are_as_in_pack(tmp_path: Path) -> None:
             assert torch.equal(ours.store.content, theirs.store.content)
 
 
-def test_torch_and_torchvision_datasets_pack_as_they_are(tmp_path: Path) -> None:
+def test_torch_and_torchvision_datasets_pack_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # this process finds torchvision where a spawned one would not
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     tensors = TensorDataset(torch.from_numpy(pixels(3, (30, 3, 8, 8))), torch.arange(30) % 3)
     pack_dataset(tensors, tmp_path / "tensors", shuffle=5, workers=2)
     train = MemmapDataset(tmp_path / "tensors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import time
 import zlib
@@ -284,9 +285,11 @@ def test_the_room_is_known_by_headers_before_decoding(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
-    # what the finished file will have, to the byte
-    with pytest.raises(DiskFullError, match="needs 299008 more bytes, its disk has 5000 free"):
+    with pytest.raises(DiskFullError, match="its disk has 5000 free") as full:
         pack(images, tmp_path / "out", fit="none")
+    # what the finished pixels will have, and the estimate of the small files
+    needed = int(re.search(r"needs (\d+) more bytes", str(full.value)).group(1))
+    assert 299008 < needed < 299008 + 50_000
     monkeypatch.undo()
     pack(images, tmp_path / "out", fit="none", resume=True)
     assert (tmp_path / "out" / PIXELS).stat().st_size == 299008
