@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer import journal as journals
+from packer.changes import difference, header_difference, inputs_difference, store_difference
 from packer.disk import (
     FULL,
     Committer,
@@ -220,7 +221,7 @@ def pack_parts(
     if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     for place in places.values():
-        check_out(place, target, options)
+        check_out(place, options)
         check_no_parts(place, options)
     finished = {split for split, place in places.items() if options.resume and is_finished(place)}
     if finished == set(parts) or options.has_own_sizes:
@@ -366,7 +367,7 @@ class _Pack:
         if (self._out / MANIFEST).exists():
             remove_working_folder(self._out)
             raise finished_meanwhile(self._out)
-        check_out(self._out, self._out, self._options, is_held=True)
+        check_out(self._out, self._options, is_held=True)
 
     def _run_locked(self, locks: list[journals.Lock]) -> PackReport:
         header = self._header()
@@ -441,6 +442,12 @@ class _Pack:
             "options": self._options.shaping() | ({} if geometry.has_own_sizes else {"size": [*geometry.sides]}),
             "decoders": pixel_versions(self._options.requantize),
             "block_inputs": self._block_inputs(),
+            # not compared: how the command reads that goes on
+            "images": list(self._inputs.images),
+            "words": dataclasses.replace(
+                self._options, size=None if geometry.has_own_sizes else geometry.sides
+            ).words(),
+            "split": self._split,
         } | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
@@ -468,7 +475,7 @@ class _Pack:
 
     def _resume(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         found = journals.read_header(self._out)
-        if what := journals.header_difference(found, header):
+        if what := header_difference(found, header, self._name_inputs):
             raise PackError(
                 f"{self._final} was begun with {what}. Resume with the same, or start anew with --overwrite."
             )
@@ -482,6 +489,10 @@ class _Pack:
             self._rejected += len(result.rejects)
             self._source_bytes += result.source_bytes
         return done, row, journals.Journal.reopen(self._out, end)
+
+    def _name_inputs(self) -> str:
+        is_shuffled = self._options.shuffle is not None
+        return inputs_difference(self._out, self._span.start, self._inputs, is_shuffled=is_shuffled)
 
     def _changed_source(self, start: int, result: Result) -> str:
         """Return the first source of a committed block whose size or time is another now; "" if there is none."""
@@ -733,15 +744,12 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         asked["size"] = manifest.options["size"]
     if asked != manifest.options:
         raise PackError(
-            f"{out} is finished, but with other options{journals.difference(manifest.options, asked)}. Choose another OUT."
+            f"{out} is finished, but with other options{difference(manifest.options, asked)}. Choose another OUT."
         )
     if inputs.identity and not inputs.classes:
         inputs.classes = manifest.classes
-    found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
-    if found != (len(inputs), inputs.classes, inputs.target_kind, inputs.extra_names()):
-        raise PackError(
-            f"{out} is finished, but from other inputs or classes. Pack to another OUT, or use --overwrite."
-        )
+    if what := store_difference(out, manifest, inputs):
+        raise PackError(f"{out} is finished, but with {what}. Pack to another OUT, or use --overwrite.")
     # left where the pack was interrupted after its commit
     remove_replaced(out)
     remove_working_folder(out)
