@@ -809,7 +809,11 @@ def _summary(report: PackReport) -> str:
         f" {report.images_per_second:,.0f} images/s, from {_size(report.source_bytes)}"
     )
     if report.changed:
-        lines.append(f"{report.changed} changed since the pack was interrupted: all from its block on was decoded anew")
+        more = report.changed_count - len(report.changed_paths)
+        named = ", ".join(report.changed_paths) + (f" and {more} more" if more else "")
+        lines.append(
+            f"{named} changed since the pack was interrupted: all from the first one's block on was decoded anew"
+        )
     if report.ignored:
         lines.append(f"{report.ignored:,} other files were left alone")
     return "\n".join([*lines, *_reject_lines(report), *_part_lines(report)])

@@ -51,7 +51,7 @@ from packer.place import (
 )
 from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
-from packer.report import PackError, PackReport, Progress, part_report, store_report, summed_report
+from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report, summed_report
 from packer.scan import load_classes, scan
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.sizes import common_size, count_sizes, pixel_bytes
@@ -313,7 +313,7 @@ class _Pack:
         self._done = self._rejected = self._source_bytes = 0
         # what the blocks before take of the file, as `Result.places` counts it
         self._place = 0
-        self._changed = ""
+        self._changed: list[str] = []
 
     def run(self) -> PackReport:
         if self._options.has_own_sizes:
@@ -402,7 +402,7 @@ class _Pack:
             report,
             profile={"main": stages, **self._profile},
             source_bytes=self._source_bytes,
-            changed=self._changed,
+            **self._changes(),
             too_many_rejects=sealed.rejected > self._options.allowed_rejects(len(self._inputs)),
         )
 
@@ -480,11 +480,13 @@ class _Pack:
                 f"{self._final} was begun with {what}. Resume with the same, or start anew with --overwrite."
             )
         done, row, end = self._span.start, 0, journals.header_end(self._out)
+        seen = done
         for result, line_end in journals.read_blocks(self._out):
-            self._changed = self._changed_source(done, result)
+            self._changed += self._changed_sources(seen, result)
+            seen += result.inputs
             if self._changed:
-                break
-            done, row, end = done + result.inputs, row + result.rows, line_end
+                continue  # it is decoded anew, with all that follows; what else changed is told
+            done, row, end = seen, row + result.rows, line_end
             self._place += result.places
             self._rejected += len(result.rejects)
             self._source_bytes += result.source_bytes
@@ -494,22 +496,32 @@ class _Pack:
         is_shuffled = self._options.shuffle is not None
         return inputs_difference(self._out, self._span.start, self._inputs, is_shuffled=is_shuffled)
 
-    def _changed_source(self, start: int, result: Result) -> str:
-        """Return the first source of a committed block whose size or time is another now; "" if there is none."""
+    def _changed_sources(self, start: int, result: Result) -> list[str]:
+        """Return the sources of a committed block whose size or time is another now."""
         if self._inputs.identity:
-            return ""  # items of a dataset are no files
+            return []  # items of a dataset are no files
+        changed = []
         for index, (size, mtime) in enumerate(result.sources, start=start):
             if index in self._inputs.refused:
                 continue
             # what could not be read then, and cannot now, is unchanged
             now = self._source(index).state() if not self._inputs.url else tuple(self._inputs.states[index])
             if now != (size, mtime):
-                return self._inputs.paths[index]
+                changed.append(self._inputs.paths[index])
         for index, state in enumerate(result.mask_sources, start=start):
             mask = (self._inputs.masks or [])[index]
             if index not in self._inputs.refused and self._job.mask_source(mask).state() != tuple(state):
-                return mask
-        return ""
+                changed.append(mask)
+        return changed
+
+    def _changes(self) -> dict[str, Any]:
+        """Return what the report tells of sources that changed since the pack was interrupted."""
+        paths = self._changed
+        return {
+            "changed": paths[0] if paths else "",
+            "changed_count": len(paths),
+            "changed_paths": paths[:CHANGES_NAMED],
+        }
 
     def _listed_states(self, result: Result) -> list[tuple[int, int]]:
         return [(size, version) for size, version in self._inputs.states.tolist(self._done, self._done + result.inputs)]
@@ -648,7 +660,7 @@ class _Pack:
             images_per_second=(len(self._span) - resumed_from) / seconds,
             resumed_from=resumed_from,
             source_bytes=self._source_bytes,
-            changed=self._changed,
+            **self._changes(),
             too_many_rejects=len(rejects) > self._options.allowed_rejects(len(self._span)),
         )
 

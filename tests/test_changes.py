@@ -213,3 +213,17 @@ def test_a_dataset_is_gone_on_with_by_the_same_call(tmp_path: Path) -> None:
     ):
         MemmapDataset(tmp_path / "out")
     assert pack_dataset(items, tmp_path / "out", workers=1, resume=True).rows == 24
+
+
+def test_many_changed_sources_are_counted_and_the_first_few_named(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = interrupted(images, tmp_path / "out")
+    for path in images.glob("class0/*.jpg"):
+        photo(50, 50, 3).save(path)
+    photo(50, 50, 3).save(images / "class2/007.jpg")  # not packed yet: no change
+    assert run([str(images), str(out), "--size", "32", "--resume"]) == 0
+    names = "class0/000.jpg, class0/001.jpg, class0/002.jpg, class0/003.jpg, class0/004.jpg and 3 more"
+    assert f"{names} changed since the pack was interrupted: all from the first" in capsys.readouterr().out
+    pack(images, tmp_path / "whole", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")

@@ -397,9 +397,13 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     with pytest.raises(PackError, match=r"was begun with another number of inputs \(24, now 25\)"):
         pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").unlink()
-    # a source that changed since is decoded anew, and named
-    photo(90, 90, 77).save(images / "class0/001.jpg")
-    assert pack(images, out, size=32, resume=True).changed == "class0/001.jpg"
+    # sources that changed since are decoded anew, and named
+    for name in ("001", "004"):
+        photo(90, 90, 77).save(images / f"class0/{name}.jpg")
+    report = pack(images, out, size=32, resume=True)
+    assert (report.changed, report.changed_count) == ("class0/001.jpg", 2)
+    assert report.changed_paths == ["class0/001.jpg", "class0/004.jpg"]
+    assert report.resumed_from == 0
     pack(images, tmp_path / "whole", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "whole")
     with pytest.raises(PackError, match="does not exist, so there is nothing to resume"):
