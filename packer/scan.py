@@ -74,7 +74,7 @@ def _listed(
 ) -> dict[str, Inputs]:
     first, are_classes = Path(sources[0]), options.boxes is None
     if kind == "url":
-        return scan_url(sources[0], classes, count, are_classes=are_classes)
+        return scan_url(sources[0], classes, count, max_pixels=options.max_pixels, are_classes=are_classes)
     if kind == "folder":
         return scan_folder(first, classes, count, are_classes=are_classes)
     if kind == "zip":
