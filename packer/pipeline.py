@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer import journal as journals
+from packer import jpeg
 from packer.changes import difference, header_difference, inputs_difference, store_difference
 from packer.disk import (
     FULL,
@@ -178,6 +179,11 @@ def pack(
     guard_standard_streams()
     if requantize is not None:
         open_ffmpeg()  # without one nothing may be begun
+    if strict and jpeg.version() is None:
+        raise PackError(
+            "--strict needs jpeg4py and libturbojpeg, which alone tell what is wrong with a JPEG that decodes, and one of them"
+            " is missing. Install it (pack doctor says how), or leave --strict out."
+        )
     if engine == "ray":
         _check_ray(address)
     tell = progress or (lambda _: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from conftest import photo
 from PIL import Image
 
-from packer import jpeg
+from packer import PackError, jpeg, pack
 from packer.decode import DecodeError, Decoder
 from packer.fit import Geometry
 
@@ -191,6 +192,21 @@ def test_warnings_are_recorded_and_strict_rejects_them() -> None:
     assert "extraneous bytes" in row.done["warnings"][0]
     with pytest.raises(DecodeError, match=r"it decodes only with warnings \(--strict\): .*extraneous"):
         Decoder(Geometry(32, 32), strict=True).row(data)
+
+
+def test_strict_is_refused_where_nothing_tells_what_libjpeg_warns_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg, "_load", lambda: None)
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a.jpg").write_bytes(JPEG)
+    with pytest.raises(
+        PackError, match=r"--strict needs jpeg4py and libturbojpeg, .* is missing\. Install it \(pack doctor"
+    ):
+        pack(images, tmp_path / "out", size=32, strict=True)
+    assert not (tmp_path / "out").exists()
+    assert pack(images, tmp_path / "out", size=32, workers=1).rows == 1
 
 
 def test_large_headers_are_rejected_before_decoding() -> None:
