@@ -32,6 +32,7 @@ from packer.disk import (
     free_bytes,
     guard_standard_streams,
     needed_bytes,
+    open_files_limit,
 )
 from packer.engine import EngineError, LocalEngine
 from packer.ffmpeg import open_ffmpeg
@@ -56,7 +57,7 @@ from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_r
 from packer.scan import load_classes, scan
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.sizes import common_size, count_sizes, pixel_bytes
-from packer.source import Readable
+from packer.source import NO_DESCRIPTOR, Readable
 from packer.worker import Job, Result, Task
 from reader.manifest import (
     MANIFEST,
@@ -637,8 +638,17 @@ class _Pack:
             )
 
     def _write_error(self, error: OSError) -> PackError:
-        path = Path(error.filename or self._out / PIXELS)
         name = errno.errorcode.get(error.errno or 0, "?")
+        if error.errno in NO_DESCRIPTOR:
+            return PackError(
+                f"{error.filename or 'a pipe to a worker'} cannot be opened: {error.strerror} ({name}), {open_files_limit()}."
+                " Allow more or give fewer --workers, and go on with --resume."
+            )
+        if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
+            return PackError(
+                f"a worker process cannot be started or reached: {error.strerror} ({name}). Go on with --resume."
+            )
+        path = Path(error.filename or self._out / PIXELS)
         what = f"{path} cannot be read or written: {error.strerror} ({name})"
         if error.errno not in FULL:
             return PackError(f"{what}. Go on with --resume once it can.")

@@ -36,6 +36,9 @@ _CLOCK_NS = 2_000_000_000
 # PKWARE APPNOTE 6.3.10, 4.3.7: 26 bytes that the central directory repeats, then the lengths of name and extra field
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 
+# This process, or the system, can open nothing more: no file is to blame.
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
 State = tuple[int, int]
 
 
@@ -87,11 +90,14 @@ class Source:
         Raises:
             DecodeError: they cannot be read, lie in no regular file, are none, change again and again, or their archive is
                 not the one that was listed.
+            OSError: no file can be opened now.
         """
         try:
             # NONBLOCK: opening a FIFO without a writer would wait for ever
             descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY)
         except OSError as e:
+            if e.errno in NO_DESCRIPTOR:
+                raise
             raise DecodeError(_unreadable(self.path, e)) from e
         try:
             before = b""

@@ -26,7 +26,7 @@ from packer.profile import StageClock
 from packer.ragged import RaggedBlock
 from packer.recode import row_decoder
 from packer.remote import Fetcher, is_url
-from packer.source import BINARY, Readable, Source, State, most_file_bytes
+from packer.source import BINARY, NO_DESCRIPTOR, Readable, Source, State, most_file_bytes
 from reader.manifest import naming
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
@@ -247,7 +247,10 @@ class BlockWorker:
             attempt.reason = str(e)
         except MemoryError:
             raise  # this process's trouble, not the image's: it is tried again in another
-        except Exception as e:  # the reason names the kind for a report
+        except Exception as e:
+            if isinstance(e, OSError) and e.errno in NO_DESCRIPTOR:
+                raise
+            # the reason names the kind for a report
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
         self._clock.enter("other")
         return attempt
