@@ -29,8 +29,6 @@ from reader.rawfile import Read, RowFile, reads_in_order
 from reader.residency import can_read_ahead
 from reader.store import ImageBatch, RaggedBatch, open_store
 
-# Below this a row is copied from the mapped file in less time than a system call takes.
-_SMALLEST_READ_BYTES = 512
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
 
@@ -351,11 +349,10 @@ class MemmapDataset(Dataset[Any]):
     def _reads(self) -> bool:
         """Whether rows are read from the files rather than copied from the mapping: in workers.
 
-        Into fresh memory that is as fast, and no page of the store is mapped in any worker. A file cut short meanwhile is an
-        error, where the mapping would end the worker by SIGBUS.
+        Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
+        is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.
         """
-        is_worker = get_worker_info() is not None and can_read_ahead()
-        return is_worker and self.manifest.row_bytes >= _SMALLEST_READ_BYTES
+        return get_worker_info() is not None and can_read_ahead()
 
     def _read(self, rows: Rows, memory: Callable[[int], torch.Tensor]) -> ImageBatch | RaggedBatch:
         """Gather without the mapping."""
