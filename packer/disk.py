@@ -18,7 +18,9 @@ from packer.worker import Result
 from reader.manifest import PIXELS, naming
 
 _ALLOCATE_BYTES = 1 << 30
-_PENDING_BLOCKS = 32
+# For each worker, while as many more are being committed: a death costs them. Of 4.0 seconds that 1,000 photographs took on 2
+# workers, `put` waited 0.02 for room (2026-11-21, ext4).
+_PENDING_BLOCKS = 2
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -101,11 +103,11 @@ class Committer:
     Blocks that arrive while a sync runs are committed together by the next one.
     """
 
-    def __init__(self, rows: list[Path], journal: Journal, inputs_done: int, rows_done: int) -> None:
+    def __init__(self, rows: list[Path], journal: Journal, inputs_done: int, rows_done: int, *, workers: int) -> None:
         self._journal, self._files = journal, rows
         self._inputs, self._rows = inputs_done, rows_done
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
-        self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS)
+        self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS * workers)
         self._error: BaseException | None = None
         self._clock = StageClock("wait")
         self._descriptors = [os.open(path, os.O_RDWR | BINARY) for path in rows]
@@ -146,7 +148,7 @@ class Committer:
             while not last:
                 self._clock.enter("wait")
                 batch = [self._results.get()]
-                while not self._results.empty():
+                while len(batch) < self._results.maxsize and not self._results.empty():
                     batch.append(self._results.get())
                 last = None in batch
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]

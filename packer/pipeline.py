@@ -578,7 +578,8 @@ class _Pack:
                 if self._inputs.url:  # as listed: what was replaced since then is seen by a resume
                     result.sources = self._listed_states(result)
                 if committer is None:
-                    committer = Committer([self._out / name for name in self._row_files], journal, done, row)
+                    rows = [self._out / name for name in self._row_files]
+                    committer = Committer(rows, journal, done, row, workers=workers)
                 self._done += result.inputs
                 self._rejected += len(result.rejects)
                 self._source_bytes += result.source_bytes

@@ -10,7 +10,8 @@ Two series, both on real processes and a real file system:
                  2, 3, ... until one run survives, for each kind of run (scripts/_runs.py; small packs; a C shim counts the
                  calls, so a compiler is needed)
 
-After each death: no manifest means that opening says "incomplete" or that nothing was begun, in under 50 ms; then
+After each death of the random series: of the blocks that a worker began to decode, all but a few are committed. After each
+death: no manifest means that opening says "incomplete" or that nothing was begun, in under 50 ms; then
 `pack --resume` (`pack` anew where nothing was begun) must end with the bytes of the uninterrupted pack, and must not decode
 again what the journal says is committed. Prints one line a series and one JSON object last; exits 1 at the first failure.
 """
@@ -42,6 +43,22 @@ from reader.manifest import IncompleteStoreError, StoreError, check_store
 
 _SIZE = 64
 _OPEN_SECONDS = 0.05
+# Blocks that a worker began and that a death costs: those that it may hold (engine.py, _DEPTH), and its share of those that
+# wait to be committed while others are (disk.py, _PENDING_BLOCKS a worker, twice). An image that takes seconds may cost more: the
+# others work on, but cannot be committed before it.
+_MOST_LOST = 8
+# The command, with a line in a file for each block that a worker begins: a killed process leaves what it has written.
+_COUNTED = """
+import os, sys
+from packer.cli import run
+from packer.worker import BlockWorker
+decode, begun = BlockWorker.decode, os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def counted(worker, task):
+    os.write(begun, b".")
+    return decode(worker, task)
+BlockWorker.decode = counted
+sys.exit(run(sys.argv[2:]))
+"""
 
 
 class CrashError(RuntimeError):
@@ -81,24 +98,35 @@ def random_series(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     images = _make_images(work / "images", options.images)
     whole, seconds = _reference(images, work, options.workers)
     draw = random.Random(options.seed)
-    redecoded, unfinished = [], 0
+    redecoded, lost, unfinished = [], [], 0
     for _ in range(options.kills):
-        out = work / "out"
-        process = _start(images, out, options.workers)
+        out, begun = work / "out", work / "begun"
+        process = _start(images, out, options.workers, begun)
         time.sleep(draw.uniform(0.02, seconds))
         _kill_group(process)
-        done = _committed(out)
-        unfinished += _check_unfinished(out)
+        done, blocks = _committed(out)
+        if _check_unfinished(out):
+            unfinished += 1
+            lost.append(((begun.stat().st_size if begun.exists() else 0) - blocks) / options.workers)
+        begun.unlink(missing_ok=True)
         report = _resume(images, out, options.workers)
         redecoded.append(report["inputs"] - report["resumed_from"] - (options.images - done))
         if _digests(out) != whole:
             raise CrashError(f"seed {options.seed}: the resumed store differs: {_difference(_digests(out), whole)}")
         shutil.rmtree(out)
+    if min(lost, default=0) < 0:
+        raise CrashError("blocks were committed that no worker began: they are not counted")
+    if max(lost, default=0) > _MOST_LOST:
+        raise CrashError(f"a death cost {max(lost):.1f} blocks a worker, expected at most {_MOST_LOST}")
     print(
         f"random: {options.kills} of {options.kills} killed packs of {options.images} images resumed to the same bytes,"
     )
-    print(f"        {unfinished} of them unfinished when killed; {max(redecoded)} committed images decoded again")
-    return {"images": options.images, "kills": options.kills, "unfinished": unfinished, "redone": max(redecoded)}
+    print(f"        {unfinished} of them unfinished when killed; {max(redecoded)} committed images decoded again;")
+    print(
+        f"        of the blocks begun at most {max(lost, default=0):.1f} a worker were lost, {_mean(lost):.1f} on average"
+    )
+    result = {"images": options.images, "kills": options.kills, "unfinished": unfinished, "redone": max(redecoded)}
+    return result | {"lost_blocks": max(lost, default=0), "mean_lost_blocks": round(_mean(lost), 2)}
 
 
 def enumerated_series(work: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -152,9 +180,10 @@ def _command(images: Path, out: Path, workers: int) -> list[str]:
     return [*command, "--workers", str(workers), "--max-rejects", "5%", "--json"]
 
 
-def _start(images: Path, out: Path, workers: int) -> subprocess.Popen[str]:
+def _start(images: Path, out: Path, workers: int, begun: Path) -> subprocess.Popen[str]:
+    """Start a pack that writes a byte into the file begun for each block that a worker begins."""
     return subprocess.Popen(
-        _command(images, out, workers),
+        [sys.executable, "-c", _COUNTED, str(begun), *_command(images, out, workers)[3:]],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -168,11 +197,16 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def _committed(out: Path) -> int:
-    """Count the inputs whose block is in the journal: a resume should not decode them again."""
+def _committed(out: Path) -> tuple[int, int]:
+    """Count the inputs whose block is in the journal, and those blocks: a resume should not decode them again."""
     if not (out / JOURNAL).is_file():
-        return 0
-    return sum(result.inputs for result, _ in read_blocks(out))
+        return 0, 0
+    inputs = [result.inputs for result, _ in read_blocks(out)]
+    return sum(inputs), len(inputs)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _check_unfinished(out: Path) -> bool:
