@@ -20,8 +20,11 @@ from packer import OptionsError, PackError, pack, ray_workers
 from packer import pipeline as pipelines
 from packer.decode import Decoder
 from packer.engine import serve
+from packer.inputs import Inputs
+from packer.options import PackOptions
 from packer.profile import StageClock
 from packer.report import Progress
+from packer.worker import Job
 from reader.manifest import read_json_lines
 
 PACK = [sys.executable, "-m", "packer"]
@@ -206,3 +209,13 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
     pack(images, tmp_path / "clean", size=32)
     pixels = "_tensordict/pixels.memmap"
     assert (tmp_path / "out" / pixels).read_bytes() == (tmp_path / "clean" / pixels).read_bytes()
+
+
+def test_a_pack_lets_only_workers_elsewhere_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(**options: Any) -> bool:
+        inputs = Inputs(tmp_path, paths=["0.jpg"])
+        return pipelines._Pack(
+            inputs, tmp_path, (8, 8), PackOptions(**options), print, "", StageClock(""), Job
+        )._job.syncs
+
+    assert (told(), told(engine="ray")) == (False, True)
