@@ -219,3 +219,17 @@ def test_a_pack_lets_only_workers_elsewhere_sync(tmp_path: Path, monkeypatch: py
         )._job.syncs
 
     assert (told(), told(engine="ray")) == (False, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
+def test_rows_of_their_own_sizes_are_the_same_bytes_from_connected_workers(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (images / "class1/003.jpg").write_bytes(b"no image")
+    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    options: dict[str, Any] = {"fit": "none", "max_size": 50, "max_rejects": 1, "workers": 2}
+    pack(images, tmp_path / "whole", **options)
+    monkeypatch.setattr(pipelines, "_check_ray", lambda address: None)
+    monkeypatch.setattr(pipelines._Pack, "_launcher", lambda self: _Forked())
+    pack(images, tmp_path / "out", engine="ray", **options)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
