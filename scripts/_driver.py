@@ -24,34 +24,33 @@ _SAMPLE = (
 
 
 def driver_seconds(connections: int, blocks: int) -> float:
-    """Return the seconds of CPU an image costs the process that hands out blocks and takes results; the median block's."""
+    """Return the seconds of CPU that an image costs the process which hands out blocks and takes results."""
+    images = ["n01440764/n01440764_10026.JPEG"] * BLOCK_IMAGES
+    tasks = (Task(n, n * BLOCK_IMAGES, images, [0] * BLOCK_IMAGES) for n in range(blocks))
     with Listener(("127.0.0.1", 0), backlog=1024) as listener:
         hollow = multiprocessing.get_context("fork").Process(target=_answer, args=(listener.address, connections))
         hollow.start()
+        engine = LocalEngine(None, workers=connections, timeout=60, launcher=_Accepting(listener))  # type: ignore[arg-type]
         try:
-            launcher = _Accepting([listener.accept() for _ in range(connections)])
-            engine = LocalEngine(None, workers=connections, timeout=60, launcher=launcher)  # type: ignore[arg-type]
-            images = ["n01440764/n01440764_10026.JPEG"] * BLOCK_IMAGES
-            tasks = (Task(n, n * BLOCK_IMAGES, images, [0] * BLOCK_IMAGES) for n in range(blocks))
             begun = time.thread_time()
             count = sum(1 for _ in engine.run(tasks, 0, ready=lambda: None))
             spent = time.thread_time() - begun
-            assert count == blocks
-            engine.close()
-            return spent / (blocks * BLOCK_IMAGES)
         finally:
             hollow.kill()
             hollow.join()
+            engine.close()
+    assert count == blocks
+    return spent / (blocks * BLOCK_IMAGES)
 
 
 class _Accepting:
-    """Starts workers by taking connections that are there."""
+    """Starts workers by taking connections as they come; there is no process to end."""
 
-    def __init__(self, connections: list[Any]) -> None:
-        self._connections = connections
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
 
     def start(self, job: Any) -> tuple[Any, Any]:
-        return self, self._connections.pop()
+        return self, self._listener.accept()
 
     def kill(self) -> None:
         pass
@@ -66,7 +65,8 @@ def _answer(address: Any, connections: int) -> None:
     talks: dict[Any, Iterator[tuple[Any, ...]]] = {}
     waiting: dict[Any, list[tuple[Any, ...]]] = {end: [] for end in ends}
     while True:
-        for end in multiprocessing.connection.wait(ends, timeout=0 if talks else None):
+        is_busy = talks or any(waiting.values())
+        for end in multiprocessing.connection.wait(ends, timeout=0 if is_busy else None):
             waiting[end].append(end.recv())
         for end in ends:
             if end not in talks and waiting[end]:

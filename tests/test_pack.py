@@ -863,6 +863,30 @@ def test_without_renameat2_overwrite_still_replaces(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    """NFS keeps what a reader on this host has open, and the folders that it lies in."""
+    if not exchanges:
+        monkeypatch.setattr(places, "_exchange", lambda one, other: False)
+    remove = shutil.rmtree
+
+    def rmtree(folder: Path, **options: Any) -> None:
+        if ".packing.old" not in str(folder):
+            remove(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    for side in (16, 24, 32):
+        pack(images, tmp_path / "out", size=side, overwrite=side > 16)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.old", ".out.packing.old1", "images", "out"]
+    assert MemmapDataset(tmp_path / ".out.packing.old1")[0].pixels.shape == (24, 24, 3)
+    (tmp_path / ".out.packing.older").mkdir()  # somebody else's
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    pack(images, tmp_path / "out", size=32, resume=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.older", "images", "out"]
+
+
 def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the exchange of the names and the removal of the old store: of the two, the one with a journal is new."""
     out, real = tmp_path / "out", places._exchange
