@@ -24,6 +24,7 @@ from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
 from packer import engine as engines
+from packer import journal as journals
 from packer import pipeline as pipelines
 from packer import place as places
 from packer.report import Progress
@@ -861,6 +862,17 @@ def test_without_renameat2_overwrite_still_replaces(
     pack(images, tmp_path / "out", size=32, overwrite=True)
     assert MemmapDataset(tmp_path / "out")[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_the_working_folder_goes_with_the_lock_where_it_could_not_before(tmp_path: Path) -> None:
+    """NFS keeps a file that is open, and so its folder, when both are removed."""
+    (tmp_path / ".packing").mkdir()
+    journals.Lock(tmp_path).close()
+    assert (tmp_path / ".packing/lock").exists()
+    lock = journals.Lock(tmp_path)
+    (tmp_path / ".packing/lock").unlink()
+    lock.close()
+    assert not (tmp_path / ".packing").exists()
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
