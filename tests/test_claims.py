@@ -113,6 +113,7 @@ def test_the_table_of_the_kept_results_is_what_their_figures_say(name: str, clai
         ("loops", lambda f: f["seconds_per_epoch"]["numpy, permutation.reshape"].update(median=100.0)),
         ("one_index", lambda f: f["torch.arange"].update(ratio=1.5)),
         ("loop_overhead", lambda f: f["ratio"]["MemmapLoader"].update(median=3.2)),
+        ("decoders", lambda f: f["to_pillow"]["decode"]["jpeg4py"].update(median=1.0)),
         ("requantized", lambda f: f["mean_bytes"].update({"-q 3": f["mean_bytes"]["original"]})),
         ("page_faults", lambda f: f["a_batch"]["MemmapLoader"].update(opened_files=256)),
         ("collate_cost", lambda f: f["milliseconds"]["MemmapDataset.__getitems__: collate"].update(median=99.0)),
