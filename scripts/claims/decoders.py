@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from typing import Any
 import _plot
 import numpy as np
 from _bench import photographs, ratios, spread
-from _claim import LOADER_NOTES, Finding, NotMeasured, photo_folder
+from _claim import LOADER_NOTES, Finding, NotMeasured, installed, photo_folder
 from _decoding import DECODE, ROW, SIDE, SQUARE
 
 from packer.decode import decoder_versions
@@ -139,27 +138,6 @@ def started(name: str, work: Path, *, may_install: bool) -> Iterator[Library]:
             yield Library(process, log)
         finally:
             process.stdin.close()
-
-
-def installed(packages: tuple[str, ...], folder: Path, *, may_install: bool) -> Path:
-    """Install packages in a folder of their own, or find them there.
-
-    Raises:
-        NotMeasured: they do not install; the text is pip's.
-    """
-    if folder.exists():
-        return folder
-    if not may_install:
-        raise NotMeasured("a quick run installs nothing")
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    words = ["install", "-q", "--no-deps", "--only-binary", ":all:", "--target", str(part), *packages]
-    done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
-    if done.returncode:
-        told = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["ERROR: no word"]
-        raise NotMeasured(f"pip: {told[-1].removeprefix('ERROR: ')[:200]}")
-    part.rename(folder)
-    return folder
 
 
 def in_turns(asked: dict[str, Library], rounds: int) -> dict[str, dict[str, list[float]]]:

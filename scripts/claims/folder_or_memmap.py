@@ -163,6 +163,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     device, found = list(figures["images_per_second"].items())[-1]
     figure, panels = make(panels=len(found))
+    every = [way["median"] for batches in found.values() for of in batches.values() for way in of.values()]
     for axes, (size, batches) in zip(panels, found.items(), strict=True):
         for way, colour in COLOURS.items():
             rates = [of[way]["median"] for of in batches.values()]
@@ -170,6 +171,7 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
         axes.set_xticks(range(len(batches)), list(batches))
         axes.set_yscale("log")
         _plot.written_out(axes.yaxis)
+        axes.set_ylim(min(every) / 1.6, max(every) * 1.6)
         axes.set_title(size)
         axes.set_xlabel(f"images a batch, {device}")
     panels[0].set_ylabel("images/s, log scale")
