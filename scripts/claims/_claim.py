@@ -27,6 +27,7 @@ from reader.manifest import PIXELS
 LOOPS = "The fast train loops (Nasy, slides, 2024)"
 LOADER_NOTES = "Pytorch dataloader (notes)"
 SENDING = "How to efficiently send images to GPU (F. S. Zuppichini, slides)"
+NOTES = "PyTorch (notes)"
 OURS = "pixpack's own aim"
 
 CLASSES = 100
