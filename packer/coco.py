@@ -7,13 +7,15 @@ before it begins.
 from __future__ import annotations
 
 import json
-import math
 import posixpath
 from pathlib import Path
 from typing import Any
 
 from packer.boxlabels import BoxLabels
 from packer.inputs import ScanError
+
+# No image is larger; what is has more digits than a float holds.
+_MOST = 2.0**53
 
 
 def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
@@ -33,6 +35,11 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> 
             crowds += len(inputs)
         else:
             _add_annotation(found, inputs, annotation, f"annotation {number} of {path.name}", index_of)
+    if strays and len(strays) == len(content["annotations"]):
+        raise ScanError(
+            f"no annotation of {path} is for an image that it lists: the first has the image_id"
+            f" {_shown(content['annotations'][0], 'image_id')}, the first image the id {content['images'][0]['id']!r}."
+        )
     unnamed = sorted(set(range(len(names))).difference(*owners.values()))
     found.note(strays, f"annotations of {path.name} are for images that it does not list")
     found.note([names[i] for i in unnamed], f"images are not listed in {path.name} and have no boxes")
@@ -73,7 +80,8 @@ def _categories(
         key = _key(record, "id")
         if key is None or not isinstance(record.get("name"), str):
             raise ScanError(f"category {number} of {path} is {record!r}. Expected an id and a name.")
-        names[key] = record["name"]
+        if names.setdefault(key, record["name"]) != record["name"]:
+            raise ScanError(f"{path} has two categories with the id {key!r}, {names[key]!r} and {record['name']!r}.")
     ordered = sorted(names, key=lambda key: (isinstance(key, str), key))
     classes = tuple(names[key] for key in ordered) if imposed is None else imposed
     twice = next((name for name in classes if classes.count(name) > 1), None)
@@ -93,15 +101,26 @@ def _images(path: Path, images: list[Any], found: BoxLabels, finder: _Finder) ->
         key = _key(record, "id")
         if key is None or not isinstance(record.get("file_name"), str):
             raise ScanError(f"image {number} of {path} is {record!r}. Expected an id and a file_name.")
-        inputs = finder.find(record["file_name"])
-        owners[key] = inputs
+        if key in owners:
+            raise ScanError(f"{path} has two images with the id {key!r}, {record['file_name']!r} the second.")
+        owners[key] = inputs = finder.find(record["file_name"])
         if not inputs:
             missing.append(record["file_name"])
         size = record.get("width"), record.get("height")
         if all(_is_finite(side) and side > 0 for side in size):
-            found.frames[inputs] = size
+            _set_frames(found, inputs, size)
     found.note(missing, f"images of {path.name} are not among the inputs")
     return owners
+
+
+def _set_frames(found: BoxLabels, inputs: list[int], size: tuple[Any, Any]) -> None:
+    for index in inputs:
+        before = found.frames[index]
+        if before.any() and tuple(before) != size:
+            found.refuse(
+                [index], f"the label file lists it twice, as {before[0]:g} x {before[1]:g} and {size[0]} x {size[1]}"
+            )
+        found.frames[index] = size
 
 
 def _add_annotation(
@@ -109,7 +128,7 @@ def _add_annotation(
 ) -> None:
     box, category = annotation.get("bbox"), _key(annotation, "category_id")
     if not isinstance(box, list) or len(box) != 4 or not all(map(_is_finite, box)):
-        found.refuse(inputs, f"{where} has the bbox {box!r}; expected x, y, width, height")
+        found.refuse(inputs, f"{where} has the bbox {repr(box)[:80]}; expected x, y, width, height")
     elif category not in index_of:
         found.refuse(inputs, f"{where} has the category_id {category!r}, which is no category there")
     else:
@@ -118,7 +137,11 @@ def _add_annotation(
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= _MOST  # false for nan
+
+
+def _shown(record: Any, name: str) -> str:
+    return repr(record.get(name) if isinstance(record, dict) else None)[:60]
 
 
 class _Finder:

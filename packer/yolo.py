@@ -66,12 +66,25 @@ def _class_list(folder: Path) -> tuple[str, tuple[str, ...]]:
     for place in (folder, folder.resolve().parent):
         for name in _CLASS_FILES:
             if (place / name).is_file():
-                try:
-                    lines = (place / name).read_text(encoding="utf-8-sig").splitlines()
-                except (OSError, ValueError) as e:
-                    raise ScanError(f"{place / name} cannot be read ({e}). Expected one class name a line.") from None
-                return name, tuple(line.strip() for line in lines if line.strip())
+                return name, _read_classes(place / name)
     return "", ()
+
+
+def _read_classes(path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+    except (OSError, ValueError) as e:
+        raise ScanError(f"{path} cannot be read ({e}). Expected one class name a line.") from None
+    names: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        name = line.strip()
+        if not name:
+            raise ScanError(f"line {number} of {path} is blank. A class is the number of its line: give each a name.")
+        if names.setdefault(name, number) != number:
+            raise ScanError(
+                f"lines {names[name]} and {number} of {path} are both {name!r}. Give each class a name of its own."
+            )
+    return tuple(names)
 
 
 def _read_label_file(found: BoxLabels, index: int, path: Path, label: str) -> None:

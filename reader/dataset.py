@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from tensordict import TensorDict
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -24,12 +25,10 @@ from reader.buffers import BufferPool, gather, is_run
 from reader.manifest import PAGE_BYTES, SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
 from reader.order import Rows, permuted
 from reader.ragged import gathered, row_of, viewed
-from reader.rawfile import RowFile, reads_in_order
+from reader.rawfile import Read, RowFile, reads_in_order
 from reader.residency import can_read_ahead
 from reader.store import ImageBatch, RaggedBatch, open_store
 
-# Below this a row is copied from the mapped file in less time than a system call takes.
-_SMALLEST_READ_BYTES = 512
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
 
@@ -313,7 +312,11 @@ class MemmapDataset(Dataset[Any]):
     def _sample(self, index: int) -> Any:
         position = self._one(index)
         row = position if self._rows is None else int(self._rows[position])
-        batch = row_of(self.store, row) if self.manifest.has_own_sizes else self.store[row]
+        store, place = self.store, row
+        if self._reads():
+            self.check_files()
+            store, place = self._read(np.array([row]), _own), 0
+        batch = row_of(store, place) if self.manifest.has_own_sizes else store[place]
         batch.rows = torch.tensor(row)
         return self._present(batch, single=True)
 
@@ -335,17 +338,42 @@ class MemmapDataset(Dataset[Any]):
     def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] | None = None) -> ImageBatch | RaggedBatch:
         rows = self.store_rows(positions)
         self.check_files()
-        is_read = get_worker_info() is not None and can_read_ahead()
+        if self._reads():
+            return self._read(rows, memory or _fresh)
         if self.manifest.has_own_sizes:
-            return gathered(self.store, rows, memory or _fresh, self._read_pages if is_read else None)
+            return gathered(self.store, rows, memory or _fresh)
         pixels = (memory or _fresh)(len(rows) * self.manifest.row_bytes).view(len(rows), *self.store.pixels.shape[1:])
-        if is_read and self.manifest.row_bytes >= _SMALLEST_READ_BYTES:
-            # Into fresh memory this is as fast as copying from the mapping, and no page of the store is mapped in any
-            # worker. A file cut short meanwhile is an error here, where the mapping would end the worker by SIGBUS.
-            self._files["pixels"].read(pixels.view(-1).numpy().data, reads_in_order(rows))
-        else:
-            gather(self.store.pixels, rows, pixels)
+        gather(self.store.pixels, rows, pixels)
         return batch_of(self.store, rows, pixels)
+
+    def _reads(self) -> bool:
+        """Whether rows are read from the files rather than copied from the mapping: in workers.
+
+        Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
+        is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.
+        """
+        return get_worker_info() is not None and can_read_ahead()
+
+    def _read(self, rows: Rows, memory: Callable[[int], torch.Tensor]) -> ImageBatch | RaggedBatch:
+        """Gather without the mapping."""
+        reads = reads_in_order(rows)
+        columns: dict[str, Any] = {n: self._read_column(n, len(rows), reads) for n in self._files if n != "pixels"}
+        extras = {name[7:]: columns.pop(name) for name in list(columns) if name.startswith("extras/")}
+        columns["extras"] = TensorDict(extras, batch_size=[len(rows)]) if extras else None
+        if self.manifest.has_own_sizes:
+            some = RaggedBatch(pixels=self.store.pixels, **columns, batch_size=[])
+            batch = gathered(some, np.arange(len(rows)), memory, self._read_pages)
+            batch.rows = torch.from_numpy(rows)
+            return batch
+        pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.store.pixels.shape[1:])
+        self._files["pixels"].read(pixels.view(-1).numpy().data, reads)
+        return ImageBatch(pixels=pixels, **columns, rows=torch.from_numpy(rows), batch_size=[len(rows)])
+
+    def _read_column(self, name: str, count: int, reads: Sequence[Read]) -> torch.Tensor:
+        spec = self.manifest.tensors[name]
+        values = np.empty((count, *spec.row_shape), spec.dtype)
+        self._files[name].read(values.reshape(-1).view(np.uint8).data, reads)
+        return torch.from_numpy(values)
 
     def _read_pages(self, pages: Rows, into: torch.Tensor) -> None:
         self._files["pixels"].read(into.view(-1).numpy().data, reads_in_order(pages))
@@ -385,12 +413,17 @@ def batch_of(store: ImageBatch, rows: Rows, pixels: torch.Tensor) -> ImageBatch:
     )
 
 
+def _own(size_bytes: int) -> torch.Tensor:
+    """Allocate uint8[size_bytes] of this process alone."""
+    return torch.from_numpy(np.empty(size_bytes, np.uint8))
+
+
 def _fresh(size_bytes: int) -> torch.Tensor:
     """Allocate uint8[size_bytes]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
     if get_worker_info() is not None:
         storage = torch.UntypedStorage._new_shared(size_bytes)
         return torch.empty(0, dtype=torch.uint8).set_(storage)
-    return torch.from_numpy(np.empty(size_bytes, np.uint8))
+    return _own(size_bytes)
 
 
 class _TupleBatch(tuple[Any, ...]):

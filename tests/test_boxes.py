@@ -244,6 +244,7 @@ def test_bad_boxes_are_mended_or_left_out_and_counted(flat: Path, tmp_path: Path
         ({"bbox": [1, 2, 3]}, "annotation 1 of c.json has the bbox [1, 2, 3]; expected x, y, width, height"),
         ({"bbox": [1, 2, 3, None]}, "annotation 1 of c.json has the bbox [1, 2, 3, None]; expected x, y, width, height"),
         ({}, "annotation 1 of c.json has the bbox None; expected x, y, width, height"),
+        ({"bbox": [10**400, 2, 3, 4]}, f"annotation 1 of c.json has the bbox [1{'0' * 78}; expected x, y, width, height"),
         ({"bbox": [1, 2, 3, 4], "category_id": 8}, "annotation 1 of c.json has the category_id 8, which is no category there"),
     ],
 )  # fmt: skip
@@ -265,6 +266,19 @@ def test_an_image_with_a_senseless_annotation_is_rejected(
         ("[]", "c.json has no list 'images'"),
         ('{"images": [3], "annotations": [], "categories": []}', "image 1 of .*c.json is 3. Expected an id and a file"),
         ('{"images": [], "annotations": [], "categories": [{"id": 1}]}', "category 1 of .*Expected an id and a name"),
+        (
+            '{"images": [], "annotations": [], "categories": [{"id": 3, "name": "cat"}, {"id": 3, "name": "dog"}]}',
+            "two categories with the id 3, 'cat' and 'dog'",
+        ),
+        (
+            '{"images": [{"id": 0, "file_name": "0.png"}, {"id": 0, "file_name": "1.png"}],'
+            ' "annotations": [], "categories": []}',
+            "two images with the id 0, '1.png' the second",
+        ),
+        (
+            '{"images": [{"id": 0, "file_name": "0.png"}], "annotations": [{"image_id": "0"}], "categories": []}',
+            "no annotation of .*c.json is for an image that it lists: the first has the image_id '0', the first image the id 0",
+        ),
     ],
 )
 def test_a_coco_file_that_is_none_ends_the_pack_before_it_begins(
@@ -275,6 +289,26 @@ def test_a_coco_file_that_is_none_ends_the_pack_before_it_begins(
     with pytest.raises(ScanError, match=message):
         pack(flat, tmp_path / "out", size=32, boxes=tmp_path / "c.json")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_image_that_is_listed_twice_with_two_sizes_is_rejected(flat: Path, tmp_path: Path) -> None:
+    labels = coco(tmp_path / "c.json", {"0.png": (60, 40), "./0.png": (30, 20), "1.png": (60, 40)}, [])
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
+    assert report.reasons == {"the label file lists it twice, as 60 x 40 and 30 x 20": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cat\n\ncow\n", "line 2 of .*classes.txt is blank. A class is the number of its line"),
+        ("cat\ncow\ncat\n\n", "lines 1 and 3 of .*classes.txt are both 'cat'"),
+    ],
+)
+def test_class_lists_of_yolo_must_be_clear(text: str, message: str, flat: Path, tmp_path: Path) -> None:
+    (flat / "0.txt").write_text("0 0.5 0.5 0.5 0.5\n")
+    (flat / "classes.txt").write_text(text)
+    with pytest.raises(ScanError, match=message):
+        pack(flat, tmp_path / "out", size=32, boxes=flat)
 
 
 def test_images_are_found_by_the_end_of_their_path_and_must_be_one(tmp_path: Path) -> None:

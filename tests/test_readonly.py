@@ -97,8 +97,8 @@ def test_in_place_ops_in_dataloader_workers_and_on_their_batches_stay_there(stor
         worker_init_fn=harm_in_worker,
     )
     for batch in batches:
-        # what the worker did to its mapping is seen in its batches, and nowhere else
-        assert int(batch.pixels.sum()) == 0
+        # what the worker did to its mapping is not even seen in its batches: they are read from the files
+        assert torch.equal(batch.pixels, MemmapDataset(store)[batch.rows].pixels)
         harm(batch)
     assert store_bytes(store) == before
     assert int(MemmapDataset(store).store.pixels.sum()) > 0
