@@ -122,6 +122,8 @@ class Loaders:
     def pinned(self, recorder: Recorder) -> Iterator[torch.Tensor]:
         buffer = torch.empty(len(self._order[0]), *self._pixels.shape[1:], dtype=torch.uint8, pin_memory=True)
         for rows in self._order:
+            # the one buffer may not be refilled while it is still being copied
+            torch.cuda.synchronize(self._device)
             with recorder.on_host(CALLER, READ):
                 np.take(self._pixels, rows, axis=0, out=buffer.numpy(), mode="clip")
             yield self._sent(recorder, buffer)
