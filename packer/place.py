@@ -12,7 +12,7 @@ from pathlib import Path
 from packer import journal as journals
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
-from reader.manifest import MANIFEST, REJECTED, SAMPLES, naming, sync_folder, unfinished_progress
+from reader.manifest import MANIFEST, REJECTED, SAMPLES, naming, read_unfinished, sync_folder
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
@@ -27,11 +27,10 @@ def check_places(sources: list[str], out: Path) -> None:
             _check_folder(images, out)
 
 
-def check_out(out: Path, target: Path, options: PackOptions, *, is_held: bool = False) -> None:
+def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None:
     """Refuse an OUT that is in the way; says how to go on.
 
     Args:
-        target: what the user named: OUT, or the folder of its splits.
         is_held: whether this process holds OUT's lock already.
 
     Raises:
@@ -60,9 +59,10 @@ def check_out(out: Path, target: Path, options: PackOptions, *, is_held: bool = 
                 journals.Lock(out).close()
             except FileNotFoundError:
                 raise finished_meanwhile(out) from None
+        progress, command = read_unfinished(out)
         raise PackError(
-            f"{out} is incomplete: its pack was interrupted at {unfinished_progress(out / journals.JOURNAL)}."
-            f" Go on with: pack IMAGES {target} --resume, or start anew with --overwrite."
+            f"{out} is incomplete: its pack was interrupted at {progress}. Go on with: {command}"
+            " (or start anew with --overwrite)."
         )
 
 

@@ -26,7 +26,7 @@ from packer.profile import StageClock
 from packer.ragged import RaggedBlock
 from packer.recode import row_decoder
 from packer.remote import Fetcher, is_url
-from packer.source import BINARY, Readable, Source, State
+from packer.source import BINARY, NO_DESCRIPTOR, Readable, Source, State, most_file_bytes
 from reader.manifest import naming
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
@@ -252,7 +252,10 @@ class BlockWorker:
             attempt.reason = str(e)
         except MemoryError:
             raise  # this process's trouble, not the image's: it is tried again in another
-        except Exception as e:  # the reason names the kind for a report
+        except Exception as e:
+            if isinstance(e, OSError) and e.errno in NO_DESCRIPTOR:
+                raise
+            # the reason names the kind for a report
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
         self._clock.enter("other")
         return attempt
@@ -265,7 +268,7 @@ class BlockWorker:
         attempt.source = source.state()
         if task.masks:
             attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
-        data, attempt.source = source.read()
+        data, attempt.source = source.read(max_pixels=self._job.max_pixels)
         attempt.source_bytes = len(data)
         self._clock.enter("decode")
         row = self._decoder.row(data)
@@ -281,7 +284,7 @@ class BlockWorker:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
         try:
             self._clock.enter("read")
-            data, attempt.mask_source = self._job.mask_source(path).read()
+            data, attempt.mask_source = self._job.mask_source(path).read(max_pixels=self._job.max_pixels)
             self._clock.enter("decode")
             return mask_row(data, row, self._job.geometry, is_upright=self._job.upright_masks)
         except DecodeError as e:
@@ -361,9 +364,9 @@ def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[in
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
-        for most_bytes in (_HEADER_BYTES, 1 << 30):
+        for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
             try:
-                data, _ = source.read(most_bytes=most_bytes)
+                data, _ = source.read(max_pixels=max_pixels, most_bytes=most_bytes)
                 size = decoder.upright_size(data)
             except Exception:  # whatever is wrong with it, decoding says it, with a reason
                 continue
