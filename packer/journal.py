@@ -169,6 +169,8 @@ class Lock:
         """Let go; also called in a forked worker, whose copy would outlive this process's."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
+            # NFS kept the file, and so its folder, for as long as it was open; one that holds anything else stays
+            os.rmdir(self.path.parent)
 
 
 def _take(descriptor: int, is_shared: bool) -> None:

@@ -38,6 +38,7 @@ from packer.engine import EngineError, LocalEngine
 from packer.ffmpeg import open_ffmpeg
 from packer.fit import Geometry
 from packer.inputs import Inputs
+from packer.labels import as_multi_hot
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
 from packer.parts import Part, check_no_parts, check_part, check_siblings, save_inputs
 from packer.place import (
@@ -54,7 +55,7 @@ from packer.place import (
 from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report, summed_report
-from packer.scan import load_classes, scan
+from packer.scan import has_multi_hot, load_classes, scan
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.sizes import common_size, count_sizes, pixel_bytes
 from packer.source import NO_DESCRIPTOR, Readable
@@ -194,6 +195,10 @@ def pack(
     parts = _checked_names(
         scan(sources, classes=imposed, options=options, listed=lambda seen: tell(Progress("list", seen, 0)))
     )
+    if classes is not None and boxes is None and has_multi_hot(classes):
+        for inputs in parts.values():
+            if inputs.target_kind == "class":
+                as_multi_hot(inputs)
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     if "" not in parts and (target / MANIFEST).exists():
@@ -308,6 +313,7 @@ class _Pack:
             masks_root=os.path.abspath(options.masks or ""),
             masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
+            syncs=options.engine != "local",
         )
         step = block_inputs(len(inputs), self._job.row_bytes)
         self._span = range(len(inputs)) if part is None else part.span(len(inputs), step)

@@ -86,6 +86,14 @@ def _listed(
     return {"": read_stdin(sources[0], classes, options, count)}
 
 
+def has_multi_hot(source: str) -> bool:
+    """Whether a class list is that of a store whose images have several classes each; then those of another set have, too."""
+    try:
+        return bool(json.loads((Path(source) / "manifest.json").read_bytes())["targets"]["kind"] == "multi-hot")
+    except OSError:  # a list of names
+        return False
+
+
 def load_classes(source: str) -> tuple[str, ...]:
     """Read a class list from a store's manifest, a .json list, or a text file with one name a line.
 

@@ -113,6 +113,8 @@ def test_the_table_of_the_kept_results_is_what_their_figures_say(name: str, clai
         ("loops", lambda f: f["seconds_per_epoch"]["numpy, permutation.reshape"].update(median=100.0)),
         ("one_index", lambda f: f["torch.arange"].update(ratio=1.5)),
         ("loop_overhead", lambda f: f["ratio"]["MemmapLoader"].update(median=3.2)),
+        ("decoders", lambda f: f["to_pillow"]["decode"]["jpeg4py"].update(median=1.0)),
+        ("kernels", lambda f: f["chains"]["Normalize, images to bfloat16"]["kernels"].update({"torch.compile": 2})),
         ("requantized", lambda f: f["mean_bytes"].update({"-q 3": f["mean_bytes"]["original"]})),
         ("page_faults", lambda f: f["a_batch"]["MemmapLoader"].update(opened_files=256)),
         ("collate_cost", lambda f: f["milliseconds"]["MemmapDataset.__getitems__: collate"].update(median=99.0)),
@@ -164,6 +166,69 @@ def test_what_needs_a_gpu_runs_on_a_cpu_and_its_verdict_follows_the_figures(
     make = functools.partial(claim("_plot").new_figure, finding.title, module.CLAIM, "")
     claim("_plot").save(module.draw(make, {"milliseconds": found}), tmp_path / "a.png")
     assert picture_size(tmp_path / "a.png") == (1008, 567)
+
+
+def test_groups_are_shuffled_on_any_device_and_the_verdict_follows_the_figures(
+    claim: Any, runner: ModuleType, tmp_path: Path
+) -> None:
+    module = claim("group_shuffle")
+    order = module.in_groups(5_000, torch.device("cpu"))
+    assert sorted(order.tolist()) == list(range(5_000))
+    groups = order.view(-1, module.GROUP) // module.GROUP
+    assert (groups == groups[:, :1]).all()
+    figures = module.timed(torch.device("cpu"), (2_000, 5_000), 1)
+    for milliseconds, holds in ((1.0, True), (3.0, False)):
+        for of in figures["milliseconds"].values():
+            of[module.PERMUTATION]["median"], of[module.GROUPS]["median"] = 2.0, milliseconds
+        assert module.conclude(figures).holds is holds
+    make = functools.partial(claim("_plot").new_figure, "title", module.CLAIM, "")
+    claim("_plot").save(module.draw(make, figures), tmp_path / "a.png")
+    assert picture_size(tmp_path / "a.png") == (1008, 567)
+
+
+def test_what_a_gpu_decides_is_not_judged_without_one(claim: Any) -> None:
+    assert claim("data_parallel").conclude(kept("data_parallel")).holds is None
+    module, figures = claim("augmentation"), copy.deepcopy(kept("augmentation"))
+    assert module.conclude(figures).holds is None
+    rates = figures["images_per_second"]
+    rates[module.ON_BOTH] = {"median": 1.0}
+    for gpu, holds in ((rates[module.ON_CPU]["median"] * 2, True), (0.5, False)):
+        rates[module.ON_GPU] = {"median": gpu}
+        assert module.conclude(figures).holds is holds
+
+
+def test_a_round_is_measured_and_drawn_after_the_untimed_batches(claim: Any) -> None:
+    module = claim("seven_loaders")
+
+    def spans(milliseconds: float) -> list[Any]:
+        """Read 1 ms ahead of each step of 2 ms."""
+        starts = [n * milliseconds / 1e3 for n in range(6)]
+        reads = [("caller", module.READ, start, start + 0.001) for start in starts]
+        return reads + [(module.MODEL, module.STEP, start + 0.002, start + 0.004) for start in starts]
+
+    found = module.fastest_round([spans(10), spans(8), spans(9)])
+    assert found["milliseconds_a_batch"] == [10, 8, 9]
+    assert found["fastest"] == 8
+    assert [span[2:] for span in found["spans"] if span[0] == module.MODEL] == [[6, 8], [14, 16], [22, 24], [30, 32]]
+    assert min(span[2] for span in found["spans"]) == 4
+
+
+def test_a_library_that_decodes_other_pixels_is_not_timed(claim: Any, tmp_path: Path) -> None:
+    module = claim("decoders")
+
+    class Library:
+        kinds = (module.DECODE,)
+
+        def __init__(self, level: int) -> None:
+            self.level = level
+
+        def seconds(self, kind: str, save: Path) -> None:
+            np.save(save, np.full((2, 2, 3), self.level, np.uint8))
+
+    libraries = {module.PILLOW: Library(7), "one level off": Library(8)}
+    assert module.differences(libraries, tmp_path) == {module.PILLOW: 0, "one level off": 1}
+    with pytest.raises(RuntimeError, match="another decodes to other pixels than Pillow: 93.0 levels apart"):
+        module.differences(libraries | {"another": Library(100)}, tmp_path)
 
 
 def test_the_reference_lists_every_claim() -> None:

@@ -24,6 +24,7 @@ from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
 from packer import engine as engines
+from packer import journal as journals
 from packer import pipeline as pipelines
 from packer import place as places
 from packer.report import Progress
@@ -867,6 +868,41 @@ def test_without_renameat2_overwrite_still_replaces(
     pack(images, tmp_path / "out", size=32, overwrite=True)
     assert MemmapDataset(tmp_path / "out")[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_the_working_folder_goes_with_the_lock_where_it_could_not_before(tmp_path: Path) -> None:
+    """NFS keeps a file that is open, and so its folder, when both are removed."""
+    (tmp_path / ".packing").mkdir()
+    journals.Lock(tmp_path).close()
+    assert (tmp_path / ".packing/lock").exists()
+    lock = journals.Lock(tmp_path)
+    (tmp_path / ".packing/lock").unlink()
+    lock.close()
+    assert not (tmp_path / ".packing").exists()
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    """NFS keeps what a reader on this host has open, and the folders that it lies in."""
+    if not exchanges:
+        monkeypatch.setattr(places, "_exchange", lambda one, other: False)
+    remove = shutil.rmtree
+
+    def rmtree(folder: Path, **options: Any) -> None:
+        if ".packing.old" not in str(folder):
+            remove(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    for side in (16, 24, 32):
+        pack(images, tmp_path / "out", size=side, overwrite=side > 16)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.old", ".out.packing.old1", "images", "out"]
+    assert MemmapDataset(tmp_path / ".out.packing.old1")[0].pixels.shape == (24, 24, 3)
+    (tmp_path / ".out.packing.older").mkdir()  # somebody else's
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    pack(images, tmp_path / "out", size=32, resume=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.older", "images", "out"]
 
 
 def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

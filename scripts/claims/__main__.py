@@ -65,7 +65,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny data: shows that it runs, measures nothing")
     parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what lies in --out again")
     parser.add_argument("--out", type=Path, default=Path("claims-results"), help="default: ./claims-results")
-    parser.add_argument("--work", type=Path, default=work, help=f"3.4 GB of stores are kept there (default: {work})")
+    parser.add_argument(
+        "--work", type=Path, default=work, help=f"7 GB of stores and libraries are kept there (default: {work})"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,5 @@
-"""What the modules beside this one share: a finding, stores and photographs to measure on, timing in turns.
+"""What the modules beside this one share: a finding, stores and photographs to measure on, other libraries,
+timing in turns.
 
 Draws nothing and knows no claim.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,7 @@ from reader.manifest import PIXELS
 LOOPS = "The fast train loops (Nasy, slides, 2024)"
 LOADER_NOTES = "Pytorch dataloader (notes)"
 SENDING = "How to efficiently send images to GPU (F. S. Zuppichini, slides)"
+NOTES = "PyTorch (notes)"
 OURS = "pixpack's own aim"
 
 CLASSES = 100
@@ -37,11 +41,14 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """What the figures say: `title` over the picture, `measured` in the table, and whether the claim holds here."""
+    """What the figures say: `title` over the picture, `measured` in the table, and whether the claim holds here.
+
+    holds is None where what decides needs something that this machine lacks, while the rest was measured.
+    """
 
     title: str
     measured: str
-    holds: bool
+    holds: bool | None
 
 
 @dataclass
@@ -128,3 +135,24 @@ def photo_folder(work: Path, count: int) -> Path:
                 first[name] = path
         part.rename(dest)
     return dest
+
+
+def installed(packages: tuple[str, ...], folder: Path, *, may_install: bool) -> Path:
+    """Install packages in a folder of their own, or find them there.
+
+    Raises:
+        NotMeasured: they do not install; the text is pip's.
+    """
+    if folder.exists():
+        return folder
+    if not may_install:
+        raise NotMeasured("a quick run installs nothing")
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    words = ["install", "-q", "--no-deps", "--only-binary", ":all:", "--target", str(part), *packages]
+    done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
+    if done.returncode:
+        told = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["ERROR: no word"]
+        raise NotMeasured(f"pip: {told[-1].removeprefix('ERROR: ')[:200]}")
+    part.rename(folder)
+    return folder
