@@ -1,6 +1,26 @@
-"""`python -m packer` is the command `pack`."""
+"""`python -m packer` is the command `pack`, and so is the script that is installed: signals first, then all that takes time."""
 
-from packer.cli import main
+from __future__ import annotations
+
+import os
+import signal
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command; until it handles signals itself, and when it no longer does, they end the process without a word."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # who started this may want one ignored, as nohup and a shell's & do
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+    from packer.cli import main as run_command
+
+    run_command()
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    os._exit(128 + number)
+
 
 if __name__ == "__main__":
     main()

@@ -654,24 +654,22 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # numpy starts a thread a CPU for algebra that packing never does; without them it starts in half the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with _sigterm_raises():
-        try:
+    try:
+        with _signals_raise():
             return cli.main(arguments, prog_name="pack", standalone_mode=False) or 0
-        except click.exceptions.Exit as e:
-            return e.exit_code
-        except click.UsageError as e:
-            command = e.ctx.command_path if e.ctx else "pack"
-            return _fail(f"{e.format_message()} See: {command} --help", EXIT_USAGE)
-        except click.Abort:
-            return _fail("interrupted. Go on with --resume where a pack had begun.", EXIT_INTERRUPTED)
-        except _Terminated:
-            return _fail("terminated. Go on with --resume where a pack had begun.", EXIT_TERMINATED)
-        except BrokenPipeError:
-            # the reader of our stdout is gone; nothing is left to say, and Python must not try at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_FAILED
-        except Exception as e:
-            return _explain(e)
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except click.UsageError as e:
+        command = e.ctx.command_path if e.ctx else "pack"
+        return _fail(f"{e.format_message()} See: {command} --help", EXIT_USAGE)
+    except (click.Abort, KeyboardInterrupt, _Terminated) as e:
+        return _ended(e)
+    except BrokenPipeError:
+        # the reader of our stdout is gone; nothing is left to say, and Python must not try at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception as e:
+        return _explain(e)
 
 
 def _explain(error: Exception) -> int:
@@ -700,21 +698,40 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-class _sigterm_raises:
-    """Turn SIGTERM into an exception for the time of the command, so that everything is closed on the way out."""
+class _signals_raise:
+    """Turn SIGINT and SIGTERM into exceptions for the time of the command, so that everything is closed on the way out."""
 
     def __enter__(self) -> None:
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            raise _Terminated
-
-        try:
-            self._before: Any = signal.signal(signal.SIGTERM, on_signal)
-        except ValueError:  # not the main thread: someone else handles signals there
-            self._before = None
+        self._before: dict[signal.Signals, Any] = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # who started this may want one ignored, as nohup and a shell's & do
+            if signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            try:
+                self._before[number] = signal.signal(number, _raise_signal)
+            except ValueError:  # not the main thread: someone else handles signals there
+                return
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _raise_signal(number: int, frame: FrameType | None) -> NoReturn:
+    error = KeyboardInterrupt() if number == signal.SIGINT else _Terminated()
+    while frame is not None:
+        # importlib's callbacks lose what is raised in them. Nothing has to be closed: a killed pack can be gone on with too
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(_ended(error))
+        frame = frame.f_back
+    raise error
+
+
+def _ended(error: BaseException) -> int:
+    what, code = (
+        ("terminated", EXIT_TERMINATED) if isinstance(error, _Terminated) else ("interrupted", EXIT_INTERRUPTED)
+    )
+    return _fail(f"{what}. Go on with --resume where a pack had begun.", code)
 
 
 class _ProgressBar:
@@ -792,7 +809,11 @@ def _summary(report: PackReport) -> str:
         f" {report.images_per_second:,.0f} images/s, from {_size(report.source_bytes)}"
     )
     if report.changed:
-        lines.append(f"{report.changed} changed since the pack was interrupted: all from its block on was decoded anew")
+        more = report.changed_count - len(report.changed_paths)
+        named = ", ".join(report.changed_paths) + (f" and {more} more" if more else "")
+        lines.append(
+            f"{named} changed since the pack was interrupted: all from the first one's block on was decoded anew"
+        )
     if report.ignored:
         lines.append(f"{report.ignored:,} other files were left alone")
     return "\n".join([*lines, *_reject_lines(report), *_part_lines(report)])

@@ -78,6 +78,10 @@ def pack_dataset(
         10
     """
     clock, target = StageClock("begin"), settled_out(out)
+    if fit == "none":
+        raise OptionsError(
+            "fit 'none' needs to know all sizes before, which a dataset does not tell. Pack the files, by pack."
+        )
     first, first_target = _first(dataset)
     options = PackOptions(
         size=parsed_size(size) or first.size[::-1],
@@ -195,9 +199,13 @@ def _first(dataset: MapDataset) -> tuple[Image.Image, Any]:
     if not len(dataset):
         raise ScanError("the dataset is empty. Expected items of an image and a target.")
     try:
-        return _pair(dataset[0])
+        image, target = _pair(dataset[0])
+        numbers = target if isinstance(target, list) else [target]
+        if not numbers or not all(type(number) in (int, float) for number in numbers):
+            raise DecodeError(f"its target is {str(target)[:60]}, expected a class's number, or a list of numbers")
     except DecodeError as e:
         raise ScanError(f"the first item cannot be packed: {e}.") from e
+    return image, target
 
 
 def _pair(item: Any) -> tuple[Image.Image, Any]:

@@ -6,6 +6,7 @@ Knows processes and pipes; what a block is made of is `worker.py`'s, what become
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -38,6 +39,7 @@ _PATIENCE_SECONDS = 1.0
 _BETWEEN_SECONDS = 60.0
 # A worker's own exit code for MemoryError; no signal and no Python uses it.
 _NO_MEMORY = 101
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Worker(Protocol):
@@ -317,7 +319,7 @@ class LocalEngine:
             name="pixpack-worker",
         )
         started = time.perf_counter()
-        with without_main():
+        with without_main(), signals_held():
             process.start()
         child.close()
         return self._welcome(process, parent, in_flight, started)
@@ -422,9 +424,35 @@ def _drain(pipe: Any, messages: queue.SimpleQueue[Any], worker: Worker) -> None:
         os._exit(0)  # the parent is gone: no one waits for this worker, also not for an image that never ends
 
 
-def silence_warnings() -> None:
-    """Keep Pillow's warnings off a worker's stderr; those that matter are recorded in samples.jsonl."""
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Start processes that see no signal before `begin_worker`: a forked one would do what the command does on it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def begin_worker() -> None:
+    """Begin a process that works for this one: SIGINT is the parent's to hear, and Pillow says nothing on stderr."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    silence_pillow()
+
+
+def silence_pillow() -> None:
+    """Keep Pillow's warnings and log off a worker's stderr; warnings that matter are recorded in samples.jsonl."""
     warnings.simplefilter("ignore")
+    log = logging.getLogger("PIL")
+    # a logger without a handler writes to stderr; those of a program that this process was forked from are its own
+    log.addHandler(logging.NullHandler())
+    log.propagate = False
 
 
 def _send(worker: _Worker, message: tuple[Any, ...]) -> None:
@@ -437,8 +465,7 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any], started: float
     """Serve one pipe until the parent is gone; started is when it began to start this process, seconds of time.time()."""
     # the clock on the wall, as the only one that two processes share
     clock = StageClock("start", max(0.0, time.time() - started))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    begin_worker()
     for other in others:
         other.close()
     serve(job, pipe, in_flight, clock)
@@ -446,7 +473,7 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any], started: float
 
 def serve(job: Job, pipe: Any, in_flight: Any, clock: StageClock) -> None:
     """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
-    silence_warnings()
+    silence_pillow()
     try:
         worker = job.worker(in_flight, clock)
         messages: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -125,6 +125,8 @@ class Inputs:
     identity: str = ""
     # what the user should know of the inputs though nothing is wrong with them
     notes: list[str] = field(default_factory=list)
+    # IMAGES as the user named it, for the command that goes on with a pack; none of a dataset
+    images: tuple[str, ...] = ()
     # only of object storage, in place of root: where it is, and size and version of each input as they were listed
     url: str = ""
     states: Column = field(default_factory=lambda: Column("int64", 2))
@@ -169,6 +171,7 @@ class Inputs:
         moved = {name: column.chosen(order if column.values else ()) for name, column in self.columns().items()}
         return Inputs(
             root=self.root,
+            images=self.images,
             classes=self.classes,
             paths=[self.paths[index] for index in order],
             targets=moved.pop("targets"),

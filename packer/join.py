@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from packer import journal as journals
+from packer.changes import header_difference
 from packer.disk import allocate
 from packer.fit import Geometry
 from packer.folders import SPLITS
 from packer.inputs import Inputs
 from packer.options import allowed_rejects
-from packer.parts import Part, begun_parts, load_inputs
+from packer.parts import Part, begun_parts, go_on_command, load_inputs
 from packer.place import is_finished, sync_names
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.seal import remove_working_folder, seal
@@ -111,7 +112,7 @@ class _Parts:
         folders = [part.folder(out) for part in parts]
         headers = [journals.read_header(folder) for folder in folders]
         for part, header in zip(parts, headers, strict=True):
-            if what := journals.header_difference(headers[0], header):
+            if what := header_difference(headers[0], header):
                 raise PackError(
                     f"part {parts[0]} of {out} was packed with {what} in part {part}."
                     f" Pack one of them anew, with --part and --overwrite."
@@ -181,7 +182,7 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
     if missing:
         more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
         raise PackError(
-            f"part {missing[0]} of {out}{more} missing. Pack it, then seal: pack IMAGES {out} --part {missing[0]}"
+            f"part {missing[0]} of {out}{more} missing. Pack it, then seal: {go_on_command(out, missing[0], like=parts[0])}"
         )
 
 
@@ -193,7 +194,7 @@ def _finished_rows(out: Path, part: Part, span: list[int]) -> int:
     if inputs != span[1] - span[0]:
         raise PackError(
             f"part {part} of {out} is unfinished: {inputs} of its {span[1] - span[0]} images are packed."
-            f" Go on with: pack IMAGES {out} --part {part} --resume"
+            f" Go on with: {go_on_command(out, part)}"
         )
     return rows
 

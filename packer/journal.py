@@ -27,15 +27,6 @@ FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
 LOCK = f"{FOLDER}/lock"
 
-_CHECKED = {
-    "options": "other options",
-    "decoders": "other decoders",
-    "classes": "other classes",
-    "inputs": "another number of inputs",
-    "listing": "other input files",
-    "block_inputs": "another version of pixpack",
-    "journal": "another version of pixpack",
-}
 _HOLDER_TRIES = 20
 _HOLDER_SECONDS = 0.01
 
@@ -116,24 +107,6 @@ def read_header(out: Path) -> dict[str, Any]:
     raise JournalError(f"{out / JOURNAL} is empty or damaged. Start anew with --overwrite.")
 
 
-def header_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Say in what the pack that wrote a header differs from the one that expects another; "" where they agree."""
-    for key, what in _CHECKED.items():
-        if found.get(key) != expected[key]:
-            return what + difference(found.get(key), expected[key])
-    return ""
-
-
-def difference(found: Any, expected: Any) -> str:
-    """Name the first thing in which two dicts differ."""
-    if not isinstance(found, dict) or not isinstance(expected, dict):
-        return "" if isinstance(found, list | str) else f" ({found}, now {expected})"
-    for key in expected:
-        if found.get(key) != expected[key]:
-            return f" ({key}: {found.get(key)}, now {expected[key]})"
-    return ""
-
-
 def has_begun(out: Path) -> bool:
     """Whether OUT holds a pack that can be gone on with: a journal with a whole header.
 
@@ -196,6 +169,8 @@ class Lock:
         """Let go; also called in a forked worker, whose copy would outlive this process's."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
+            # NFS kept the file, and so its folder, for as long as it was open; one that holds anything else stays
+            os.rmdir(self.path.parent)
 
 
 def _take(descriptor: int, is_shared: bool) -> None:

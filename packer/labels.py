@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from packer.inputs import Column, ScanError
+from packer.inputs import Column, Inputs, ScanError
 from reader.manifest import EXTRA_NAME
 
 # the first of these that there is holds the target, unless --target-column names another
@@ -123,6 +123,13 @@ def _single(table: Table, name: str, classes: tuple[str, ...] | None) -> Labels:
         return Labels(Column.of("int64", (row[0] for row in labels)), classes=found)
     flags = ([int(k in row) for k in range(len(found))] for row in map(set, labels))
     return Labels(Column.of("uint8", flags, len(found)), "multi-hot", found)
+
+
+def as_multi_hot(inputs: Inputs) -> None:
+    """Make a class of each input the list of that one class; -1 becomes none."""
+    count = len(inputs.classes)
+    flags = ([int(k == target) for k in range(count)] for target in inputs.targets.tolist())
+    inputs.targets, inputs.target_kind = Column.of("uint8", flags, count), "multi-hot"
 
 
 def _regression(table: Table, name: str, rows: list[list[Any]]) -> Labels:

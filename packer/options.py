@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
 ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
+
+# What belongs to one run alone, and what is a path.
+_OF_A_RUN = ("workers", "resume", "overwrite", "part", "engine", "address")
+_PATHS = ("classes", "root", "boxes", "masks")
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
 _MAX_SIDE = 16384
@@ -163,6 +167,32 @@ class PackOptions:
             "strict": self.strict,
             "max_pixels": self.max_pixels,
         } | optional
+
+    def words(self) -> list[str]:
+        """Return the words of the command that ask for the same store; paths in them hold from any folder.
+
+        Example:
+            >>> PackOptions(size=(224, 224), fit="pad", exact=True).words()
+            ['--size', '224', '--fit', 'pad', '--exact']
+        """
+        words = []
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name in _OF_A_RUN or value == option.default:
+                continue
+            words.append(f"--{option.name.replace('_', '-')}")
+            if option.name == "size":
+                words.append(format_size(value))
+            elif option.name in _PATHS:
+                words.append(lasting_path(os.fspath(value)))
+            elif value is not True:
+                words.append(str(value))
+        return words
+
+
+def lasting_path(path: str) -> str:
+    """Return a path that means the same from any folder; a URL and standard input do already."""
+    return path if "://" in path or path in ("-", "-0") else os.path.abspath(path)
 
 
 def allowed_rejects(limit: str, inputs: int) -> int:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from packer import journal as journals
+from packer.changes import header_difference
 from packer.inputs import Column, Inputs
 from packer.options import PackOptions
 from packer.place import OWN_NAMES, finished_meanwhile
 from packer.report import PackError
 from packer.seal import remove_working_folder
-from reader.manifest import MANIFEST, PARTS, PIXELS, write_atomically
+from reader.manifest import MANIFEST, PARTS, PIXELS, command_to_go_on, read_unfinished, write_atomically
 
 _INPUTS = f"{journals.FOLDER}/inputs.json"
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
@@ -87,7 +88,7 @@ def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = F
     if foreign := [name for name in found if name not in OWN_NAMES]:
         raise PackError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
     if journals.has_begun(out):
-        raise PackError(f"{out} is being packed as a whole. Go on without --part: pack IMAGES {out} --resume.")
+        raise PackError(f"{out} is being packed as a whole. Go on without --part: {read_unfinished(out)[1]}")
     if (out / PIXELS).exists():
         raise PackError(f"the parts of {out} are being sealed. Go on with: pack seal {out}")
     if others := [other for other in begun_parts(out) if other.count != part.count]:
@@ -98,13 +99,18 @@ def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = F
         _check_begun(out, part, options)
 
 
+def go_on_command(out: Path, part: Part, like: Part | None = None) -> str:
+    """Return the command that packs a part of OUT, or goes on with it, as it was begun, or another one, like."""
+    return command_to_go_on(out, journals.read_header((like or part).folder(out)), part=str(part))
+
+
 def check_siblings(out: Path, part: Part, header: dict[str, Any]) -> None:
     """Refuse a part of other inputs, options or decoders than a part of OUT that was begun before."""
     other = next((other for other in begun_parts(out) if other != part), None)
     if other is None:
         return
     found = journals.read_header(other.folder(out))
-    if what := journals.header_difference(found, header):
+    if what := header_difference(found, header):
         raise PackError(f"part {other} of {out} was begun with {what}. Pack all parts with the same.")
 
 
@@ -163,6 +169,6 @@ def _check_begun(out: Path, part: Part, options: PackOptions) -> None:
         return
     journals.Lock(folder).close()
     raise PackError(
-        f"part {part} of {out} was begun before, and may be done. Go on with: pack IMAGES {out} --part {part} --resume,"
-        " or start this part anew with --overwrite."
+        f"part {part} of {out} was begun before, and may be done. Go on with: {go_on_command(out, part)}"
+        " (or start this part anew with --overwrite)."
     )

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer import journal as journals
+from packer import jpeg
+from packer.changes import difference, header_difference, inputs_difference, store_difference
 from packer.disk import (
     FULL,
     Committer,
@@ -30,11 +32,13 @@ from packer.disk import (
     free_bytes,
     guard_standard_streams,
     needed_bytes,
+    open_files_limit,
 )
 from packer.engine import EngineError, LocalEngine
 from packer.ffmpeg import open_ffmpeg
 from packer.fit import Geometry
 from packer.inputs import Inputs
+from packer.labels import as_multi_hot
 from packer.options import OptionsError, PackOptions, available_cpus, parse_size
 from packer.parts import Part, check_no_parts, check_part, check_siblings, save_inputs
 from packer.place import (
@@ -50,11 +54,11 @@ from packer.place import (
 )
 from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
-from packer.report import PackError, PackReport, Progress, part_report, store_report, summed_report
-from packer.scan import load_classes, scan
+from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report, summed_report
+from packer.scan import has_multi_hot, load_classes, scan
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.sizes import common_size, count_sizes, pixel_bytes
-from packer.source import Readable
+from packer.source import NO_DESCRIPTOR, Readable
 from packer.worker import Job, Result, Task
 from reader.manifest import (
     MANIFEST,
@@ -177,6 +181,11 @@ def pack(
     guard_standard_streams()
     if requantize is not None:
         open_ffmpeg()  # without one nothing may be begun
+    if strict and jpeg.version() is None:
+        raise PackError(
+            "--strict needs jpeg4py and libturbojpeg, which alone tell what is wrong with a JPEG that decodes, and one of them"
+            " is missing. Install it (pack doctor says how), or leave --strict out."
+        )
     if engine == "ray":
         _check_ray(address)
     tell = progress or (lambda _: None)
@@ -186,6 +195,10 @@ def pack(
     parts = _checked_names(
         scan(sources, classes=imposed, options=options, listed=lambda seen: tell(Progress("list", seen, 0)))
     )
+    if classes is not None and boxes is None and has_multi_hot(classes):
+        for inputs in parts.values():
+            if inputs.target_kind == "class":
+                as_multi_hot(inputs)
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     if "" not in parts and (target / MANIFEST).exists():
@@ -220,7 +233,7 @@ def pack_parts(
     if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
         raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
     for place in places.values():
-        check_out(place, target, options)
+        check_out(place, options)
         check_no_parts(place, options)
     finished = {split for split, place in places.items() if options.resume and is_finished(place)}
     if finished == set(parts) or options.has_own_sizes:
@@ -300,6 +313,7 @@ class _Pack:
             masks_root=os.path.abspath(options.masks or ""),
             masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
+            syncs=options.engine != "local",
         )
         step = block_inputs(len(inputs), self._job.row_bytes)
         self._span = range(len(inputs)) if part is None else part.span(len(inputs), step)
@@ -312,7 +326,7 @@ class _Pack:
         self._done = self._rejected = self._source_bytes = 0
         # what the blocks before take of the file, as `Result.places` counts it
         self._place = 0
-        self._changed = ""
+        self._changed: list[str] = []
 
     def run(self) -> PackReport:
         if self._options.has_own_sizes:
@@ -366,7 +380,7 @@ class _Pack:
         if (self._out / MANIFEST).exists():
             remove_working_folder(self._out)
             raise finished_meanwhile(self._out)
-        check_out(self._out, self._out, self._options, is_held=True)
+        check_out(self._out, self._options, is_held=True)
 
     def _run_locked(self, locks: list[journals.Lock]) -> PackReport:
         header = self._header()
@@ -401,7 +415,7 @@ class _Pack:
             report,
             profile={"main": stages, **self._profile},
             source_bytes=self._source_bytes,
-            changed=self._changed,
+            **self._changes(),
             too_many_rejects=sealed.rejected > self._options.allowed_rejects(len(self._inputs)),
         )
 
@@ -441,6 +455,12 @@ class _Pack:
             "options": self._options.shaping() | ({} if geometry.has_own_sizes else {"size": [*geometry.sides]}),
             "decoders": pixel_versions(self._options.requantize),
             "block_inputs": self._block_inputs(),
+            # not compared: how the command reads that goes on
+            "images": list(self._inputs.images),
+            "words": dataclasses.replace(
+                self._options, size=None if geometry.has_own_sizes else geometry.sides
+            ).words(),
+            "split": self._split,
         } | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
@@ -468,37 +488,53 @@ class _Pack:
 
     def _resume(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         found = journals.read_header(self._out)
-        if what := journals.header_difference(found, header):
+        if what := header_difference(found, header, self._name_inputs):
             raise PackError(
                 f"{self._final} was begun with {what}. Resume with the same, or start anew with --overwrite."
             )
         done, row, end = self._span.start, 0, journals.header_end(self._out)
+        seen = done
         for result, line_end in journals.read_blocks(self._out):
-            self._changed = self._changed_source(done, result)
+            self._changed += self._changed_sources(seen, result)
+            seen += result.inputs
             if self._changed:
-                break
-            done, row, end = done + result.inputs, row + result.rows, line_end
+                continue  # it is decoded anew, with all that follows; what else changed is told
+            done, row, end = seen, row + result.rows, line_end
             self._place += result.places
             self._rejected += len(result.rejects)
             self._source_bytes += result.source_bytes
         return done, row, journals.Journal.reopen(self._out, end)
 
-    def _changed_source(self, start: int, result: Result) -> str:
-        """Return the first source of a committed block whose size or time is another now; "" if there is none."""
+    def _name_inputs(self) -> str:
+        is_shuffled = self._options.shuffle is not None
+        return inputs_difference(self._out, self._span.start, self._inputs, is_shuffled=is_shuffled)
+
+    def _changed_sources(self, start: int, result: Result) -> list[str]:
+        """Return the sources of a committed block whose size or time is another now."""
         if self._inputs.identity:
-            return ""  # items of a dataset are no files
+            return []  # items of a dataset are no files
+        changed = []
         for index, (size, mtime) in enumerate(result.sources, start=start):
             if index in self._inputs.refused:
                 continue
             # what could not be read then, and cannot now, is unchanged
             now = self._source(index).state() if not self._inputs.url else tuple(self._inputs.states[index])
             if now != (size, mtime):
-                return self._inputs.paths[index]
+                changed.append(self._inputs.paths[index])
         for index, state in enumerate(result.mask_sources, start=start):
             mask = (self._inputs.masks or [])[index]
             if index not in self._inputs.refused and self._job.mask_source(mask).state() != tuple(state):
-                return mask
-        return ""
+                changed.append(mask)
+        return changed
+
+    def _changes(self) -> dict[str, Any]:
+        """Return what the report tells of sources that changed since the pack was interrupted."""
+        paths = self._changed
+        return {
+            "changed": paths[0] if paths else "",
+            "changed_count": len(paths),
+            "changed_paths": paths[:CHANGES_NAMED],
+        }
 
     def _listed_states(self, result: Result) -> list[tuple[int, int]]:
         return [(size, version) for size, version in self._inputs.states.tolist(self._done, self._done + result.inputs)]
@@ -608,8 +644,17 @@ class _Pack:
             )
 
     def _write_error(self, error: OSError) -> PackError:
-        path = Path(error.filename or self._out / PIXELS)
         name = errno.errorcode.get(error.errno or 0, "?")
+        if error.errno in NO_DESCRIPTOR:
+            return PackError(
+                f"{error.filename or 'a pipe to a worker'} cannot be opened: {error.strerror} ({name}), {open_files_limit()}."
+                " Allow more or give fewer --workers, and go on with --resume."
+            )
+        if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
+            return PackError(
+                f"a worker process cannot be started or reached: {error.strerror} ({name}). Go on with --resume."
+            )
+        path = Path(error.filename or self._out / PIXELS)
         what = f"{path} cannot be read or written: {error.strerror} ({name})"
         if error.errno not in FULL:
             return PackError(f"{what}. Go on with --resume once it can.")
@@ -637,7 +682,7 @@ class _Pack:
             images_per_second=(len(self._span) - resumed_from) / seconds,
             resumed_from=resumed_from,
             source_bytes=self._source_bytes,
-            changed=self._changed,
+            **self._changes(),
             too_many_rejects=len(rejects) > self._options.allowed_rejects(len(self._span)),
         )
 
@@ -733,15 +778,12 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
         asked["size"] = manifest.options["size"]
     if asked != manifest.options:
         raise PackError(
-            f"{out} is finished, but with other options{journals.difference(manifest.options, asked)}. Choose another OUT."
+            f"{out} is finished, but with other options{difference(manifest.options, asked)}. Choose another OUT."
         )
     if inputs.identity and not inputs.classes:
         inputs.classes = manifest.classes
-    found = manifest.inputs, manifest.classes, manifest.target_kind, set(manifest.extras)
-    if found != (len(inputs), inputs.classes, inputs.target_kind, inputs.extra_names()):
-        raise PackError(
-            f"{out} is finished, but from other inputs or classes. Pack to another OUT, or use --overwrite."
-        )
+    if what := store_difference(out, manifest, inputs):
+        raise PackError(f"{out} is finished, but with {what}. Pack to another OUT, or use --overwrite.")
     # left where the pack was interrupted after its commit
     remove_replaced(out)
     remove_working_folder(out)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import re
 import shutil
 from pathlib import Path
 
 from packer import journal as journals
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
-from reader.manifest import MANIFEST, REJECTED, SAMPLES, naming, sync_folder, unfinished_progress
+from reader.manifest import MANIFEST, REJECTED, SAMPLES, naming, read_unfinished, sync_folder
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
@@ -25,11 +27,10 @@ def check_places(sources: list[str], out: Path) -> None:
             _check_folder(images, out)
 
 
-def check_out(out: Path, target: Path, options: PackOptions, *, is_held: bool = False) -> None:
+def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None:
     """Refuse an OUT that is in the way; says how to go on.
 
     Args:
-        target: what the user named: OUT, or the folder of its splits.
         is_held: whether this process holds OUT's lock already.
 
     Raises:
@@ -58,9 +59,10 @@ def check_out(out: Path, target: Path, options: PackOptions, *, is_held: bool = 
                 journals.Lock(out).close()
             except FileNotFoundError:
                 raise finished_meanwhile(out) from None
+        progress, command = read_unfinished(out)
         raise PackError(
-            f"{out} is incomplete: its pack was interrupted at {unfinished_progress(out / journals.JOURNAL)}."
-            f" Go on with: pack IMAGES {target} --resume, or start anew with --overwrite."
+            f"{out} is incomplete: its pack was interrupted at {progress}. Go on with: {command}"
+            " (or start anew with --overwrite)."
         )
 
 
@@ -103,8 +105,9 @@ def swap(new: Path, old: Path) -> None:
     system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames leaves the new store whole
     under its working name.
     """
-    parent, trash = old.absolute().parent, _trash(old)
-    shutil.rmtree(trash, ignore_errors=True)
+    parent = old.absolute().parent
+    _remove_trash(old)
+    trash = _free_trash(old)
     if _exchange(new, old):
         # before the next rename: a disk that kept only that one would have lost the new store
         sync_folder(parent)
@@ -114,17 +117,17 @@ def swap(new: Path, old: Path) -> None:
             os.rename(old, trash)
         os.rename(new, old)
     sync_folder(parent)
-    shutil.rmtree(trash, ignore_errors=True)
+    _remove_trash(old)
     sync_folder(parent)
 
 
 def remove_replaced(out: Path) -> None:
     """Remove the store that OUT has taken the place of, where a crash cut that short; it has no journal."""
-    beside, trash = replacement(out), _trash(out)
+    beside = replacement(out)
     if (beside / MANIFEST).is_file() and not (beside / journals.FOLDER).exists():
-        os.rename(beside, trash)
-    if trash.exists():
-        shutil.rmtree(trash, ignore_errors=True)
+        os.rename(beside, _free_trash(out))
+    if _trash(out):
+        _remove_trash(out)
         sync_folder(out.absolute().parent)
 
 
@@ -141,8 +144,24 @@ def sync_names(out: Path) -> None:
         sync_folder(above)
 
 
-def _trash(out: Path) -> Path:
-    return out.with_name(f".{out.name}.packing.old")
+def _trash(out: Path) -> list[Path]:
+    """List the stores that OUT has taken the place of and that are still there.
+
+    NFS keeps the files that a reader on this host has open, and so their folders, until it closes them.
+    """
+    parent, own = out.absolute().parent, re.compile(re.escape(f".{out.name}.packing.old") + r"\d*")
+    return [parent / name for name in sorted(os.listdir(parent)) if own.fullmatch(name)]
+
+
+def _remove_trash(out: Path) -> None:
+    for trash in _trash(out):
+        shutil.rmtree(trash, ignore_errors=True)
+
+
+def _free_trash(out: Path) -> Path:
+    """Name a folder beside OUT that is not there yet."""
+    names = (out.with_name(f".{out.name}.packing.old{number or ''}") for number in itertools.count())
+    return next(path for path in names if not path.exists())
 
 
 def _is_ours(manifest: Path) -> bool:

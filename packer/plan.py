@@ -30,6 +30,7 @@ _TRIES = 10
 _TOLERANCE = 0.01
 # Row sizes to look at, as multiples of the crop: the crop itself, the usual 256 of 224, 320, and whole images of 512 and 768.
 _FIXED = (1, 8 / 7, 10 / 7)
+_INSIDE = (10 / 7, 16 / 7)
 _WHOLE = (12 / 7, 16 / 7, 24 / 7)
 
 
@@ -112,10 +113,10 @@ def ways(crop: int) -> list[tuple[str, Geometry]]:
     """Return the ways to pack that are compared, with their options."""
     fixed = [round(crop * factor) for factor in _FIXED]
     whole = [round(crop * factor) for factor in _WHOLE]
-    inside = round(crop * _WHOLE[1])
+    inside = [round(crop * factor) for factor in _INSIDE]
     return [
         *[(f"--size {side}", Geometry(side, side)) for side in fixed],
-        (f"--size {inside} --fit inside", Geometry(inside, inside, "inside")),
+        *[(f"--size {side} --fit inside", Geometry(side, side, "inside")) for side in inside],
         *[(f"--fit none --max-size {side}", Geometry(side, side, "none")) for side in whole],
         ("--fit none", Geometry(0, 0, "none")),
     ]

@@ -37,9 +37,11 @@ def check_ray(address: str | None) -> None:
         import ray  # noqa: F401
     except ImportError:
         raise EngineError("--engine ray needs ray, which is not installed: pip install 'pixpack[ray]'.") from None
-    host, colon, port = (address or "").rpartition(":")
-    if not colon or not port.isdigit() or "//" in host:
+    if address is None:
         return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or int(port) >= 1 << 16:
+        raise EngineError(f"--address is {address!r}, expected host:port, as `ray start --head` tells it.")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError as e:

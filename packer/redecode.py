@@ -60,7 +60,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
             else:
                 stored = own[row].tobytes()
             try:
-                data, _ = finder.source(sample["path"]).read()
+                data, _ = finder.source(sample["path"]).read(max_pixels=options["max_pixels"])
                 with warnings.catch_warnings():
                     # Pillow's, which the pack has recorded
                     warnings.simplefilter("ignore")

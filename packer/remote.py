@@ -19,7 +19,7 @@ from typing import Any
 from packer.decode import DecodeError
 from packer.folders import Counter, Tree, check_images, class_list, split_folders
 from packer.inputs import Column, Inputs, ScanError
-from packer.source import State, check_size
+from packer.source import MAX_PIXELS, State, check_size
 
 # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: so many requests hide that.
 _REQUESTS = 16
@@ -59,11 +59,12 @@ def open_url(url: str) -> tuple[Any, str]:
 
 
 def scan_url(
-    url: str, classes: tuple[str, ...] | None, count: Counter, *, are_classes: bool = True
+    url: str, classes: tuple[str, ...] | None, count: Counter, *, max_pixels: int, are_classes: bool = True
 ) -> dict[str, Inputs]:
     """List a folder of class folders, of images, or of splits of those, by the rules of a local folder.
 
     Args:
+        max_pixels: what has more bytes than such an image may have is rejected without being asked for.
         are_classes: whether the folders are classes; else all targets are -1.
 
     Raises:
@@ -87,7 +88,7 @@ def scan_url(
         inputs.states = Column.of("int64", known, 2)
         for index, (size_bytes, _) in enumerate(known):
             try:
-                check_size(size_bytes)
+                check_size(size_bytes, max_pixels)
             except DecodeError as e:  # known without asking for it
                 inputs.refused.setdefault(index, str(e))
     return found
@@ -140,14 +141,14 @@ class RemoteSource:
         """Return nothing known: the listing says it."""
         return -1, -1
 
-    def read(self, *, most_bytes: int | None = None) -> tuple[bytes, State]:
+    def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
         """Return the object's bytes, or the first most_bytes of them: one version, as storage gives whole objects.
 
         Raises:
             DecodeError: it cannot be read.
         """
         data = self.fetch(most_bytes) if self.fetched is None else self.fetched.result()
-        check_size(len(data))
+        check_size(len(data), max_pixels)
         return data, (len(data), 0)
 
     def fetch(self, most_bytes: int | None = None) -> bytes:

@@ -15,7 +15,7 @@ from reader.manifest import REJECTED, Manifest, read_json_lines
 if TYPE_CHECKING:
     from packer.worker import Job
 
-_LINES_NAMED = 5
+_LINES_NAMED = CHANGES_NAMED = 5
 
 
 class PackError(RuntimeError):
@@ -44,6 +44,7 @@ class PackReport:
     part is "2/4" where only that part was packed: rows, rejects and bytes are the part's, and there is no store yet.
     profile: seconds by stage of each process and thread: "main", "commit", "worker 1" and on.
     changed: the first source that is not what the interrupted pack had read; all from its block on was decoded anew.
+    changed_count says how many such sources there are, changed_paths has the first few.
     """
 
     out: str
@@ -65,6 +66,8 @@ class PackReport:
     reject_lines: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     changed: str = ""
+    changed_count: int = 0
+    changed_paths: list[str] = field(default_factory=list)
     has_own_sizes: bool = False
     profile: Profile = field(default_factory=dict)
     splits: dict[str, PackReport] = field(default_factory=dict)
@@ -152,6 +155,8 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         notes=[note for part in parts for note in part.notes],
         has_own_sizes=parts[0].has_own_sizes,
         changed=next((part.changed for part in parts if part.changed), ""),
+        changed_count=total("changed_count"),
+        changed_paths=[path for part in parts for path in part.changed_paths][:CHANGES_NAMED],
         profile=added(part.profile for part in parts),
         splits=reports,
         part=parts[0].part,

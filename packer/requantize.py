@@ -192,7 +192,7 @@ class TreeWorker:
         try:
             if refusal is not None:
                 raise DecodeError(refusal)
-            data, (_, mtime) = Source(os.path.join(self._job.images, path)).read()
+            data, (_, mtime) = Source(os.path.join(self._job.images, path)).read(max_pixels=self._job.max_pixels)
             recoded = self._recoder.recode(data)
         except DecodeError as e:
             self._remove(path, "")

@@ -16,7 +16,7 @@ from packer.inputs import Inputs, ScanError
 from packer.labelled import give_boxes
 from packer.lists import MANIFEST_SUFFIXES, STDIN_NAMES, read_manifest, read_stdin
 from packer.masks import give_masks
-from packer.options import OptionsError, PackOptions
+from packer.options import OptionsError, PackOptions, lasting_path
 from packer.remote import is_url, scan_url
 
 _EXPECTED = (
@@ -60,6 +60,8 @@ def scan(
             raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
     # with boxes the class list is theirs
     parts = _listed(kind, sources, classes if options.boxes is None else None, options, count)
+    for inputs in parts.values():
+        inputs.images = tuple(map(lasting_path, sources))
     if options.boxes is not None:
         give_boxes(parts, options, classes)
     if options.masks is not None:
@@ -72,7 +74,7 @@ def _listed(
 ) -> dict[str, Inputs]:
     first, are_classes = Path(sources[0]), options.boxes is None
     if kind == "url":
-        return scan_url(sources[0], classes, count, are_classes=are_classes)
+        return scan_url(sources[0], classes, count, max_pixels=options.max_pixels, are_classes=are_classes)
     if kind == "folder":
         return scan_folder(first, classes, count, are_classes=are_classes)
     if kind == "zip":
@@ -82,6 +84,14 @@ def _listed(
     if kind == "manifest":
         return {"": read_manifest(first, classes, options, count)}
     return {"": read_stdin(sources[0], classes, options, count)}
+
+
+def has_multi_hot(source: str) -> bool:
+    """Whether a class list is that of a store whose images have several classes each; then those of another set have, too."""
+    try:
+        return bool(json.loads((Path(source) / "manifest.json").read_bytes())["targets"]["kind"] == "multi-hot")
+    except OSError:  # a list of names
+        return False
 
 
 def load_classes(source: str) -> tuple[str, ...]:

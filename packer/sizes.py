@@ -10,7 +10,7 @@ import concurrent.futures
 from collections.abc import Callable
 from pathlib import Path
 
-from packer.engine import silence_warnings, start_context, without_main
+from packer.engine import begin_worker, signals_held, start_context, without_main
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import CHANNELS, OptionsError, PackOptions, available_cpus
@@ -34,16 +34,14 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[
     total = sum(len(inputs) for inputs in parts.values())
     done = 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
-    with concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=start_context(), initializer=silence_warnings
-    ) as pool:
-        with without_main():
-            waiting = {
-                pool.submit(upright_sizes, _sources(inputs, i, i + _SIZES_CHUNK), options.max_pixels): split
-                for split, inputs in parts.items()
-                for i in range(0, len(inputs), _SIZES_CHUNK)
-            }
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker) as pool:
         try:
+            waiting = {}
+            for split, inputs in parts.items():
+                for i in range(0, len(inputs), _SIZES_CHUNK):
+                    sources = _sources(inputs, i, i + _SIZES_CHUNK)
+                    with without_main(), signals_held():  # it may start a process
+                        waiting[pool.submit(upright_sizes, sources, options.max_pixels)] = split
             for future in concurrent.futures.as_completed(waiting):
                 counts[waiting[future]].update(future.result())
                 done = min(total, done + _SIZES_CHUNK)
@@ -52,8 +50,9 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[
             raise PackError(
                 "a worker was killed while it read headers. Give --size, then no header is read before."
             ) from None
-        finally:
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return counts
 
 

@@ -6,6 +6,8 @@ One open, one version, one close; what cannot be read, or changes again and agai
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import os
 import stat
 import struct
@@ -21,14 +23,21 @@ from packer.inputs import RAW, STORED, Archive, Place
 BINARY = getattr(os, "O_BINARY", 0)
 
 _READ_BYTES = 1 << 20
-# 16 bits of 4 channels of 100 megapixels have 0.8 GB; one read brings at most 2.1 GB on Linux.
-_MOST_BYTES = 1 << 30
+_PACKED_BYTES = 64 << 10
+# A file may have so many bytes for each of --max-pixels, as 8 bits of 4 channels have uncompressed, and so many in any case: a
+# worker has all of it in memory.
+_BYTES_A_PIXEL, _LEAST_LIMIT = 4, 64 << 20
+# What `PackOptions` begins with.
+MAX_PIXELS = 50_000_000
 # A file that changes while it is read is read again, so often at most.
 _READ_TRIES = 5
 # The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
 _CLOCK_NS = 2_000_000_000
 # PKWARE APPNOTE 6.3.10, 4.3.7: 26 bytes that the central directory repeats, then the lengths of name and extra field
 _ZIP_HEADER = struct.Struct("<4s22xHH")
+
+# This process, or the system, can open nothing more: no file is to blame.
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 State = tuple[int, int]
 
@@ -38,7 +47,7 @@ class Readable(Protocol):
 
     def state(self) -> State: ...
 
-    def read(self, *, most_bytes: int = ...) -> tuple[bytes, State]: ...
+    def read(self, *, max_pixels: int = ..., most_bytes: int | None = None) -> tuple[bytes, State]: ...
 
 
 @dataclass(frozen=True)
@@ -70,8 +79,10 @@ class Source:
             return -1, -1
         return status.st_size, status.st_mtime_ns
 
-    def read(self, *, most_bytes: int = _MOST_BYTES) -> tuple[bytes, State]:
+    def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
         """Return the input's bytes, or the first most_bytes of them, in one version, and (size, mtime_ns) of the file.
+
+        What has more bytes than an image of max_pixels may have is refused, unread.
 
         Renaming and deleting leave an open file as it is. One that is rewritten, cut or appended to while it is read is read
         again, until its times stand still or two reads agree.
@@ -79,26 +90,29 @@ class Source:
         Raises:
             DecodeError: they cannot be read, lie in no regular file, are none, change again and again, or their archive is
                 not the one that was listed.
+            OSError: no file can be opened now.
         """
         try:
             # NONBLOCK: opening a FIFO without a writer would wait for ever
             descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY)
         except OSError as e:
+            if e.errno in NO_DESCRIPTOR:
+                raise
             raise DecodeError(_unreadable(self.path, e)) from e
         try:
-            before: bytes | None = None
+            before = b""
             for _ in range(_READ_TRIES):
-                data, state, is_settled = self._read_once(descriptor, most_bytes)
-                if is_settled or data == before:
+                data, state, is_settled = self._read_once(descriptor, max_pixels, most_bytes)
+                if is_settled or (digest := hashlib.sha256(data).digest()) == before:
                     return data, state
-                before = data
+                before, data = digest, b""  # two reads of a large file must not be in memory at once
         except OSError as e:
             raise DecodeError(_unreadable(self.path, e)) from e
         finally:
             os.close(descriptor)
         raise DecodeError("it was changed each time it was read; pack it when its writer is done")
 
-    def _read_once(self, descriptor: int, most_bytes: int) -> tuple[bytes, State, bool]:
+    def _read_once(self, descriptor: int, max_pixels: int, most_bytes: int | None) -> tuple[bytes, State, bool]:
         """Read from an open file; returns the bytes, (size, mtime_ns), and whether they are surely one version."""
         begun = time.time_ns()
         status = os.fstat(descriptor)
@@ -107,12 +121,15 @@ class Source:
         state = status.st_size, status.st_mtime_ns
         if self.archive is not None and state != self.archive[1:]:
             raise DecodeError("its archive was changed since it was listed")
-        check_size(status.st_size if self.place is None else self.place.size_bytes)
+        size_bytes = status.st_size if self.place is None else self.place.size_bytes
+        check_size(size_bytes, max_pixels)
+        wanted = size_bytes if most_bytes is None else min(size_bytes, most_bytes)
         if self.place is None:
             os.lseek(descriptor, 0, os.SEEK_SET)
-            data = _read_exactly(descriptor, min(status.st_size, most_bytes))
+            data = _read_exactly(descriptor, wanted)
         else:
-            data = _read_member(descriptor, self.place, most_bytes)
+            check_size(max(size_bytes, self.place.stored_bytes), max_pixels)
+            data = _read_member(descriptor, self.place, wanted)
         # ctime too: no program can set it back
         times = status.st_mtime_ns, status.st_ctime_ns
         now = os.fstat(descriptor)
@@ -120,15 +137,23 @@ class Source:
         return data, state, is_same and begun - max(times) > _CLOCK_NS
 
 
-def check_size(size_bytes: int) -> None:
-    """Refuse what is empty or larger than any image, as a DecodeError."""
+def check_size(size_bytes: int, max_pixels: int = MAX_PIXELS) -> None:
+    """Refuse what is empty, or has more bytes than an image of max_pixels may have, as a DecodeError."""
     if size_bytes == 0:
         raise DecodeError("the file is empty")
-    if size_bytes > _MOST_BYTES:
-        raise DecodeError(f"the file has {size_bytes / 1e9:.0f} GB; no image is that large")
+    if size_bytes > most_file_bytes(max_pixels):
+        raise DecodeError(
+            f"it has {size_bytes} bytes, more than the {most_file_bytes(max_pixels)} of --max-pixels {max_pixels}"
+        )
 
 
-def _read_member(descriptor: int, place: Place, most_bytes: int) -> bytes:
+def most_file_bytes(max_pixels: int) -> int:
+    """Return how many bytes a file with an image of so many pixels may have."""
+    return max(_LEAST_LIMIT, _BYTES_A_PIXEL * max_pixels)
+
+
+def _read_member(descriptor: int, place: Place, wanted: int) -> bytes:
+    """Return the first wanted bytes of an archive's member."""
     offset = place.offset
     if place.method != RAW:
         os.lseek(descriptor, offset, os.SEEK_SET)
@@ -139,22 +164,33 @@ def _read_member(descriptor: int, place: Place, most_bytes: int) -> bytes:
         offset += _ZIP_HEADER.size + name_bytes + extra_bytes
     os.lseek(descriptor, offset, os.SEEK_SET)
     if place.method in (RAW, STORED):
-        data = _read_exactly(descriptor, min(place.size_bytes, most_bytes))
+        data = _read_exactly(descriptor, wanted)
     else:
-        data = _inflated(_read_exactly(descriptor, place.stored_bytes), place, most_bytes)
-    if len(data) < min(place.size_bytes, most_bytes):
+        data = _inflated(descriptor, place.stored_bytes, wanted)
+    if len(data) < wanted:
         raise DecodeError("its archive is cut short")
     if place.method != RAW and len(data) == place.size_bytes and zlib.crc32(data) != place.crc32:
         raise DecodeError("the zip archive is damaged: the member's checksum is wrong")
     return data
 
 
-def _inflated(packed: bytes, place: Place, most_bytes: int) -> bytes:
-    """Undo a zip's compression, up to the size that its directory promises and no byte more."""
+def _inflated(descriptor: int, stored_bytes: int, wanted: int) -> bytes:
+    """Read a zip's member and undo its compression, up to wanted bytes and no byte more; both a piece at a time."""
+    inflate, data = zlib.decompressobj(-zlib.MAX_WBITS), io.BytesIO()
     try:
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, min(place.size_bytes, most_bytes))
+        while stored_bytes and data.tell() < wanted:
+            packed = _read_exactly(descriptor, min(_PACKED_BYTES, stored_bytes))
+            if not packed:
+                break
+            stored_bytes -= len(packed)
+            while packed and data.tell() < wanted:
+                data.write(inflate.decompress(packed, min(_READ_BYTES, wanted - data.tell())))
+                packed = inflate.unconsumed_tail
+        if data.tell() < wanted:  # what the last call read, but had no room for
+            data.write(inflate.decompress(b"", wanted - data.tell()))
     except zlib.error as e:
         raise DecodeError(f"the zip archive is damaged ({e})") from e
+    return data.getvalue()
 
 
 def _read_exactly(descriptor: int, wanted: int) -> bytes:

@@ -26,7 +26,7 @@ from packer.profile import StageClock
 from packer.ragged import RaggedBlock
 from packer.recode import row_decoder
 from packer.remote import Fetcher, is_url
-from packer.source import BINARY, Readable, Source, State
+from packer.source import BINARY, NO_DESCRIPTOR, Readable, Source, State, most_file_bytes
 from reader.manifest import naming
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
@@ -57,6 +57,8 @@ class Job:
     masks_root: str = ""
     masks_path: str = ""
     upright_masks: bool = False
+    # whether a worker brings its rows to disk itself: a sync by the committer reaches what its own machine wrote, and no other
+    syncs: bool = False
 
     def worker(self, in_flight: Any, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""
@@ -219,7 +221,7 @@ class BlockWorker:
         return result
 
     def write(self, block: int, first_row: int) -> None:
-        """Write a decoded block's rows to their place in the file; they are in the page cache then, not yet on disk."""
+        """Write a decoded block's rows to their place in the file; on disk they are then only where the job syncs."""
         self._clock.enter("write")
         self._write(self._job.pixels_path, self._held.pop(block), first_row * self._job.row_bytes)
         self._spare.append(self._owners.pop(block))
@@ -233,6 +235,9 @@ class BlockWorker:
             self._files[path] = os.open(path, os.O_WRONLY | BINARY)
         with naming(path):
             write_at(self._files[path], data, offset)
+            if self._job.syncs:
+                self._clock.enter("sync")
+                getattr(os, "fdatasync", os.fsync)(self._files[path])
 
     def _attempt(self, task: Task, index: int) -> _Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
@@ -247,7 +252,10 @@ class BlockWorker:
             attempt.reason = str(e)
         except MemoryError:
             raise  # this process's trouble, not the image's: it is tried again in another
-        except Exception as e:  # the reason names the kind for a report
+        except Exception as e:
+            if isinstance(e, OSError) and e.errno in NO_DESCRIPTOR:
+                raise
+            # the reason names the kind for a report
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
         self._clock.enter("other")
         return attempt
@@ -260,7 +268,7 @@ class BlockWorker:
         attempt.source = source.state()
         if task.masks:
             attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
-        data, attempt.source = source.read()
+        data, attempt.source = source.read(max_pixels=self._job.max_pixels)
         attempt.source_bytes = len(data)
         self._clock.enter("decode")
         row = self._decoder.row(data)
@@ -276,7 +284,7 @@ class BlockWorker:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
         try:
             self._clock.enter("read")
-            data, attempt.mask_source = self._job.mask_source(path).read()
+            data, attempt.mask_source = self._job.mask_source(path).read(max_pixels=self._job.max_pixels)
             self._clock.enter("decode")
             return mask_row(data, row, self._job.geometry, is_upright=self._job.upright_masks)
         except DecodeError as e:
@@ -356,9 +364,9 @@ def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[in
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
-        for most_bytes in (_HEADER_BYTES, 1 << 30):
+        for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
             try:
-                data, _ = source.read(most_bytes=most_bytes)
+                data, _ = source.read(max_pixels=max_pixels, most_bytes=most_bytes)
                 size = decoder.upright_size(data)
             except Exception:  # whatever is wrong with it, decoding says it, with a reason
                 continue

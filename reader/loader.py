@@ -98,6 +98,9 @@ class MemmapLoader:
         ...     images = batch.images  # uint8[8, 3, 32, 32]
     """
 
+    # a DataLoader has this beside `sampler`, and Lightning's Trainer asks for both
+    batch_sampler = None
+
     def __init__(
         self,
         dataset: MemmapDataset,

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -483,10 +484,8 @@ def _no_manifest(root: Path) -> StoreError:
         return StoreError(f"{root} does not exist. Expected the folder of a store: pack IMAGES {root}")
     journal = root / JOURNAL
     if journal.is_file():
-        done = unfinished_progress(journal)
-        return IncompleteStoreError(
-            f"{root} is incomplete: its pack was interrupted at {done}. Go on with: pack IMAGES {root} --resume"
-        )
+        done, command = read_unfinished(root)
+        return IncompleteStoreError(f"{root} is incomplete: its pack was interrupted at {done}. Go on with: {command}")
     if (root / PULLED).is_file():
         return IncompleteStoreError(
             f"{root} is incomplete: it was not pulled to its end. Go on with: pack pull URL {root}"
@@ -502,18 +501,32 @@ def _no_manifest(root: Path) -> StoreError:
     return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES {root}")
 
 
-def unfinished_progress(journal: Path) -> str:
-    """Say how far an interrupted pack came, from the first and the last whole line of its journal."""
+def read_unfinished(out: Path) -> tuple[str, str]:
+    """Say how far the interrupted pack of OUT came, and the command that goes on with it.
+
+    Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
+    """
+    header: dict[str, Any] = {}
     try:
-        with open(journal, "rb") as file:
+        with open(out / JOURNAL, "rb") as file:
             # each line is 8 hex digits of crc32, a space, and JSON
             header = json.loads(file.readline()[9:])
-            tail_start = max(file.tell(), journal.stat().st_size - _TAIL_BYTES)
+            tail_start = max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES)
             file.seek(tail_start)
             inputs_stop, rows_stop = _last_stops(file.read())
-        return f"{inputs_stop} of {header['inputs']} images, {rows_stop} rows written"
+        progress = f"{inputs_stop} of {header['inputs']} images, {rows_stop} rows written"
     except (OSError, ValueError, KeyError):
-        return "its very start"
+        progress = "its very start"
+    return progress, command_to_go_on(out, header)
+
+
+def command_to_go_on(out: Path, header: Mapping[str, Any], part: str = "") -> str:
+    """Return the command that goes on with the pack of OUT, or with a part of it, by the header of a journal."""
+    if header.get("images") == []:
+        return f"the same call of pack_dataset, with out={str(out)!r} and resume=True"
+    target = out.parent if header.get("split") else out
+    words = [*header.get("images", ["IMAGES"]), str(target), *header.get("words", [])]
+    return shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
 
 
 def _metadata_names(manifest: Manifest) -> list[str]:

@@ -6,6 +6,7 @@ Knows files, offsets and alignment; which rows are wanted when is `ahead.py`'s.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import weakref
@@ -72,7 +73,7 @@ class RowFile:
         if _OPEN_FILES.is_dir():
             return _OPEN_FILES / str(self._descriptor)
         if not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor)):
-            raise StoreError(f"{self.path} was packed anew since it was opened. Open the dataset again.")
+            raise self._replaced()
         return self.path
 
     @property
@@ -84,7 +85,7 @@ class RowFile:
         """Bring rows to their slots of memory.
 
         Raises:
-            StoreError: the file ends before.
+            StoreError: the file ends before, or is gone from its server (NFS).
             OSError: it cannot be read; names it.
         """
         for row, count, slot in reads:
@@ -97,11 +98,21 @@ class RowFile:
 
     def check_size(self, expected: int) -> None:
         """Raise StoreError if the file has no longer this many bytes: mapped ones that are gone end the process (SIGBUS)."""
-        size_bytes = os.fstat(self._descriptor).st_size
+        try:
+            size_bytes = os.fstat(self._descriptor).st_size
+        except OSError as e:
+            raise self._named(e) from e
         if size_bytes != expected:
             raise StoreError(
                 f"{self.path} has {size_bytes} bytes, it had {expected} when it was opened. Copy the store again."
             )
+
+    def _named(self, error: OSError) -> Exception:
+        # on NFS a file that another host has replaced is gone for those who have it open here
+        return self._replaced() if error.errno == errno.ESTALE else OSError(error.errno, error.strerror, str(self.path))
+
+    def _replaced(self) -> StoreError:
+        return StoreError(f"{self.path} was packed anew since it was opened. Open the dataset again.")
 
     def _fill(self, into: memoryview, offset: int, needed: int) -> None:
         """Read into memory from an offset on: at least the needed bytes, since the last block of a file may be short."""
@@ -110,7 +121,7 @@ class RowFile:
             try:
                 count = os.preadv(self._descriptor, [into[done:]], offset + done)
             except OSError as e:
-                raise OSError(e.errno, e.strerror, str(self.path)) from e
+                raise self._named(e) from e
             done += count
             if count == 0 or (done < needed and done % self.align):
                 raise StoreError(

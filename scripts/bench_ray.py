@@ -5,7 +5,12 @@
 
 Both ways take turns with the same number of workers, on nodes that share this machine's CPUs; both stores must be the same
 bytes. `running` is from the first committed block to the last, `whole` is all of the call: it includes joining the cluster
-and starting its workers. Ratios are of Ray to local within a round. Prints a table, and one JSON object last.
+and starting its workers. Ratios are of Ray to local within a round.
+
+What more workers would do is a model of what is measured here: a worker's seconds an image by stage (local), what the
+command's process spends on an image with so many connections (_driver.py), and its journal. The slowest of the three decides;
+that the file system takes the rows so fast, and that hosts have a core for each worker, is assumed. Prints tables, and one
+JSON object last.
 """
 
 from __future__ import annotations
@@ -19,10 +24,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import _driver
 from _bench import BenchError, machine, photographs, repeat_files, spread
 
 from packer import pack
-from packer.report import Progress
+from packer.profile import Profile, added
+from packer.report import PackReport, Progress
 from reader.manifest import check_store
 
 
@@ -33,6 +40,9 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--workers", type=int, default=2, help="half of them on each node")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--model", type=int, nargs="*", default=[8, 64, 512], metavar="WORKERS", help="numbers to model"
+    )
     options = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory(prefix="pixpack-ray-") as folder:
@@ -43,6 +53,13 @@ def main() -> int:
     for name in ("running", "whole"):
         local, ray, ratio = (result[name][way]["median"] for way in ("local_seconds", "ray_seconds", "ratio"))
         print(f"{name:8} local {local:6.2f} s, ray {ray:6.2f} s, ratio {ratio:.3f}")
+    print("ms an image:", ", ".join(f"{name} {value:.3f}" for name, value in result["milliseconds"].items()))
+    for row in result["model"]:
+        print(
+            "{workers:4} workers: {decoded:7,} decoded, {served:7,} served, {recorded:7,} recorded images/s".format(
+                **row
+            )
+        )
     print(json.dumps(result))
     return 0
 
@@ -59,8 +76,10 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     try:
         cluster.add_node(**node)
         ways = {"local": {}, "ray": {"engine": "ray", "address": cluster.address}}
+        reports: list[PackReport] = []
         times = [
-            {way: timed(work, options, chosen) for way, chosen in ways.items()} for _ in range(options.rounds + 1)
+            {way: timed(work, options, chosen, reports) for way, chosen in ways.items()}
+            for _ in range(options.rounds + 1)
         ][1:]
     finally:
         cluster.shutdown()
@@ -71,11 +90,30 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
         ratios = [b / a for a, b in zip(local, ray, strict=True)]
         seconds = {"local_seconds": spread(local, 3), "ray_seconds": spread(ray, 3)}
         result[name] = seconds | {"ratio": spread(ratios, 3)}
-    return result
+    costs = milliseconds(reports[2].profile, options.images)
+    return result | {"milliseconds": costs, "model": [modelled(costs, workers) for workers in options.model]}
 
 
-def timed(work: Path, options: argparse.Namespace, chosen: dict[str, Any]) -> tuple[float, float]:
-    """Pack once; returns seconds from the first committed block to the last, and of the whole call."""
+def milliseconds(profile: Profile, images: int) -> dict[str, float]:
+    """Return what an image costs a worker by stage, and the thread that commits; idle and starting left out."""
+    workers = added([{"": stages} for name, stages in profile.items() if name.startswith("worker")])[""]
+    spent = {stage: seconds for stage, seconds in workers.items() if stage not in ("wait", "start")}
+    spent |= {stage: profile["commit"].get(stage, 0.0) for stage in ("sync", "journal")}
+    return {stage: seconds / images * 1e3 for stage, seconds in spent.items()}
+
+
+def modelled(costs: dict[str, float], workers: int) -> dict[str, int]:
+    """Return images a second that so many workers decode and write, and that the command's process serves and records."""
+    worker = sum(spent for stage, spent in costs.items() if stage not in ("sync", "journal"))
+    served = _driver.driver_seconds(workers, max(4 * workers, 200))
+    rates = {"decoded": workers * 1e3 / worker, "served": 1 / served, "recorded": 1e3 / costs["journal"]}
+    return {"workers": workers} | {name: round(rate) for name, rate in rates.items()}
+
+
+def timed(
+    work: Path, options: argparse.Namespace, chosen: dict[str, Any], reports: list[PackReport]
+) -> tuple[float, float]:
+    """Pack once, and keep the report; returns seconds from the first committed block to the last, and of the whole call."""
     marks: list[float] = []
 
     def mark(progress: Progress) -> None:
@@ -83,7 +121,8 @@ def timed(work: Path, options: argparse.Namespace, chosen: dict[str, Any]) -> tu
             marks.append(time.monotonic())
 
     begun = time.monotonic()
-    pack(work / "images", work / "out", size=options.size, workers=options.workers, progress=mark, **chosen)
+    shape: dict[str, Any] = {"size": options.size, "workers": options.workers}
+    reports.append(pack(work / "images", work / "out", progress=mark, **shape, **chosen))
     whole = time.monotonic() - begun
     digest = check_store(work / "out").digest
     if (work / "digest").exists() and (work / "digest").read_text() != digest:

@@ -36,7 +36,7 @@ from PIL import Image
 
 import reader
 from packer import pack
-from packer.engine import silence_warnings
+from packer.engine import silence_pillow
 from packer.fit import Geometry
 from packer.worker import BlockWorker, Job, Task
 from reader.manifest import SAMPLES, read_json_lines
@@ -169,7 +169,7 @@ def worker_series(corpus: Path, rows: list[dict[str, str]]) -> dict[str, Any]:
 def decode_all(root: str, paths: list[str], broken: int, pipe: Any) -> None:
     """Decode each file as a block of its own, as a worker does, and tell what it took."""
     job = Job(root, os.devnull, Geometry(_SIZE, _SIZE), "rgb", exact=False, strict=False, max_pixels=50_000_000)
-    silence_warnings()
+    silence_pillow()
     worker = BlockWorker(job)
     # what the libraries open once, for good
     worker.decode(Task(0, 0, [paths[-1]], [-1]))

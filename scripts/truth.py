@@ -39,6 +39,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "fixed 224": {"size": 224},
     "fixed 256": {"size": 256},
     "fixed 320": {"size": 320},
+    "inside 320": {"size": 320, "fit": "inside"},
     "inside 512": {"size": 512, "fit": "inside"},
     "own size, at most 384": {"fit": "none", "max_size": 384},
     "own size, at most 512": {"fit": "none", "max_size": 512},
@@ -76,9 +77,9 @@ def main() -> int:
             sys.exit(f"truth: {e}")
         report["machine"] = machine(Path(folder))
     print(as_table(report))
+    publish(report, options.output)
     if options.plot:
         plot(report, options.plot)
-    publish(report, options.output)
     return 0
 
 
@@ -199,7 +200,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(10, 4.9), dpi=100, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    colours = ["#c2571a", "#d98e3f", "#e3b577", "#7a6fa8", "#8fb8de", "#4a8bc2", "#1b5e9b"]
+    colours = ["#c2571a", "#d98e3f", "#e3b577", "#b3aad4", "#7a6fa8", "#8fb8de", "#4a8bc2", "#1b5e9b"]
     for way, colour in zip(report["ways"], colours, strict=True):
         # what is not reachable is never reached, so that the lines end at the share that is
         psnr = np.minimum(way["psnr"], 60)[::-1]

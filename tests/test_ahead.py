@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,6 +98,26 @@ def test_reads_bring_each_row_once_and_none_reaches_into_another(rows: list[int]
 def test_rows_that_lie_together_are_one_read() -> None:
     reads, _, _ = plan_reads(np.random.default_rng(0).permutation(50) + 7, 150_528)
     assert reads == [(7, 50, 0)]
+
+
+@pytest.mark.parametrize("call", ["preadv", "fstat"])
+def test_a_file_that_another_host_has_replaced_is_named(
+    rows_file: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """NFS keeps no file that is open on another host than the one that removes it."""
+    file = RowFile(rows_file, 7, past_cache=False)
+
+    def stale(*_: Any) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    def gone() -> None:
+        # for this call alone: pytest makes the same ones
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, stale)
+            file.read(memoryview(bytearray(28)), [(0, 4, 0)]) if call == "preadv" else file.check_size(70)
+
+    with pytest.raises(StoreError, match=r"rows was packed anew since it was opened\. Open the dataset again"):
+        gone()
 
 
 def test_a_file_cut_short_is_named(rows_file: Path, tmp_path: Path) -> None:

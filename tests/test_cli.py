@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -175,6 +177,55 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(images: Path, tmp_path
     assert process.returncode == 0
     assert b"images/s" in seen
     assert b"rejected" in seen
+
+
+# what a module does that takes its time to import; in a callback, whose exceptions Python only reports
+_SLOW_MODULE = """
+import os, signal, weakref
+class Gone: pass
+gone = Gone()
+callback = weakref.ref(gone, lambda _: os.kill(os.getpid(), {number}))
+del gone
+while True: pass
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("module", ["click", "numpy"])
+def test_a_signal_while_modules_are_imported_ends_the_command_without_a_traceback(
+    tmp_path: Path, module: str, number: int, code: int
+) -> None:
+    (tmp_path / f"{module}.py").write_text(_SLOW_MODULE.format(number=int(number)))
+    done = subprocess.run(
+        [*PACK, "images", "out", "--size", "32"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_a_signal_that_its_parent_ignores_does_not_end_the_command(images: Path, tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\nfrom packer.cli import run\nimport packer.pipeline as p\n"
+        "p.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))\n"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        str(images),
+        str(tmp_path / "out"),
+        "--size",
+        "32",
+        "--overwrite",
+        "--quiet",
+    ]
+    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    assert subprocess.run(command, preexec_fn=ignore, timeout=60).returncode == 0
+    assert subprocess.run(command, stderr=subprocess.PIPE, timeout=60).returncode == 130
 
 
 def test_shell_completion_knows_the_commands() -> None:

@@ -130,12 +130,23 @@ def test_torch_and_torchvision_datasets_pack_as_they_are(tmp_path: Path, monkeyp
     assert (ours.classes, ours.targets) == (theirs.classes, theirs.targets)
 
 
+def test_rows_cannot_have_sizes_of_their_own(tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match="fit 'none' needs to know all sizes before"):
+        pack_dataset([(pixels(0), 1)], tmp_path / "out", fit="none")
+
+
 @pytest.mark.parametrize(
     ("items", "message"),
     [
         ([], "the dataset is empty"),
         ([(1, 2)], "the first item cannot be packed: its image is int"),
         ([pixels(0)], "the first item cannot be packed: it is uint8"),
+        (
+            [(pixels(0), "cat")],
+            "the first item cannot be packed: its target is cat, expected a class's number, or a list",
+        ),
+        ([(pixels(0), {"a": 1})], "the first item cannot be packed: its target is {'a': 1}, expected"),
+        ([(pixels(0), np.zeros((2, 2)))], r"the first item cannot be packed: its target is \[\[0.0, 0.0\], \[0.0"),
     ],
 )
 def test_a_dataset_that_is_none_ends_the_pack_before_it_begins(items: list[Any], message: str, tmp_path: Path) -> None:

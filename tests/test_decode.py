@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from conftest import photo
 from PIL import Image
 
-from packer import jpeg
+from packer import PackError, jpeg, pack
 from packer.decode import DecodeError, Decoder
 from packer.fit import Geometry
 
@@ -134,9 +135,12 @@ JPEG = encoded(photo(200, 150, seed=7), "JPEG", quality=90)
     ("data", "text"),
     [
         (b"", "the file is empty"),
-        (JPEG[: len(JPEG) * 4 // 10], "the JPEG is cut short"),
+        (JPEG[: len(JPEG) * 4 // 10], r"^the JPEG is cut short after [3-5]\d %$"),
+        (JPEG[:-2], "^the JPEG is cut short after 99 %$"),
+        (encoded(photo(200, 150, seed=7), "JPEG", progressive=True)[:4000], "^the JPEG is cut short$"),
         (JPEG[:300], "it begins as a JPEG but its header is damaged or cut short|cut short"),
-        (encoded(photo(200, 150, seed=8), "PNG")[:4000], "it is cut short or damaged"),
+        (encoded(photo(200, 150, seed=8), "PNG")[:4000], "^it is cut short$"),
+        (encoded(photo(200, 150, seed=8), "WEBP")[:400], "^its pixel data is cut short or damaged$"),
         (b"<!DOCTYPE html><html><body>404", "it is an HTML page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "it is a git-LFS pointer"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "it is a PostScript file"),
@@ -160,6 +164,18 @@ def test_what_is_no_image_says_what_it_is(data: bytes, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_how_far_a_jpeg_goes_is_told_without_changing_what_the_next_one_may_lack() -> None:
+    """Pillow's leave to load a part is the process's, so it must be taken back, also where the part does not load."""
+    from PIL import ImageFile
+
+    decoder = Decoder(Geometry(32, 32))
+    cuts = [len(JPEG) * share // 20 for share in range(1, 20)] + [JPEG.index(b"\xff\xda") + n for n in (2, 14, 20)]
+    for cut in cuts:
+        with pytest.raises(DecodeError, match="cut short"):
+            decoder.row(JPEG[:cut])
+        assert ImageFile.LOAD_TRUNCATED_IMAGES is False
+
+
 def test_one_bad_file_does_not_poison_the_next() -> None:
     decoder = Decoder(Geometry(32, 32))
     good = decoder.row(JPEG).pixels
@@ -178,8 +194,25 @@ def test_warnings_are_recorded_and_strict_rejects_them() -> None:
         Decoder(Geometry(32, 32), strict=True).row(data)
 
 
+def test_strict_is_refused_where_nothing_tells_what_libjpeg_warns_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg, "_load", lambda: None)
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a.jpg").write_bytes(JPEG)
+    with pytest.raises(
+        PackError, match=r"--strict needs jpeg4py and libturbojpeg, .* is missing\. Install it \(pack doctor"
+    ):
+        pack(images, tmp_path / "out", size=32, strict=True)
+    assert not (tmp_path / "out").exists()
+    assert pack(images, tmp_path / "out", size=32, workers=1).rows == 1
+
+
 def test_large_headers_are_rejected_before_decoding() -> None:
-    with pytest.raises(DecodeError, match="its header says 200 x 150 = 30000 pixels, more than --max-pixels 1000"):
+    with pytest.raises(
+        DecodeError, match=r"200 x 150 = 30000 pixels on \d+ bytes of data, more than --max-pixels 1000"
+    ):
         Decoder(Geometry(32, 32), max_pixels=1000).row(JPEG)
     with pytest.raises(DecodeError, match="more than --max-pixels"):
         Decoder(Geometry(32, 32), max_pixels=1000).row(encoded(photo(200, 150, seed=1), "PNG"))

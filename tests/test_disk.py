@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from conftest import make_tree, store_bytes
+
+from packer import PackError, pack
 
 PACK = [sys.executable, "-m", "packer"]
 # 24 rows of 64 x 64 x 3
@@ -89,3 +93,38 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "out/.packing").mkdir(parents=True)
     (tmp_path / "out/.packing/lock").write_text(json.dumps({"pid": 1, "host": os.uname().nodename}))
     subprocess.run([*PACK, str(images), str(tmp_path / "out"), "--size", "64", "--quiet"], check=True)
+
+
+# -- the limit of open files
+
+
+def test_too_few_open_files_are_told_as_such(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images")
+    command = [*PACK, str(images), str(tmp_path / "out"), "--size", "32", "--workers", "3"]
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -n 14; exec {shlex.join(command)}"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert (
+        "cannot be opened: Too many open files (EMFILE), of which this process may have 14 (ulimit -n)" in done.stderr
+    )
+    assert "pixels.memmap" not in done.stderr
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=60)
+    assert "packed 24 of 24 images" in done.stdout
+
+
+def test_a_source_that_nothing_more_can_open_is_no_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = make_tree(tmp_path / "images")
+    opened = os.open
+
+    def open_few(path: object, *arguments: int) -> int:
+        if str(path).endswith("003.jpg"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return opened(path, *arguments)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_few)  # the workers are forked, with it
+        with pytest.raises(PackError, match=r"003\.jpg cannot be opened: .* \(EMFILE\), of which .* fewer --workers"):
+            pack(images, tmp_path / "out", size=32, workers=1)
+    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24

@@ -14,7 +14,6 @@ import pytest
 from reader import MemmapDataset, MemmapLoader
 
 ROOT = Path(__file__).resolve().parents[1]
-TAKEN = 2  # steps before the checkpoint
 
 _RANK = """
 import json, sys
@@ -29,14 +28,18 @@ data = MemmapDataset(sys.argv[1])
 def loader(**options):
     return MemmapLoader(data, 24 // world, seed=3, **options)  # neither rank nor world_size
 
-found = {"epochs": {}, "whole": []}
+found = {"epochs": {}}
 for name, options in json.loads(sys.argv[3]).items():
     found["epochs"][name] = [batch.rows.tolist() for batch in loader(**options)]
 running = loader(shuffle="full")
-for _, batch in zip(range(int(sys.argv[4])), running):
-    found["whole"].append(batch.rows.tolist())
-found["state"] = running.state_dict()
+if checkpoint := json.loads(sys.argv[4]):
+    running.load_state_dict(checkpoint)
+    found["rest"] = [batch.rows.tolist() for batch in running]
+else:
+    found["begun"] = [batch.rows.tolist() for _, batch in zip(range(2), running)]
+    found["state"] = running.state_dict()
 (work / f"{world}-{rank}").write_text(json.dumps(found))
+distributed.barrier()  # a rank that is done must not leave while another is still connecting to it
 distributed.destroy_process_group()
 """
 ORDERS = {
@@ -57,24 +60,12 @@ def torchrun(processes: int, *words: object) -> subprocess.CompletedProcess[str]
     return done
 
 
-def ranks(processes: int, store: Path, work: Path) -> list[dict[str, Any]]:
-    """Return what each of so many real ranks has read."""
+def ranks(processes: int, store: Path, work: Path, checkpoint: Any = None) -> list[dict[str, Any]]:
+    """Return what each of so many real ranks has read, and its first two steps, or all that are left after a checkpoint."""
     script = work / "rank.py"
     script.write_text(_RANK)
-    torchrun(processes, script, store, work, json.dumps(ORDERS), TAKEN)
+    torchrun(processes, script, store, work, json.dumps(ORDERS), json.dumps(checkpoint))
     return [json.loads((work / f"{processes}-{rank}").read_text()) for rank in range(processes)]
-
-
-def as_rank(rank: int, world_size: int, store: Path, checkpoint: dict[str, int]) -> dict[str, Any]:
-    """Return what such a rank reads."""
-
-    def loader(**options: Any) -> MemmapLoader:
-        return MemmapLoader(MemmapDataset(store), 24 // world_size, seed=3, rank=rank, world_size=world_size, **options)
-
-    resumed = loader(shuffle="full")
-    resumed.load_state_dict(checkpoint)
-    epochs = {name: [b.rows.tolist() for b in loader(**options)] for name, options in ORDERS.items()}
-    return {"epochs": epochs, "rest": [batch.rows.tolist() for batch in resumed]}
 
 
 def joined(parts: list[list[list[int]]]) -> list[list[int]]:
@@ -93,8 +84,7 @@ def test_ranks_under_torchrun_share_one_order_and_a_checkpoint_moves_between_wor
     two = ranks(2, shared_store, tmp_path)
     checkpoint = two[0]["state"]
     assert two[1]["state"] == checkpoint
-    # real ranks of two go on as four; those are loaders of this process, since starting four more takes ten seconds
-    four = [as_rank(rank, 4, shared_store, checkpoint) for rank in range(4)]
+    four = ranks(4, shared_store, tmp_path, checkpoint)
     for found in (two, four):
         for name, whole in alone.items():
             steps = joined([rank["epochs"][name] for rank in found])
@@ -104,13 +94,13 @@ def test_ranks_under_torchrun_share_one_order_and_a_checkpoint_moves_between_wor
             assert sorted(steps[-1]) == sorted(whole[-1] + whole[0][:wrapped])
             rows = [row for step in steps for row in step]
             assert len(set(rows)) == (72 if name == "drop_last" else 90) == len(rows) - wrapped
-    assert joined([rank["whole"] for rank in two]) == alone["full"][:TAKEN]
+    assert joined([rank["begun"] for rank in two]) == alone["full"][:2]
     rest = joined([rank["rest"] for rank in four])
-    assert rest[0] == alone["full"][TAKEN]
-    assert sorted(rest[1]) == sorted(alone["full"][TAKEN + 1] + alone["full"][0][:2])
+    assert rest[0] == alone["full"][2]
+    assert sorted(rest[1]) == sorted(alone["full"][3] + alone["full"][0][:2])
     loader = MemmapLoader(MemmapDataset(shared_store), 24, shuffle="full", seed=3)
     loader.load_state_dict(checkpoint)
-    assert [batch.rows.tolist() for batch in loader] == alone["full"][TAKEN:]
+    assert [batch.rows.tolist() for batch in loader] == alone["full"][2:]
 
 
 @pytest.mark.slow

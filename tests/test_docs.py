@@ -187,8 +187,9 @@ def test_the_reference_lists_the_fields_of_a_batch() -> None:
 
 @pytest.fixture
 def a_place_with_data(shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the examples name, in the current folder: out/ (a store), images/, and the golden store."""
-    shutil.copytree(shared_store, tmp_path / "out")
+    """What the examples name, in the current folder: out/ and out-val/ (stores), images/, and the golden store."""
+    for name in ("out", "out-val"):
+        shutil.copytree(shared_store, tmp_path / name)
     shutil.copytree(ROOT / "tests" / "golden", tmp_path / "tests" / "golden")
     make_tree(tmp_path / "images", each=2)
     monkeypatch.chdir(tmp_path)

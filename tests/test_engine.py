@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -20,7 +21,8 @@ from conftest import make_tree, photo, store_bytes
 from packer import PackError, pack
 from packer import engine as engines
 from packer import pipeline as pipelines
-from packer.decode import Decoder
+from packer.decode import DecodeError, Decoder
+from packer.fit import Geometry
 from packer.verify import verify
 from packer.worker import BlockWorker
 from reader.manifest import read_json_lines
@@ -137,6 +139,38 @@ def test_what_ends_a_worker_is_tried_once_more_alone_and_rejected(
     # alone: the first image of a fresh process
     assert [pid for _, pid, _ in attempts if pid == second[1]] == [second[1]]
     assert capfd.readouterr().err == ""
+
+
+def test_what_pillow_logs_is_not_written_to_stderr(tmp_path: Path) -> None:
+    """A TIFF of which it says "More samples per pixel than can be decoded", first as headers are read, then as it is decoded."""
+    make_tree(tmp_path / "images", classes=1, each=2)
+    entries = [(256, 4), (257, 4), (277, 300)]
+    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
+    tiff = b"II*\0" + struct.pack("<IH", 8, len(entries)) + directory + bytes(4)
+    (tmp_path / "images/odd.tif").write_bytes(tiff)
+    with pytest.raises(DecodeError):
+        Decoder(Geometry(8, 8)).row(tiff)
+    command = [sys.executable, "-m", "packer", str(tmp_path / "images"), str(tmp_path / "out")]
+    command += ["--fit", "none", "--quiet", "--max-rejects", "50%"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(images: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom packer.cli import run\nfrom packer.decode import Decoder\n"
+        "Decoder.upright_size = lambda *_: print(flush=True) or sys.stdin.read()\n"
+        f"sys.exit(run([{str(images)!r}, {str(tmp_path / 'out')!r}]))\n"
+    )
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", script], **pipes, text=True, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert errors.strip() == "pack: interrupted. Go on with --resume where a pack had begun."
 
 
 def test_few_blocks_are_shared_among_all_workers(tmp_path: Path, faults: Faults) -> None:

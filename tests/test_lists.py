@@ -477,3 +477,10 @@ def test_multi_hot_rows_reach_the_store(images: Path, tmp_path: Path) -> None:
     train = MemmapDataset(tmp_path / "out")
     assert (train.manifest.target_kind, train.classes) == ("multi-hot", ["a", "b", "c"])
     assert train.targets == [[1, 1, 0] if n % 2 else [0, 0, 1] for n in range(24)]
+    # a set where each image has one class, with the class list of that store
+    one = [f"{path},{'bc'[n % 2]}\n" for n, path in enumerate(listed(images))]
+    (tmp_path / "val.csv").write_text("path,tags\n" + "".join(one))
+    pack(tmp_path / "val.csv", tmp_path / "val", size=32, target_column="tags", classes=str(tmp_path / "out"))
+    val = MemmapDataset(tmp_path / "val")
+    assert val.manifest.target_kind == "multi-hot"
+    assert val.targets == [[0, 0, 1] if n % 2 else [0, 1, 0] for n in range(24)]

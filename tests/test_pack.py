@@ -24,6 +24,7 @@ from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
 from packer import engine as engines
+from packer import journal as journals
 from packer import pipeline as pipelines
 from packer import place as places
 from packer.report import Progress
@@ -214,7 +215,7 @@ def test_every_input_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:
     rejects = {line["path"]: line["reason"] for line in read_json_lines(tmp_path / "out/rejected.jsonl")}
     assert report.rows == 24
     assert report.rejected == len(rejects) == 6
-    assert rejects["class0/cut.jpg"] == "the JPEG is cut short"
+    assert re.fullmatch(r"the JPEG is cut short after \d+ %", rejects["class0/cut.jpg"])
     assert rejects["class1/text.png"] == "it is text, not an image"
     assert rejects["class1/empty.jpg"] == "the file is empty"
     assert rejects["class2/folder.jpg"] == "it is a directory, not an image"
@@ -362,7 +363,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
         pack(images, out, size=32, progress=stop)
     with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
         MemmapDataset(out)
-    with pytest.raises(PackError, match=r"Go on with: pack IMAGES .* --resume, or start anew with --overwrite"):
+    with pytest.raises(PackError, match=r"Go on with: pack .*/images .* --resume \(or start anew with --overwrite\)"):
         pack(images, out, size=32)
     with open(out / ".packing/journal", "ab") as journal:
         journal.write(b'deadbeef {"torn":')
@@ -397,9 +398,13 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     with pytest.raises(PackError, match=r"was begun with another number of inputs \(24, now 25\)"):
         pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").unlink()
-    # a source that changed since is decoded anew, and named
-    photo(90, 90, 77).save(images / "class0/001.jpg")
-    assert pack(images, out, size=32, resume=True).changed == "class0/001.jpg"
+    # sources that changed since are decoded anew, and named
+    for name in ("001", "004"):
+        photo(90, 90, 77).save(images / f"class0/{name}.jpg")
+    report = pack(images, out, size=32, resume=True)
+    assert (report.changed, report.changed_count) == ("class0/001.jpg", 2)
+    assert report.changed_paths == ["class0/001.jpg", "class0/004.jpg"]
+    assert report.resumed_from == 0
     pack(images, tmp_path / "whole", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "whole")
     with pytest.raises(PackError, match="does not exist, so there is nothing to resume"):
@@ -787,7 +792,7 @@ def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
     make_tree(tmp_path / "images/train", classes=2, each=8)
     make_tree(tmp_path / "images/val", classes=2, each=2)
     _interrupted(tmp_path / "images", tmp_path / "out")
-    with pytest.raises(PackError, match=rf"pack IMAGES {tmp_path}/out --resume, or start anew with --overwrite"):
+    with pytest.raises(PackError, match=rf"pack .*/images {tmp_path}/out --size 32 --resume \(or"):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
     assert report.rows == 20
@@ -810,7 +815,9 @@ def test_a_finished_store_of_other_inputs_or_classes_is_not_done(images: Path, t
     assert pack(images, tmp_path / "out", size=32, max_rejects=0).too_many_rejects
     assert pack(images, tmp_path / "out", size=32, max_rejects=0, resume=True).too_many_rejects
     (images / "class0/bad.jpg").unlink()
-    with pytest.raises(PackError, match="is finished, but from other inputs or classes"):
+    with pytest.raises(
+        PackError, match=r"is finished, but with another number of inputs \(25, now 24\): gone: class0/bad\.jpg"
+    ):
         pack(images, tmp_path / "out", size=32, resume=True)
 
 
@@ -861,6 +868,41 @@ def test_without_renameat2_overwrite_still_replaces(
     pack(images, tmp_path / "out", size=32, overwrite=True)
     assert MemmapDataset(tmp_path / "out")[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_the_working_folder_goes_with_the_lock_where_it_could_not_before(tmp_path: Path) -> None:
+    """NFS keeps a file that is open, and so its folder, when both are removed."""
+    (tmp_path / ".packing").mkdir()
+    journals.Lock(tmp_path).close()
+    assert (tmp_path / ".packing/lock").exists()
+    lock = journals.Lock(tmp_path)
+    (tmp_path / ".packing/lock").unlink()
+    lock.close()
+    assert not (tmp_path / ".packing").exists()
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    """NFS keeps what a reader on this host has open, and the folders that it lies in."""
+    if not exchanges:
+        monkeypatch.setattr(places, "_exchange", lambda one, other: False)
+    remove = shutil.rmtree
+
+    def rmtree(folder: Path, **options: Any) -> None:
+        if ".packing.old" not in str(folder):
+            remove(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    for side in (16, 24, 32):
+        pack(images, tmp_path / "out", size=side, overwrite=side > 16)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.old", ".out.packing.old1", "images", "out"]
+    assert MemmapDataset(tmp_path / ".out.packing.old1")[0].pixels.shape == (24, 24, 3)
+    (tmp_path / ".out.packing.older").mkdir()  # somebody else's
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    pack(images, tmp_path / "out", size=32, resume=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.older", "images", "out"]
 
 
 def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make images/, out/ and out-val/ as the page says, in the current folder."""
     make_tree(tmp_path / "images", each=4)
     monkeypatch.chdir(tmp_path)
-    pack("images", "out", size=320, fit="inside", workers=1)
+    pack("images", "out", fit="none", max_size=512, workers=1)
     pack("images", "out-val", size=224, workers=1)
     return tmp_path
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
@@ -20,8 +21,11 @@ from packer import OptionsError, PackError, pack, ray_workers
 from packer import pipeline as pipelines
 from packer.decode import Decoder
 from packer.engine import serve
+from packer.inputs import Inputs
+from packer.options import PackOptions
 from packer.profile import StageClock
 from packer.report import Progress
+from packer.worker import Job
 from reader.manifest import read_json_lines
 
 PACK = [sys.executable, "-m", "packer"]
@@ -129,6 +133,60 @@ def test_an_address_that_nobody_answers_at_is_one_sentence(images: Path, tmp_pat
     )
 
 
+@pytest.mark.parametrize("address", ["head-node", "head-node:", ":6379", "ray://head-node:10001", "host:70000"])
+def test_an_address_that_is_none_is_refused_before_anything_is_begun(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    with pytest.raises(
+        PackError, match=f"--address is '{address}', expected host:port, as `ray start --head` tells it"
+    ):
+        pack(images, tmp_path / "out", size=32, engine="ray", address=address)
+    assert not (tmp_path / "out").exists()
+
+
+class _BrokenCluster:
+    """A cluster whose nodes cannot import what a worker is made of; what Ray then says, when asked for a result."""
+
+    util = types.SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def remote(self, **_: Any) -> Any:
+        self.asked += 1
+        actor = types.SimpleNamespace(work=types.SimpleNamespace(remote=lambda *_: object()))
+        made = types.SimpleNamespace(remote=lambda: actor)
+        return lambda _: types.SimpleNamespace(options=lambda **_: made)
+
+    def wait(self, waiting: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        return waiting, []
+
+    def get(self, done: object) -> None:
+        raise RuntimeError("The actor died.\nModuleNotFoundError: No module named 'packer'")
+
+    def kill(self, actor: object) -> None:
+        pass
+
+
+def test_nodes_without_the_package_end_the_pack_with_one_sentence(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = _BrokenCluster()
+    monkeypatch.setitem(sys.modules, "ray", cluster)  # type: ignore[arg-type]
+    monkeypatch.setattr(ray_workers, "_POLL_SECONDS", 0.01)
+    with pytest.raises(PackError) as caught:
+        pack(images, tmp_path / "out", size=32, workers=2, engine="ray")
+    assert str(caught.value) == (
+        "packing stopped: a worker cannot start on its node: ModuleNotFoundError: No module named 'packer'."
+        " Is pixpack installed there?"
+    )
+    assert cluster.asked < 20
+
+
 def test_without_ray_the_package_is_named(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(
@@ -206,3 +264,27 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
     pack(images, tmp_path / "clean", size=32)
     pixels = "_tensordict/pixels.memmap"
     assert (tmp_path / "out" / pixels).read_bytes() == (tmp_path / "clean" / pixels).read_bytes()
+
+
+def test_a_pack_lets_only_workers_elsewhere_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(**options: Any) -> bool:
+        inputs = Inputs(tmp_path, paths=["0.jpg"])
+        return pipelines._Pack(
+            inputs, tmp_path, (8, 8), PackOptions(**options), print, "", StageClock(""), Job
+        )._job.syncs
+
+    assert (told(), told(engine="ray")) == (False, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
+def test_rows_of_their_own_sizes_are_the_same_bytes_from_connected_workers(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (images / "class1/003.jpg").write_bytes(b"no image")
+    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    options: dict[str, Any] = {"fit": "none", "max_size": 50, "max_rejects": 1, "workers": 2}
+    pack(images, tmp_path / "whole", **options)
+    monkeypatch.setattr(pipelines, "_check_ray", lambda address: None)
+    monkeypatch.setattr(pipelines._Pack, "_launcher", lambda self: _Forked())
+    pack(images, tmp_path / "out", engine="ray", **options)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")

@@ -336,6 +336,20 @@ def test_an_interrupted_pull_is_no_store_and_goes_on_block_by_block(store: Path,
     assert store_bytes(back) == store_bytes(store)
 
 
+def test_rows_of_their_own_sizes_are_pushed_and_pulled_block_by_block(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", fit="none", max_size=50)
+    push(tmp_path / "out", "memory://stores/out")
+    memory, pixels = fsspec.filesystem("memory"), f"/stores/out/{PIXELS}"
+    whole = memory.cat_file(pixels)
+    memory.pipe_file(pixels, bytes([whole[0] ^ 1]) + whole[1:])
+    with pytest.raises(PackError, match=r"pixels.memmap, rows 0 to 1, is not what the manifest there says"):
+        pull("memory://stores/out", tmp_path / "back")
+    memory.pipe_file(pixels, whole)
+    report = pull("memory://stores/out", tmp_path / "back")
+    assert 0 < report.copied_bytes < report.store_bytes
+    assert store_bytes(tmp_path / "back") == store_bytes(tmp_path / "out")
+
+
 @pytest.mark.parametrize("name", ["samples.jsonl", PIXELS])
 def test_damage_is_neither_pushed_nor_pulled(store: Path, tmp_path: Path, name: str) -> None:
     push(store, "memory://stores/out")

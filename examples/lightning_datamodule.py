@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Train the network of network.py under a Lightning Trainer, on one process or several, and go on after an interruption.
+
+    pip install lightning
+    python examples/lightning_datamodule.py out/ --steps 5 --save-every 5
+    torchrun --standalone --nproc-per-node 2 examples/lightning_datamodule.py out/
+
+A MemmapLoader is made after Lightning has started its processes: it asks torch.distributed for its rank and reads that part
+of each step. No sampler is wrapped. Lightning saves and restores the loader's state with its own checkpoint, in the middle
+of an epoch too, and on more or fewer processes: the batch size is that of all processes together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from network import datasets, network
+from torch import nn
+
+from reader import Manifest, MemmapLoader, StoreError
+
+
+class StoreModule(LightningDataModule):
+    """The loaders of a store; batch_size is that of all processes together."""
+
+    def __init__(self, store: str, batch_size: int) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self.train, self.held_out = datasets(store, None)
+
+    def train_dataloader(self) -> MemmapLoader:
+        return self.loader(self.train, shuffle="full")
+
+    def val_dataloader(self) -> MemmapLoader:
+        return self.loader(self.held_out)
+
+    def loader(self, data: Any, **options: Any) -> MemmapLoader:
+        # of this process's share, on its device; rank and world size are torch.distributed's
+        share, device = self.batch_size // self.trainer.world_size, self.trainer.strategy.root_device
+        return MemmapLoader(data, share, device=device, as_tuple=True, **options)
+
+
+class Classifier(LightningModule):
+    """The network and its loss."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__()
+        self.network = network(manifest)
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        images, targets = batch
+        return nn.functional.cross_entropy(self.network(images), targets)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        images, targets = batch
+        right = (self.network(images).argmax(1) == targets).float().mean()
+        self.log("held out", right, batch_size=len(targets), sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3, weight_decay=0.05)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("store", help="a store with classes, as `pack` wrote it")
+    parser.add_argument("--checkpoints", metavar="FOLDER", default="checkpoints", help="go on from the last one there")
+    parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")
+    parser.add_argument("--steps", type=int, default=-1, help="stop when so many are done, wherever that is")
+    options = parser.parse_args()
+    seed_everything(0, verbose=False)
+    try:
+        data = StoreModule(options.store, options.batch_size)
+    except (StoreError, ValueError) as e:
+        print(f"lightning_datamodule.py: {e}", file=sys.stderr)
+        return 1
+    last = os.path.join(options.checkpoints, "last.ckpt")
+    trainer = Trainer(
+        max_epochs=options.epochs,
+        max_steps=options.steps,
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # torchrun's
+        callbacks=[ModelCheckpoint(options.checkpoints, save_last=True, every_n_train_steps=options.save_every)],
+        logger=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(Classifier(data.train.manifest), data, ckpt_path=last if os.path.exists(last) else None)
+    if trainer.is_global_zero:
+        print(f"{trainer.global_step} steps done, held out {trainer.callback_metrics.get('held out', torch.nan):.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
