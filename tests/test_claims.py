@@ -301,3 +301,16 @@ def test_the_folder_of_photographs_and_the_store_are_made_once(claim: Any, tmp_p
     made = (out / "manifest.json").stat().st_ino
     assert module.random_store(tmp_path, 50, 4) == out
     assert (out / "manifest.json").stat().st_ino == made
+
+
+def test_a_folder_and_a_store_of_other_pixels_are_not_compared(claim: Any, tmp_path: Path) -> None:
+    module, size = claim("folder_or_memmap"), (16, 24)
+    if not claim("packer.jpeg").JpegDecoder().is_available:
+        pytest.skip("no libjpeg-turbo")
+    images = module.photographs(tmp_path, 8, size)
+    store = module.packed(images, size)
+    assert module.photographs(tmp_path, 8, size) == images
+    assert set(module.ways(images, store, 2, torch.device("cpu"))) == {module.FOLDER, module.MAPPED}
+    (images / "0000.jpg").write_bytes((images / "0001.jpg").read_bytes())
+    with pytest.raises(RuntimeError, match="are not the same pixels"):
+        module.ways(images, store, 2, torch.device("cpu"))

@@ -146,7 +146,7 @@ def installed(packages: tuple[str, ...], folder: Path, *, may_install: bool) -> 
     if folder.exists():
         return folder
     if not may_install:
-        raise NotMeasured("a quick run installs nothing")
+        raise NotMeasured("not installed with --quick")
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     words = ["install", "-q", "--no-deps", "--only-binary", ":all:", "--target", str(part), *packages]
