@@ -42,6 +42,13 @@ def store_bytes(out: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork workers also where an earlier test of the process has left a thread: to spawn them takes a second each."""
+    if sys.platform == "linux":
+        monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+
+
+@pytest.fixture
 def images(tmp_path: Path) -> Path:
     """24 small JPEGs of 24 sizes in 3 class folders."""
     return make_tree(tmp_path / "images")

@@ -279,6 +279,7 @@ def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyP
         bench.measure(wrong, bench.smooth_batch(2, 16), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("large", 2), ("small", 40), ("many", 30)])
 def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) -> None:
     out = tmp_path / "found.json"
@@ -297,6 +298,7 @@ def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) 
     assert not list(tmp_path.glob("pixpack-*"))
 
 
+@pytest.mark.slow
 def test_truth_finds_whole_images_true_and_centre_crops_short(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", classes=1, each=6, size=(400, 300))
     found = last_line(run("truth.py", images, "--boxes", 24))

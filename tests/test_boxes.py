@@ -20,6 +20,8 @@ from packer.verify import verify
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
 from reader.manifest import read_json_lines
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 FITS = ("crop", "pad", "squash", "inside")
 # EXIF 2.32, tag 274: on which side of the upright picture the stored one's first row and first column are
 SIDES = {

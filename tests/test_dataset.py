@@ -250,7 +250,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("start, when", [("fork", "before"), ("fork", "during"), ("spawn", "before")])
+@pytest.mark.parametrize(
+    "start, when", [("fork", "before"), ("fork", "during"), pytest.param("spawn", "before", marks=pytest.mark.slow)]
+)
 def test_workers_name_a_store_that_is_cut_short_under_them(store: Path, start: str, when: str) -> None:
     script = store.parent / "cut.py"
     script.write_text(_CUT)

@@ -17,6 +17,8 @@ from packer.verify import verify
 from reader import MemmapDataset
 from reader.manifest import read_json_lines
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 class Items:
     """A dataset of these items; an exception among them is raised."""

@@ -223,6 +223,7 @@ def test_the_notebook_packs_shows_and_trains(tmp_path: Path, monkeypatch: pytest
     assert re.search(r"24 rows, 0 rejected.*\nloss \d\.\d\d -> .*\n\d of 6 held-out images right", said)
 
 
+@pytest.mark.slow
 def test_pipeline_packs_verifies_shows_and_trains_and_a_second_run_keeps_the_store(
     images: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from packer.show import contact_sheet
 from packer.verify import verify
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> tuple[Path, Path]:

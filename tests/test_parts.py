@@ -31,6 +31,8 @@ from packer.verify import verify
 from reader import IncompleteStoreError, MemmapDataset
 from reader.manifest import PIXELS
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 PACK = [sys.executable, "-m", "packer"]
 
 

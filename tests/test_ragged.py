@@ -54,6 +54,8 @@ from reader.manifest import (
 from reader.ragged import pages_of
 from reader.resample import resized_by_padding, resized_images
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 GOLDEN = Path(__file__).parent / "golden" / "own-sizes"
 
 
