@@ -156,7 +156,7 @@ def cli() -> None:
 @click.option(
     "--target-column",
     metavar="NAME[,NAME]",
-    help="Column that holds the target; several make one float target.  [default: target, label, class or cls]",
+    help="Column that holds the target; several of numbers make one vector, others a target each.  [default: target, label, class or cls]",
 )
 @click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
@@ -898,6 +898,10 @@ def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         f" {_size(size_bytes)}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
+        **{
+            f"target {name}": f"{t.kind}" + (f", {len(t.classes)} classes{_some(t.classes)}" if t.classes else "")
+            for name, t in m.further_targets.items()
+        },
         "extras": ", ".join(m.extras) or "none",
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from packer import journal as journals
 from packer import jpeg
 from packer.changes import difference, header_difference, inputs_difference, store_difference
+from packer.classlists import has_multi_hot, load_classes
 from packer.disk import (
     FULL,
     Committer,
@@ -55,7 +56,7 @@ from packer.place import (
 from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report, summed_report
-from packer.scan import has_multi_hot, load_classes, scan
+from packer.scan import scan
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.sizes import common_size, count_sizes, pixel_bytes
 from packer.source import NO_DESCRIPTOR, Readable
@@ -198,7 +199,8 @@ def pack(
     if classes is not None and boxes is None and has_multi_hot(classes):
         for inputs in parts.values():
             if inputs.target_kind == "class":
-                as_multi_hot(inputs)
+                inputs.targets = as_multi_hot(inputs.targets, len(inputs.classes))
+                inputs.target_kind = "multi-hot"
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     if "" not in parts and (target / MANIFEST).exists():
@@ -447,21 +449,30 @@ class _Pack:
         if self._inputs.masks is not None:
             listing.update("\0".join(self._inputs.masks).encode("utf-8", "surrogatepass"))
         geometry = self._job.geometry
-        return {
-            "journal": 2,
-            "inputs": len(self._inputs),
-            "listing": listing.hexdigest(),
-            "classes": list(self._inputs.classes),
-            "options": self._options.shaping() | ({} if geometry.has_own_sizes else {"size": [*geometry.sides]}),
-            "decoders": pixel_versions(self._options.requantize),
-            "block_inputs": self._block_inputs(),
-            # not compared: how the command reads that goes on
-            "images": list(self._inputs.images),
-            "words": dataclasses.replace(
-                self._options, size=None if geometry.has_own_sizes else geometry.sides
-            ).words(),
-            "split": self._split,
-        } | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
+        names = [
+            f"{column}: {name}" for column, target in self._inputs.further_targets.items() for name in target.classes
+        ]
+        # only where there are any
+        further: dict[str, Any] = {"further_targets": names} if names else {}
+        return (
+            {
+                "journal": 2,
+                "inputs": len(self._inputs),
+                "listing": listing.hexdigest(),
+                "classes": list(self._inputs.classes),
+                "options": self._options.shaping() | ({} if geometry.has_own_sizes else {"size": [*geometry.sides]}),
+                "decoders": pixel_versions(self._options.requantize),
+                "block_inputs": self._block_inputs(),
+                # not compared: how the command reads that goes on
+                "images": list(self._inputs.images),
+                "words": dataclasses.replace(
+                    self._options, size=None if geometry.has_own_sizes else geometry.sides
+                ).words(),
+                "split": self._split,
+            }
+            | further
+            | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
+        )
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""

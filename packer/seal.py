@@ -262,6 +262,7 @@ def _manifest(
         "rejected": written.rejected,
         "options": header["options"],
         "decoders": header["decoders"],
+        "further_targets": inputs.further_targets,
         "reader_features": (OWN_SIZES,) if job.geometry.has_own_sizes else (),
     }
     return Manifest(**fields, files=files | _metadata_entries(fields, files))

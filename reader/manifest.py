@@ -83,6 +83,18 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class FurtherTarget:
+    """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
+
+    kind: str
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in TARGET_DTYPES or not all(isinstance(name, str) for name in self.classes):
+            raise StoreError(f"the manifest says further targets of kind {self.kind!r} with classes {self.classes!r}.")
+
+
+@dataclass(frozen=True)
 class FileEntry:
     """Exact size and digest ("sha256:..." or, for pixels, "crc32:...") of one file of the store."""
 
@@ -132,6 +144,7 @@ class Manifest:
     version: tuple[int, int] = FORMAT_VERSION
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
+    further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -144,6 +157,9 @@ class Manifest:
         for name in self.extras:
             if not EXTRA_NAME.fullmatch(name):
                 raise StoreError(f"the manifest names an extra {name!r}, expected letters, digits, _ and -.")
+        for name, target in self.further_targets.items():
+            if name not in self.extras or self.extras[name].dtype != TARGET_DTYPES[target.kind]:
+                raise StoreError(f"the manifest says that the extra {name!r} is a target of kind {target.kind!r}.")
         expected = sorted([*self.tensor_paths().values(), *_metadata_names(self), SAMPLES, REJECTED])
         if sorted(self.files) != expected:
             raise StoreError(f"the manifest lists the files {sorted(self.files)}, expected {expected}.")
@@ -187,6 +203,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the head of manifest.json, in its order."""
+        further = {k: {"kind": v.kind, "classes": list(v.classes)} for k, v in sorted(self.further_targets.items())}
         return {
             "format": FORMAT_NAME,
             "version": list(self.version),
@@ -200,6 +217,8 @@ class Manifest:
             "content": self.has_content,
             "extras": {k: {"dtype": v.dtype, "shape": list(v.row_shape)} for k, v in sorted(self.extras.items())},
             "classes": list(self.classes),
+            # only where there are any: other stores keep their bytes
+            **({"further_targets": further} if further else {}),
             "mean": list(self.mean),
             "std": list(self.std),
             "inputs": self.inputs,
@@ -238,6 +257,9 @@ class Manifest:
                 version=(head["version"][0], head["version"][1]),
                 reader_features=tuple(head["reader_features"]),
                 writer_features=tuple(head["writer_features"]),
+                further_targets={
+                    k: FurtherTarget(v["kind"], tuple(v["classes"])) for k, v in head.get("further_targets", {}).items()
+                },
                 digest=digest,
             )
         except (KeyError, TypeError, AttributeError, IndexError) as e:
