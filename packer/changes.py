@@ -111,7 +111,11 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
     if manifest.further_targets != inputs.further_targets:
         return "other target columns"
     extras = names_difference(sorted(manifest.extras), sorted(inputs.extra_names()))
-    return f"other extras: {extras}" if extras else ""
+    if extras:
+        return f"other extras: {extras}"
+    if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
+        return f"room for other boxes in a row ({room}, now {inputs.boxes.capacity})"
+    return ""
 
 
 def _committed(folder: Path, start: int) -> list[tuple[str, Any]]:

@@ -150,13 +150,18 @@ def cli() -> None:
     is_flag=True,
     help="Boxes and masks were drawn on upright pictures: do not turn them with EXIF.",
 )
-@click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
+@click.option(
+    "--classes",
+    metavar="STORE|FILE",
+    help="Take the class list from a store or a file: one name a line, .json, or YOLO's data.yaml.",
+)
 @click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")
 @click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]")
 @click.option(
     "--target-column",
     metavar="NAME[,NAME]",
-    help="Column that holds the target; several of numbers make one vector, others a target each.  [default: target, label, class or cls]",
+    help="Column that holds the target; several of numbers make one vector, others a target each."
+    "  [default: target, label, class or cls]",
 )
 @click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
