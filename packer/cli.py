@@ -91,9 +91,8 @@ def cli() -> None:
 )
 @click.option(
     "--max-size",
-    type=int,
-    metavar="S",
-    help="With --fit none: scale images down whose longer side is more than S pixels.",
+    metavar="S|short:S",
+    help="With --fit none: scale images down whose longer side, or shorter side, is more than S pixels.",
 )
 @click.option(
     "--crop-fraction",
@@ -223,6 +222,7 @@ def build(
       pack val/ out-val/ --size 224 --classes out-train/
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
       pack images/ out/ --fit none --max-size 512
+      pack images/ out/ --fit none --max-size short:256
       find photos -name '*.jpg' | sort | pack - out/ --size 224
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label

@@ -100,7 +100,7 @@ def pack(
     target_column: str | None = None,
     extension: str | None = None,
     requantize: int | None = None,
-    max_size: int | None = None,
+    max_size: int | str | None = None,
     boxes: str | os.PathLike[str] | None = None,
     min_visibility: float = 0.1,
     max_boxes: int | None = None,
@@ -127,7 +127,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
-        max_size: with fit "none", the longest side in pixels that a row may have; None: any.
+        max_size: with fit "none", the most pixels that the longer side of a row may have; "short:256": the shorter; None: any.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
