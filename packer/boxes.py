@@ -157,7 +157,8 @@ class BoxRows:
         tell("scaled", is_scaled[owners])
         tell("turned", (turns > 1)[owners])
         moved = moved_to_rows(cut, owners, np.column_stack([sizes, turns]), self._geometry)
-        inside = moved.clip(0, [self._geometry.width, self._geometry.height] * 2)
+        rows = [self._geometry.row_size(self._geometry.resized(*size)) for size in sizes.tolist()]
+        inside = moved.clip(0, np.tile(np.array(rows, np.float64).reshape(-1, 2), 2)[owners])
         whole, left = _areas(moved), _areas(inside)
         is_kept = (left > 0) & (left >= rules.min_visibility * whole)
         tell("empty", whole == 0)

@@ -110,7 +110,8 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
         return f"other targets ({manifest.target_kind}, now {inputs.target_kind})"
     if manifest.further_targets != inputs.further_targets:
         return "other target columns"
-    extras = names_difference(sorted(manifest.extras), sorted(inputs.extra_names()))
+    before = [*manifest.extras, *(["masks"] if manifest.has_own_masks else [])]
+    extras = names_difference(sorted(before), sorted(inputs.extra_names()))
     if extras:
         return f"other extras: {extras}"
     if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:

@@ -96,6 +96,10 @@ class Geometry:
             return self.width, min(self.height, max(1, round(self.width * height / width)))
         return min(self.width, max(1, round(self.height * width / height))), self.height
 
+    def row_size(self, resized: tuple[int, int]) -> tuple[int, int]:
+        """Return (width, height) of the row of a picture resized to this."""
+        return resized if self.has_own_sizes else (self.width, self.height)
+
     def place(self, image: Image.Image, resized: tuple[int, int]) -> tuple[Image.Image, tuple[int, int, int, int]]:
         """Resize a picture to `resized`, then crop or pad it to the row's size.
 
@@ -117,6 +121,8 @@ class Geometry:
 
     def origin(self, resized: tuple[int, int]) -> tuple[int, int]:
         """Return x, y of a row's upper left corner in the picture resized to (width, height); negative where it is padded."""
+        if self.has_own_sizes:
+            return 0, 0
         if self.has_content:
             top, left, _, _ = self.content(resized)
             return -left, -top

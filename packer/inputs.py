@@ -164,7 +164,7 @@ class Inputs:
         return {"targets": self.targets, "lines": self.lines, "places": self.places, **self.extras}
 
     def extra_names(self) -> set[str]:
-        """Return the names of the tensors that lie in the store's extras."""
+        """Return the names of the tensors that lie over the rows: the store's extras, and masks wherever they stand."""
         masks = () if self.masks is None else ("masks",)
         return {*self.extras, *(self.boxes.specs() if self.boxes else ()), *masks}
 

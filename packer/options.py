@@ -105,16 +105,8 @@ class PackOptions:
             raise OptionsError(
                 "--size gives all rows one size, --fit none leaves each its own. For a limit give --max-size."
             )
-        if self.fit == "none":
-            for option, value in (("--boxes", self.boxes), ("--masks", self.masks)):
-                if value is not None:
-                    raise OptionsError(
-                        f"{option} needs rows of one size, --fit none leaves each its own. Use --fit inside or pad."
-                    )
-            if self.part is not None:
-                raise OptionsError(
-                    "--fit none and --part do not go together yet. Pack as a whole, or with --engine ray."
-                )
+        if self.fit == "none" and self.part is not None:
+            raise OptionsError("--fit none and --part do not go together yet. Pack as a whole, or with --engine ray.")
         if self.max_size is not None:
             if self.fit != "none":
                 raise OptionsError(

@@ -313,7 +313,8 @@ class _Pack:
             archives=inputs.archives,
             requantize=options.requantize,
             masks_root=os.path.abspath(options.masks or ""),
-            masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
+            # masks of rows with sizes of their own stand behind the pixels
+            masks_path="" if options.masks is None or options.has_own_sizes else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
             syncs=options.engine != "local",
         )
@@ -334,7 +335,8 @@ class _Pack:
         if self._options.has_own_sizes:
             # before the lock is taken: processes that read headers would hold it too
             sizes = count_sizes({self._split: self._inputs}, self._options, self._tell)[self._split]
-            room = pixel_bytes(sizes, self._job.geometry, self._options.channels)
+            has_masks = self._inputs.masks is not None
+            room = pixel_bytes(sizes, self._job.geometry, self._options.channels, has_masks=has_masks)
             self._sizes[PIXELS] = -(-room // PAGE_BYTES) * PAGE_BYTES
         created = self._make_folder()
         try:

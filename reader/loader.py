@@ -628,7 +628,8 @@ def _copied(dataset: MemmapDataset) -> Any:
         count = store.pixels.nbytes // row_bytes
         pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
     if dataset.manifest.has_own_sizes:
-        return RaggedBatch(pixels, store.targets, store.offsets, store.shapes, store.extras, batch_size=[])
+        rest = {name: getattr(store, name) for name in ("targets", "offsets", "shapes", "mask_offsets", "extras")}
+        return RaggedBatch(pixels=pixels, **rest, batch_size=[])
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
 
 

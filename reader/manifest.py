@@ -37,7 +37,9 @@ RAGGED_TYPE = "<class 'reader.store.RaggedBatch'>"
 
 # What a reader must know of a store whose rows have sizes of their own.
 OWN_SIZES = "own-sizes"
-READER_FEATURES = (OWN_SIZES,)
+# and of masks behind the pixels of each such row
+OWN_MASKS = "own-masks"
+READER_FEATURES = (OWN_SIZES, OWN_MASKS)
 # pixels.memmap of such a store is filled up to whole pages: it is read by pages, also past the page cache.
 PAGE_BYTES = 4096
 
@@ -160,6 +162,10 @@ class Manifest:
         for name, target in self.further_targets.items():
             if name not in self.extras or self.extras[name].dtype != TARGET_DTYPES[target.kind]:
                 raise StoreError(f"the manifest says that the extra {name!r} is a target of kind {target.kind!r}.")
+        if self.has_own_masks and (not self.has_own_sizes or "masks" in self.extras):
+            raise StoreError(
+                f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
+            )
         expected = sorted([*self.tensor_paths().values(), *_metadata_names(self), SAMPLES, REJECTED])
         if sorted(self.files) != expected:
             raise StoreError(f"the manifest lists the files {sorted(self.files)}, expected {expected}.")
@@ -179,6 +185,8 @@ class Manifest:
             specs["content"] = TensorSpec("int32", (4,))
         if self.has_own_sizes:
             specs |= {"offsets": TensorSpec("int64", ()), "shapes": TensorSpec("int32", (3,))}
+        if self.has_own_masks:
+            specs["mask_offsets"] = TensorSpec("int64", ())
         return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
 
     def tensor_paths(self) -> dict[str, str]:
@@ -190,13 +198,18 @@ class Manifest:
         """Whether rows have sizes of their own: pixels is then flat, and offsets and shapes say where each row is."""
         return OWN_SIZES in self.reader_features
 
+    @property
+    def has_own_masks(self) -> bool:
+        """Whether behind the pixels of each row, which has a size of its own, stands its mask."""
+        return OWN_MASKS in self.reader_features
+
     def count(self, name: str) -> int:
         """Return the length of a tensor: N, but of flat pixels their bytes."""
         return self.files[PIXELS].size_bytes if name == "pixels" and self.has_own_sizes else self.rows
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the pixels of one row, of rows with sizes of their own on average."""
+        """Bytes of the pixels of one row, of rows with sizes of their own on average, masks included."""
         if self.has_own_sizes:
             return max(1, self.files[PIXELS].size_bytes // self.rows)
         return self.height * self.width * self.channels

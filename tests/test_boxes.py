@@ -85,12 +85,15 @@ def placed(size: tuple[int, int], fit: str, row: int) -> tuple[float, float, flo
         long = int(row * max(size) / min(size))
         new = (row, long) if width <= height else (long, row)
         return new[0] / width, new[1] / height, -round((new[0] - row) / 2.0), -round((new[1] - row) / 2.0)
+    if fit == "none":  # scaled down where the longer side is more than this
+        new = tuple(max(1, min(row, max(size)) * side // max(size)) for side in size)
+        return new[0] / width, new[1] / height, 0, 0
     new = tuple(min(row, max(1, round(row * side / max(size)))) for side in size)
     left, top = ((row - new[0]) // 2, (row - new[1]) // 2) if fit == "pad" else (0, 0)
     return new[0] / width, new[1] / height, left, top
 
 
-@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("fit", [*FITS, "none"])
 @pytest.mark.parametrize("orientation", SIDES)
 def test_ten_thousand_boxes_go_to_the_row_and_back_within_a_hundredth_of_a_pixel(orientation: int, fit: str) -> None:
     draw = np.random.default_rng(orientation)

@@ -311,7 +311,6 @@ def test_the_room_is_known_by_headers_before_decoding(
         ({"fit": "none", "max_size": "short"}, "--max-size is 'short', expected pixels such as 512 for the longer"),
         ({"fit": "none", "max_size": -3}, "--max-size is -3, expected pixels such as 512"),
         ({"fit": "none", "max_size": True}, "--max-size is True, expected pixels such as 512"),
-        ({"fit": "none", "boxes": "coco.json"}, "--boxes needs rows of one size, --fit none leaves each its own"),
         ({"fit": "none", "crop_fraction": 0.5}, "--crop-fraction belongs to --fit crop"),
     ],
 )
