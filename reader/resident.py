@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,16 @@ import torch
 from torch.profiler import record_function
 
 from reader.buffers import as_words
+from reader.manifest import PAGE_BYTES
 from reader.order import BlockOrder, Rows, Steps
-from reader.store import ImageBatch
+from reader.ragged import extents, pages_of
+from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import DeviceBatch
+
+# What a store with rows of sizes of their own has beside its pixels.
+_BESIDE_PIXELS = ("targets", "offsets", "shapes", "extras", "mask_offsets")
+# Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
+_PIECE_BYTES = 64 << 20
 
 # A slice on its way: a batch that is on the device already, or one whose copy may still run.
 Sent = ImageBatch | DeviceBatch
@@ -47,9 +54,45 @@ class Resident:
         """Return all rows, on the device."""
         return self._store
 
+    def gather(self, rows: Rows) -> ImageBatch:
+        """Gather rows."""
+        return gathered(self._store, rows)
+
     def later(self, rows: Rows) -> Later:
         """Return the batch of these rows, to be gathered by who calls it."""
         return Later([(self, rows)])
+
+
+class ResidentImages:
+    """All rows of a store on a device, each with a size of its own; gathered by the pages that hold them."""
+
+    def __init__(self, store: RaggedBatch, device: torch.device) -> None:
+        """Fill it from a store's mapping, in its order.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for it.
+        """
+        self._host, self._pages = store, torch.empty_like(store.pixels, device=device)
+        for there, come in zip(self._pages.split(_PIECE_BYTES), store.pixels.split(_PIECE_BYTES), strict=True):
+            there.copy_(come)
+        rest: dict[str, Any] = {name: getattr(store, name) for name in _BESIDE_PIXELS}
+        moved: dict[str, Any] = {name: value if value is None else value.to(device) for name, value in rest.items()}
+        self._store = RaggedBatch(pixels=self._pages, **moved, batch_size=[])
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def later(self, rows: Rows) -> Later:
+        """Return the batch of these rows, to be gathered by who calls it."""
+        return Later([(self, rows)])
+
+    def gather(self, rows: Rows) -> RaggedBatch:
+        """Gather rows; where they lie is asked of the host, which knows it too."""
+        pages, begins = pages_of(*extents(self._host, rows))
+        index, offsets = (torch.from_numpy(n).to(self._pages.device, non_blocking=True) for n in (pages, begins))
+        pixels = self._pages.new_empty(len(pages), PAGE_BYTES)
+        words, into = as_words(self._pages.view(-1, PAGE_BYTES), pixels)
+        torch.index_select(words, 0, index, out=into)
+        return self._store.chosen(rows, pixels.view(-1), offsets)
 
 
 class Window:
@@ -71,6 +114,10 @@ class Window:
             self.sent.clear()
         return self._rows
 
+    def gather(self, slots: Rows) -> ImageBatch:
+        """Gather rows by where they lie in it; for the caller's thread."""
+        return gathered(self.rows(), slots)
+
     @property
     def missing(self) -> int:
         """Slices that were not sent yet."""
@@ -90,12 +137,12 @@ class Window:
 class Later:
     """A batch that is gathered when the caller asks for it, on its stream: slots of one window, or of two that meet in it."""
 
-    pieces: list[tuple[Resident | Window, Rows]]
+    pieces: Sequence[tuple[Resident | ResidentImages | Window, Rows]]
 
-    def __call__(self) -> ImageBatch:
+    def __call__(self) -> Any:
         """Return the batch: memory of its own."""
         with record_function("pixpack.gather"):
-            made = [gathered(holder.rows(), slots) for holder, slots in self.pieces]
+            made = [holder.gather(slots) for holder, slots in self.pieces]
             return made[0] if len(made) == 1 else _joined(made)
 
 
@@ -152,8 +199,10 @@ def free_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
-def nbytes(store: ImageBatch) -> int:
+def nbytes(store: ImageBatch | RaggedBatch) -> int:
     """Return the bytes that a whole store takes on a device, row numbers included."""
+    if isinstance(store, RaggedBatch):
+        return sum(tensor.nbytes for tensor in store.values(True, True))
     return sum(tensor.nbytes for tensor in _leaves(store)) + 8 * len(store)
 
 

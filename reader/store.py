@@ -100,8 +100,11 @@ class RaggedBatch(TensorClass):
         return [self.image(index).movedim(-1, -3) for index in range(len(self))]
 
     def chosen(self, rows: Rows, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
-        """Make the batch of these rows of a store around their pixels, uint8[T], where they begin at offsets, int64[B]."""
-        index = torch.from_numpy(rows)
+        """Make the batch of these rows of a store around their pixels, uint8[T], where they begin at offsets, int64[B].
+
+        All lies on the device of the store, which may be another than that of its pixels.
+        """
+        index = torch.from_numpy(rows).to(self.offsets.device, non_blocking=True)
         masks = None
         if self.mask_offsets is not None:
             masks = self.mask_offsets.index_select(0, index) - self.offsets.index_select(0, index) + offsets

@@ -522,11 +522,6 @@ def test_without_a_transform_the_images_come_as_they_are(ragged_store: Path, res
     assert "16, 204, 267, 3] on cpu" in repr(loader)
 
 
-def test_residency_gpu_needs_rows_of_one_size(ragged_store: Path) -> None:
-    with pytest.raises(ValueError, match="residency 'gpu' needs rows of one size, these have their own"):
-        MemmapLoader(MemmapDataset(ragged_store), 8, residency="gpu")
-
-
 def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:
     loader = MemmapLoader(MemmapDataset(ragged_store), 16, shuffle="full", transform=RandomResizedCrop(8), prefetch=0)
     for _ in range(5):
