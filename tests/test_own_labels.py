@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -265,3 +267,22 @@ def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(
     assert made.extras["box_count"].sum() > 3
     # boxes lie over what they name: the centre of a kept box was inside the box before
     assert made.extras["masks"].shape == made.pixels.shape[:3]
+
+
+def test_made_boxes_and_masks_of_turned_pictures_lie_over_the_same_pixels(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "scripts" / "make_labelled.py"
+    subprocess.run([sys.executable, script, tmp_path / "made", "--count", "4"], check=True, capture_output=True)
+    options: dict[str, Any] = {"max_size": 240, "boxes": tmp_path / "made/labels", "masks": tmp_path / "made/masks"}
+    report = pack(tmp_path / "made/images", tmp_path / "out", fit="none", workers=1, **options)
+    data = MemmapDataset(tmp_path / "out")
+    assert (report.rows, data.classes) == (4, ["ball", "kite", "crate"])
+    seen = 0
+    for row in (data[n] for n in range(4)):
+        targets = row.extras["box_targets"][: row.extras["box_count"]]
+        for target in targets.unique().tolist():
+            mine = row.extras["boxes"][: len(targets)][targets == target]
+            ys, xs = np.nonzero((row.extras["masks"] == target + 1).numpy())
+            there = [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]
+            assert np.abs([*mine[:, :2].amin(0).tolist(), *mine[:, 2:].amax(0).tolist()] - np.array(there)).max() <= 1.5
+            seen += 1
+    assert seen > 4
