@@ -892,6 +892,14 @@ def _table(lines: dict[str, str]) -> str:
     return "\n".join(f"{key:12}{value}" for key, value in lines.items())
 
 
+def _further(m: Manifest) -> str:
+    """Say of each further target its kind and classes."""
+    classes = {
+        name: f", {len(t.classes)} classes{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
+    }
+    return "; ".join(f"{name} {t.kind}{classes.get(name, '')}" for name, t in m.further_targets.items())
+
+
 def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
     options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
@@ -903,11 +911,8 @@ def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         f" {_size(size_bytes)}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
-        **{
-            f"target {name}": f"{t.kind}" + (f", {len(t.classes)} classes{_some(t.classes)}" if t.classes else "")
-            for name, t in m.further_targets.items()
-        },
-        "extras": ", ".join(m.extras) or "none",
+        **({"further": _further(m)} if m.further_targets else {}),
+        "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
         "options": options,

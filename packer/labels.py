@@ -182,8 +182,9 @@ def _check_repeated(table: Table, name: str, texts: list[list[str]], distinct: i
     """Refuse a column whose texts hardly ever come twice."""
     count = sum(map(len, texts))
     if distinct > max(_MANY_NAMES, _MOST_DISTINCT * count):
+        example = next(text for row in texts for text in row)
         raise ScanError(
-            f"{table.name} has {distinct} different texts among {count} as {name}, {texts[0][:1]} first: that is no class."
+            f"{table.name} has {distinct} different texts among {count} as {name}, such as {example!r}: that is no class."
             " Name another --target-column; if they are classes, list them with --classes."
         )
 

@@ -12,6 +12,7 @@ from test_lists import listed, scanned
 from test_store import write_head
 
 from packer import PackError, ScanError, pack, seal_parts
+from packer.cli import run
 from reader import MemmapDataset, MemmapLoader, RandomCrop
 from reader.manifest import FurtherTarget, StoreError
 
@@ -75,6 +76,19 @@ def test_the_reader_serves_every_target_and_val_takes_the_numbers_of_train(
     assert (val.classes, val.targets[:2]) == (["a", "b", "c"], [2, 2])
     assert val.store.extras["tags"][:2].tolist() == [[0, 1, 0], [0, 0, 1]]
     assert val.store.extras["price"].dtype == train.store.extras["price"].dtype
+
+
+def test_info_tells_the_kind_and_classes_of_each(
+    manifests: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack(manifests[0], tmp_path / "out", size=32, target_column="kind,tags,price")
+    assert run(["info", str(tmp_path / "out"), "--brief"]) == 0
+    told = capsys.readouterr().out
+    assert "targets     class, 3 classes (a, b, c)" in told
+    assert "further     price regression; tags multi-hot, 3 classes (x, y, z)" in told
+    assert run(["info", str(tmp_path / "out"), "--json"]) == 0
+    head = json.loads(capsys.readouterr().out)
+    assert head["further_targets"]["tags"] == {"kind": "multi-hot", "classes": ["x", "y", "z"]}
 
 
 def test_a_shuffled_pack_and_one_in_parts_have_the_same_targets(manifests: tuple[Path, Path], tmp_path: Path) -> None:
