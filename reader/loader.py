@@ -489,7 +489,8 @@ def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[An
     try:
         if loader.in_windows:
             order = loader.block_order(epoch)
-            yield from in_windows(plan, order, position, lambda slices: _sent(loader, epoch, slices, copier))
+            images = loader.dataset.store if loader.dataset.manifest.has_own_sizes else None
+            yield from in_windows(plan, order, position, lambda slices: _sent(loader, epoch, slices, copier), images)
         else:
             yield from _gathered(loader, epoch, plan, copier)
     finally:
@@ -652,10 +653,12 @@ def _room(dataset: MemmapDataset, device: torch.device, *, has_windows: bool) ->
     free = free_bytes(device)
     if free is None:
         return None
-    windows = _WINDOWS_HELD * _WINDOW_BLOCKS * max(_BLOCK_BYTES, dataset.manifest.row_bytes) if has_windows else 0
+    row_bytes = dataset.manifest.row_bytes
+    block = max(_BLOCK_BYTES, row_bytes)
+    if dataset.manifest.has_own_sizes:  # pages that two rows share come twice
+        block += max(1, _BLOCK_BYTES // row_bytes) * PAGE_BYTES
+    windows = _WINDOWS_HELD * _WINDOW_BLOCKS * block if has_windows else 0
     needed = 0 if _resident_key(dataset, device) in _residents else nbytes(dataset.store)
-    if dataset.manifest.has_own_sizes:
-        return residencies.Room(free, needed, 0, "rows with sizes of their own come in no windows")
     return residencies.Room(free, needed, windows)
 
 

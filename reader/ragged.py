@@ -85,9 +85,7 @@ def parted(batch: RaggedBatch, counts: list[int]) -> list[RaggedBatch]:
     """Cut a batch into batches of so many rows, which share its memory."""
     parts, start = [], 0
     for count in counts:
-        part = viewed(batch, np.arange(start, start + count))
-        part.rows = None if batch.rows is None else batch.rows[start : start + count]
-        parts.append(part)
+        parts.append(viewed(batch, np.arange(start, start + count)))
         start += count
     return parts
 

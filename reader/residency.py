@@ -61,15 +61,11 @@ class Residency:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of a device: what is free, what all of the store's tensors need there, and windows of blocks (0: none here).
-
-    about_windows: what could be done where the whole does not fit.
-    """
+    """Memory of a device: what is free, what all of the store's tensors need there, and windows of blocks (0: none here)."""
 
     free_bytes: int
     store_bytes: int
     windows_bytes: int
-    about_windows: str = "or shuffle='block' sends windows of blocks, of a whole dataset to one rank"
 
 
 def choose(asked: str, path: Path, size_bytes: int, room: Room | None = None) -> Residency:
@@ -106,7 +102,10 @@ def _on_device(path: Path, size_bytes: int, room: Room | None) -> Residency:
     found = f"the store needs {_gb(room.store_bytes)}, and {_gb(room.free_bytes)} are free on the device"
     if 0 < room.windows_bytes <= room.free_bytes:
         return Residency("gpu", f"as asked, in windows of blocks: {found}", host, in_windows=True)
-    raise ValueError(f"residency 'gpu': {found}. Leave it to 'auto'; {room.about_windows}.")
+    raise ValueError(
+        f"residency 'gpu': {found}. Leave it to 'auto'; or shuffle='block' sends windows of"
+        " blocks, of a whole dataset to one rank."
+    )
 
 
 def _way_there(path: Path, size_bytes: int) -> str:

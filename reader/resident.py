@@ -6,6 +6,7 @@ device: so nothing here can race, and all of it runs on a CPU as well.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,12 +73,12 @@ class ResidentImages:
         Raises:
             torch.OutOfMemoryError: the device has no room for it.
         """
-        self._host, self._pages = store, torch.empty_like(store.pixels, device=device)
-        for there, come in zip(self._pages.split(_PIECE_BYTES), store.pixels.split(_PIECE_BYTES), strict=True):
+        self._host, pixels = store, torch.empty_like(store.pixels, device=device)
+        for there, come in zip(pixels.split(_PIECE_BYTES), store.pixels.split(_PIECE_BYTES), strict=True):
             there.copy_(come)
         rest: dict[str, Any] = {name: getattr(store, name) for name in _BESIDE_PIXELS}
         moved: dict[str, Any] = {name: value if value is None else value.to(device) for name, value in rest.items()}
-        self._store = RaggedBatch(pixels=self._pages, **moved, batch_size=[])
+        self._store = RaggedBatch(pixels=pixels, **moved, batch_size=[])
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
@@ -87,36 +88,51 @@ class ResidentImages:
 
     def gather(self, rows: Rows) -> RaggedBatch:
         """Gather rows; where they lie is asked of the host, which knows it too."""
-        pages, begins = pages_of(*extents(self._host, rows))
-        index, offsets = (torch.from_numpy(n).to(self._pages.device, non_blocking=True) for n in (pages, begins))
-        pixels = self._pages.new_empty(len(pages), PAGE_BYTES)
-        words, into = as_words(self._pages.view(-1, PAGE_BYTES), pixels)
-        torch.index_select(words, 0, index, out=into)
-        return self._store.chosen(rows, pixels.view(-1), offsets)
+        return gathered_images(self._store, rows, *extents(self._host, rows))
 
 
 class Window:
-    """Slices of a store, sent to a device one by one and there laid side by side."""
+    """Slices of a store, sent to a device one by one and there laid side by side.
 
-    def __init__(self, slices: list[tuple[int, int]]) -> None:
+    images: the store on the host, where its rows have sizes of their own: it tells where they will lie.
+    """
+
+    def __init__(self, slices: list[tuple[int, int]], images: RaggedBatch | None = None) -> None:
         bounds = np.array(sorted(slices))
         self._starts, counts = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
         self._offsets = np.cumsum(counts) - counts
         # in file order: what reads them ahead then reads forwards
         self.slices = [(int(start), int(stop)) for start, stop in bounds]
         self.sent: list[Sent] = []
-        self._rows: ImageBatch | None = None
+        self._rows: Any = None
+        self._images = images
 
-    def rows(self) -> ImageBatch:
+    def rows(self) -> Any:
         """Return the slices as one; for the caller's thread."""
         if self._rows is None:
             self._rows = _joined([sent() if isinstance(sent, DeviceBatch) else sent for sent in self.sent])
             self.sent.clear()
         return self._rows
 
-    def gather(self, slots: Rows) -> ImageBatch:
+    def gather(self, slots: Rows) -> Any:
         """Gather rows by where they lie in it; for the caller's thread."""
-        return gathered(self.rows(), slots)
+        if self._images is None:
+            return gathered(self.rows(), slots)
+        offsets, sizes = self._places
+        return gathered_images(self.rows(), slots, offsets[slots], sizes[slots])
+
+    @functools.cached_property
+    def _places(self) -> tuple[Rows, Rows]:
+        """Where rows begin once the slices, each gathered by its pages, lie side by side, and their bytes."""
+        begins, sizes, before = [], [], 0
+        for start, stop in self.slices:
+            assert self._images is not None
+            offsets, size = extents(self._images, np.arange(start, stop))
+            pages, begin = pages_of(offsets, size)
+            begins.append(before + begin)
+            sizes.append(size)
+            before += len(pages) * PAGE_BYTES
+        return np.concatenate(begins), np.concatenate(sizes)
 
     @property
     def missing(self) -> int:
@@ -164,14 +180,33 @@ def gathered(store: ImageBatch, slots: Rows) -> ImageBatch:
     )
 
 
+def gathered_images(store: RaggedBatch, rows: Rows, offsets: Rows, sizes: Rows) -> RaggedBatch:
+    """Gather rows with sizes of their own on the device where they lie.
+
+    offsets, sizes: int64[B] of the rows' bytes, which the host knows too: so no device is waited for.
+    """
+    device = store.pixels.device
+    pages, begins = pages_of(offsets, sizes)
+    index, new_offsets = (torch.from_numpy(n).to(device, non_blocking=True) for n in (pages, begins))
+    pixels = store.pixels.new_empty(len(pages), PAGE_BYTES)
+    words, into = as_words(store.pixels.view(-1, PAGE_BYTES), pixels)
+    torch.index_select(words, 0, index, out=into)
+    return store.chosen(rows, pixels.view(-1), new_offsets)
+
+
 def in_windows(
-    plan: Iterator[Steps], order: BlockOrder, position: int, send: Callable[[Iterator[Steps]], Iterator[Sent]]
+    plan: Iterator[Steps],
+    order: BlockOrder,
+    position: int,
+    send: Callable[[Iterator[Steps]], Iterator[Sent]],
+    images: RaggedBatch | None = None,
 ) -> Iterator[list[tuple[Later, int]]]:
     """Yield groups of the plan's batches, each with the position after it; the next window's slices travel meanwhile.
 
     order: the block order that the plan follows from a position on. send: reads slices, given as steps, and sends them.
+    images: as of `Window`.
     """
-    windows = deque(_windows(order, position))
+    windows = deque(_windows(order, position, images))
     sent = send(_slices([window for _, window in windows]))
     for steps in plan:
         group = []
@@ -206,11 +241,11 @@ def nbytes(store: ImageBatch | RaggedBatch) -> int:
     return sum(tensor.nbytes for tensor in _leaves(store)) + 8 * len(store)
 
 
-def _windows(order: BlockOrder, position: int) -> Iterator[tuple[int, Window]]:
+def _windows(order: BlockOrder, position: int, images: RaggedBatch | None) -> Iterator[tuple[int, Window]]:
     """Yield the windows from the one that holds a position on, each with the position behind it."""
     while position < order.count:
         slices, position = order.slices(position), order.window_end(position)
-        yield position, Window(slices)
+        yield position, Window(slices, images)
 
 
 def _slices(windows: list[Window]) -> Iterator[Steps]:
@@ -220,7 +255,16 @@ def _slices(windows: list[Window]) -> Iterator[Steps]:
 
 
 def _joined(batches: list[Any]) -> Any:
-    return torch.cat(batches)
+    if not isinstance(batches[0], RaggedBatch):
+        return torch.cat(batches)
+    before = itertools.accumulate((len(batch.pixels) for batch in batches), initial=0)
+    for batch, start in zip(batches, before, strict=False):
+        batch.offsets = batch.offsets + start
+        batch.mask_offsets = None if batch.mask_offsets is None else batch.mask_offsets + start
+    names = ("pixels", "rows", *_BESIDE_PIXELS)
+    columns = {name: [getattr(batch, name) for batch in batches] for name in names}
+    made: dict[str, Any] = {name: None if found[0] is None else torch.cat(found) for name, found in columns.items()}
+    return RaggedBatch(**made, batch_size=[])
 
 
 def _empty_like(store: ImageBatch, device: torch.device) -> ImageBatch:

@@ -100,9 +100,9 @@ class RaggedBatch(TensorClass):
         return [self.image(index).movedim(-1, -3) for index in range(len(self))]
 
     def chosen(self, rows: Rows, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
-        """Make the batch of these rows of a store around their pixels, uint8[T], where they begin at offsets, int64[B].
+        """Make the batch of these rows of a store, or of a batch, around their pixels.
 
-        All lies on the device of the store, which may be another than that of its pixels.
+        pixels: uint8[T]. offsets: int64[B], where they begin there. All of it lies on the device of the store.
         """
         index = torch.from_numpy(rows).to(self.offsets.device, non_blocking=True)
         masks = None
@@ -115,7 +115,7 @@ class RaggedBatch(TensorClass):
             offsets=offsets,
             shapes=self.shapes.index_select(0, index),
             extras=None if self.extras is None else self.extras[index],
-            rows=index,
+            rows=index if self.rows is None else self.rows.index_select(0, index),
             batch_size=[],
         )
 

@@ -364,13 +364,39 @@ def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path,
     assert torch.equal(kept.image(0).cpu(), data[3].pixels)
 
 
-def test_images_that_do_not_fit_on_the_device_have_no_windows(
+@pytest.mark.parametrize("size", [1, 5, 40])
+@pytest.mark.parametrize("host", ["cache", "disk"])
+def test_windows_of_images_give_the_batches_of_the_block_order(
+    own_store: Path, device: str, size: int, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MemmapDataset(own_store)
+    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
+    monkeypatch.setattr(loaders, "_WINDOWS_HELD", 1)
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: 400_000)
+    monkeypatch.setattr("reader.residency._way_there", lambda path, size: host)
+    options: dict[str, Any] = {"shuffle": "block", "seed": 5}
+    loader = MemmapLoader(data, size, device=device, residency="gpu", **options)
+    assert loader.in_windows
+    expected = MemmapLoader(data, size, residency="cache", **options)
+    assert_same_images(loader, expected)
+    # in the middle of an epoch, which is in the middle of a window
+    iterator = iter(loader)
+    for _ in range(len(loader) // 2):
+        next(iterator)
+    state = loader.state_dict()
+    rest = [batch.rows.tolist() for batch in iterator]
+    loader.load_state_dict(state)
+    assert [batch.rows.tolist() for batch in loader] == rest
+
+
+def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(
     own_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 50_000)
     data = MemmapDataset(own_store)
-    with pytest.raises(ValueError, match="Leave it to 'auto'; rows with sizes of their own come in no windows"):
-        MemmapLoader(data, 8, device=device, residency="gpu", shuffle="block")
+    with pytest.raises(ValueError, match="residency 'gpu': the store needs 0.0 GB, and 0.0 GB are free on the device"):
+        MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full")
     assert MemmapLoader(data, 8, device=device).residency != "gpu"
     monkeypatch.setattr(loaders, "free_bytes", lambda device: None)
     with pytest.raises(ValueError, match="residency 'gpu' needs a CUDA device, but device is 'cpu'"):
