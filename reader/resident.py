@@ -257,14 +257,17 @@ def _slices(windows: list[Window]) -> Iterator[Steps]:
 def _joined(batches: list[Any]) -> Any:
     if not isinstance(batches[0], RaggedBatch):
         return torch.cat(batches)
-    before = itertools.accumulate((len(batch.pixels) for batch in batches), initial=0)
-    for batch, start in zip(batches, before, strict=False):
-        batch.offsets = batch.offsets + start
-        batch.mask_offsets = None if batch.mask_offsets is None else batch.mask_offsets + start
-    names = ("pixels", "rows", *_BESIDE_PIXELS)
-    columns = {name: [getattr(batch, name) for batch in batches] for name in names}
-    made: dict[str, Any] = {name: None if found[0] is None else torch.cat(found) for name, found in columns.items()}
-    return RaggedBatch(**made, batch_size=[])
+    starts = list(itertools.accumulate((len(batch.pixels) for batch in batches), initial=0))[:-1]
+
+    def column(name: str) -> Any:
+        found = [getattr(batch, name) for batch in batches]
+        if found[0] is None:
+            return None
+        if name in ("offsets", "mask_offsets"):
+            found = [offsets + start for offsets, start in zip(found, starts, strict=True)]
+        return torch.cat(found)
+
+    return RaggedBatch(**{name: column(name) for name in ("pixels", "rows", *_BESIDE_PIXELS)}, batch_size=[])
 
 
 def _empty_like(store: ImageBatch, device: torch.device) -> ImageBatch:

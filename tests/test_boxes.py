@@ -460,6 +460,25 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1, resume=True)
 
 
+def test_a_begun_split_with_room_for_other_boxes_is_refused(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, classes=1, each=1)
+        shutil.move(tmp_path / "images" / split / "class0" / "000.jpg", tmp_path / "images" / split / f"{split}.jpg")
+
+    def labels(count: int) -> Path:
+        boxes = [("val/val.jpg", [5 * n, 5, 30, 30]) for n in range(count)] + [("train.jpg", [0, 0, 9, 9])]
+        return coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "pack":
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, progress=stop)
+    with pytest.raises(PackError, match=r"train was begun with other input files"):
+        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(2), workers=1, resume=True)
+
+
 def test_show_draws_boxes_where_they_are(flat: Path, tmp_path: Path) -> None:
     from packer.show import contact_sheet
 

@@ -157,6 +157,25 @@ def test_another_class_of_a_further_column_is_another_pack(manifests: tuple[Path
         pack(manifests[0], tmp_path / "out", resume=True, **options)
 
 
+def test_a_begun_pack_with_another_class_of_a_further_column_is_refused(
+    manifests: tuple[Path, Path], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"size": 32, "target_column": "kind,tags", "workers": 1}
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "pack" and progress.done:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        pack(manifests[0], tmp_path / "out", progress=stop, **options)
+    # the numbers stay the same, the name of one does not
+    manifests[0].write_text(manifests[0].read_text().replace("x;z", "w;z"))
+    with pytest.raises(
+        PackError, match=r"was begun with other target columns \(3, now 3\): gone: tags: x; new: tags: w"
+    ):
+        pack(manifests[0], tmp_path / "out", resume=True, **options)
+
+
 def test_further_targets_that_are_no_extras_are_refused(manifests: tuple[Path, Path], tmp_path: Path) -> None:
     pack(manifests[0], tmp_path / "out", size=32, target_column="kind,tags")
     head = json.loads((tmp_path / "out/manifest.json").read_bytes())
