@@ -19,9 +19,9 @@ TARGET_COLUMNS = ("target", "label", "class", "cls")
 
 # More indices than any set of classes has: a column of ids was taken for labels.
 _MOST_CLASSES = 1_000_000
-# a leading zero makes a name: 007 is not 7
 # So many names, nearly as many as labels, are no classes: captions, file names.
 _MANY_NAMES, _MOST_DISTINCT = 1_000, 0.9
+# a leading zero makes a name: 007 is not 7
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _SPECIAL = ("nan", "inf", "-inf")
@@ -215,9 +215,8 @@ def _first(texts: list[list[str]], is_meant: Callable[[str], bool]) -> tuple[int
 def _add_extra(labels: Labels, table: Table, name: str, cells: list[Any]) -> None:
     """Keep a column that holds numbers, or lists of as many numbers; of any other say why it is left out."""
     values = [parsed(cell) for cell in cells]
-    if reason := unfit(name, labels.extras):
-        pass
-    elif isinstance(values[0], list) and values[0]:
+    numbers, shape, reason = values, None, unfit(name, labels.extras)
+    if reason is None and isinstance(values[0], list) and values[0]:
         count = len(values[0])
         odd = next((i for i, row in enumerate(values) if not isinstance(row, list) or len(row) != count), None)
         if odd is None:
@@ -225,8 +224,7 @@ def _add_extra(labels: Labels, table: Table, name: str, cells: list[Any]) -> Non
             reason = _no_numbers(table, numbers, count)
         else:
             reason = f"{table.where(odd)} holds no list of {count} numbers"
-    else:
-        numbers, shape = values, None
+    elif reason is None:
         reason = _no_numbers(table, numbers, 1)
     if reason is not None:
         labels.notes.append(f"the column {name!r} is left out: {reason}.")
