@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from reader.buffers import gather
+from reader.copying import gather
 from reader.manifest import PAGE_BYTES, StoreError
 from reader.order import Rows
 from reader.store import ImageBatch, RaggedBatch

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from reader.buffers import as_words
+from reader.copying import as_words
 from reader.manifest import PAGE_BYTES
 from reader.order import BlockOrder, Rows, Steps
 from reader.ragged import extents, pages_of
