@@ -191,7 +191,7 @@ class BlockWorker:
         masks: list[bytes] = []
         early = {index: self._attempt(task, index) for index in task.first}
         checked = 0
-        for index, target in enumerate(task.targets, start=task.start):
+        for index in range(task.start, task.start + len(task.paths)):
             attempt = early.pop(index, None) or self._attempt(task, index)
             result.sources.append(attempt.source)
             result.source_bytes += attempt.source_bytes
@@ -201,8 +201,9 @@ class BlockWorker:
                 path = task.paths[index - task.start]
                 result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
             else:
-                self._add(result, rows, target, attempt.row, attempt.line)
-                masks.append(attempt.mask)
+                self._add(result, rows, attempt.row, attempt)
+                if not self._job.geometry.has_own_sizes:
+                    masks.append(attempt.mask)
             if (result.rows - checked) * self._job.row_bytes >= _CHECK_BYTES:
                 self._check(result, rows[checked : result.rows])
                 checked = result.rows
@@ -290,17 +291,17 @@ class BlockWorker:
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e
 
-    def _add(self, result: Result, rows: npt.NDArray[np.uint8], target: Any, row: Row, line: str) -> None:
+    def _add(self, result: Result, rows: npt.NDArray[np.uint8], row: Row, attempt: _Attempt) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
         if isinstance(self._sums, RaggedBlock):
             self._clock.enter("checksum")
-            self._sums.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2])
+            self._sums.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2], mask=attempt.mask)
             self._clock.enter("other")
             result.shapes.append(row.content[2:])
         else:
             rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
         result.rows += 1
-        result.samples.append(line)
+        result.samples.append(attempt.line)
         if self._job.geometry.has_content:
             result.content.append(row.content)
         y0, x0, y1, x1 = row.content

@@ -33,7 +33,7 @@ from reader.manifest import PAGE_BYTES, PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 from reader.ragged import extents, gathered, pages_of, parted
 from reader.rawfile import read_all
-from reader.resident import Later, Resident, free_bytes, in_windows, nbytes
+from reader.resident import Later, Resident, ResidentImages, free_bytes, in_windows, nbytes
 from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import CudaCopier, DeviceBatch, pin
 
@@ -58,7 +58,7 @@ _NO_WINDOW = 1 << 62
 _WINDOWS_HELD = 4
 
 # Stores on devices, each for as long as a loader reads it there.
-_residents: weakref.WeakValueDictionary[tuple[str, str, str], Resident] = weakref.WeakValueDictionary()
+_residents: weakref.WeakValueDictionary[tuple[str, str, str], Resident | ResidentImages] = weakref.WeakValueDictionary()
 
 
 class MemmapLoader:
@@ -147,10 +147,6 @@ class MemmapLoader:
         self._rows_id = _rows_id(dataset, self._cumulative)
         rank, world_size = _checked_ranks(rank, world_size)
         self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
-        if residency == "gpu" and dataset.manifest.has_own_sizes:
-            raise ValueError(
-                "residency 'gpu' needs rows of one size, these have their own. Use 'ram', 'cache' or 'disk'."
-            )
         room = _room(dataset, self.device, has_windows=self.order == "block" and world_size == 1 and dataset.is_whole)
         chosen = residencies.choose(residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, room)
         _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
@@ -521,7 +517,9 @@ def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[An
     try:
         if loader.in_windows:
             order = loader.block_order(epoch)
-            yield from paced(in_windows(plan, order, position, lambda s: _sent(loader, epoch, s, copier)), claim)
+            images = loader.dataset.store if loader.dataset.manifest.has_own_sizes else None
+            made = in_windows(plan, order, position, lambda s: _sent(loader, epoch, s, copier), images)
+            yield from paced(made, claim)
         else:
             yield from overlapped(_begun(loader, epoch, plan, copier), claim)
     finally:
@@ -663,15 +661,19 @@ def _copied(dataset: MemmapDataset) -> Any:
         count = store.pixels.nbytes // row_bytes
         pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
     if dataset.manifest.has_own_sizes:
-        return RaggedBatch(pixels, store.targets, store.offsets, store.shapes, store.extras, batch_size=[])
+        rest = {name: getattr(store, name) for name in ("targets", "offsets", "shapes", "mask_offsets", "extras")}
+        return RaggedBatch(pixels=pixels, **rest, batch_size=[])
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
 
 
-def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Resident:
+def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Resident | ResidentImages:
     """Return the store on a device, the same for all loaders of this process that read it there."""
     key = _resident_key(dataset, device)
     found = _residents.get(key)
-    if found is None:
+    if found is None and dataset.manifest.has_own_sizes:
+        dataset.check_files()
+        found = _residents[key] = ResidentImages(dataset.store, device)
+    elif found is None:
         rows = max(1, _BLOCK_BYTES // dataset.manifest.row_bytes)
         with MemmapLoader(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
             found = _residents[key] = Resident(dataset.store, batches, device)
@@ -685,9 +687,13 @@ def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, st
 def _room(dataset: MemmapDataset, device: torch.device, *, has_windows: bool) -> residencies.Room | None:
     """Return what there is on a device and what is needed there; None for the CPU."""
     free = free_bytes(device)
-    if free is None or dataset.manifest.has_own_sizes:
+    if free is None:
         return None
-    windows = _WINDOWS_HELD * _WINDOW_BLOCKS * max(_BLOCK_BYTES, dataset.manifest.row_bytes) if has_windows else 0
+    row_bytes = dataset.manifest.row_bytes
+    block = max(_BLOCK_BYTES, row_bytes)
+    if dataset.manifest.has_own_sizes:  # pages that two rows share come twice
+        block += max(1, _BLOCK_BYTES // row_bytes) * PAGE_BYTES
+    windows = _WINDOWS_HELD * _WINDOW_BLOCKS * block if has_windows else 0
     needed = 0 if _resident_key(dataset, device) in _residents else nbytes(dataset.store)
     return residencies.Room(free, needed, windows)
 

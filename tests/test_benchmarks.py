@@ -273,8 +273,10 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     torchvision_or_skip()
     found = last_line(run("bench_transforms.py", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2))
     names = ["copy", "RandomHorizontalFlip()", "RandomCrop(32)", "RandomResizedCrop(32)", "ColorJitter(0.4, 0.4, 0.4)"]
+    names += ["RandomResizedCrop(32), with labels", "RandomResizedCrop(32), own sizes"]
     assert [t["transform"] for t in found["transforms"]] == names
     assert all(len(t["ratio"]["values"]) == 2 and t["largest_difference"] <= 2 for t in found["transforms"])
+    assert [t["batch_ratio"] is None for t in found["transforms"]] == [True, *[False] * 4, True, True]
 
 
 def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyPatch) -> None:
