@@ -313,7 +313,6 @@ class _Pack:
             masks_root=os.path.abspath(options.masks or ""),
             masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
-            syncs=options.engine != "local",
         )
         step = block_inputs(len(inputs), self._job.row_bytes)
         self._span = range(len(inputs)) if part is None else part.span(len(inputs), step)
