@@ -55,6 +55,8 @@ def test_one_row_a_slice_and_a_list(train: MemmapDataset) -> None:
         ([[1]], r"rows are int64\[1, 1\], expected a list of whole numbers"),
         ([0.5], r"rows are float64\[1\], expected a list of whole numbers"),
         ([True, False], r"the mask has the shape \[2\], expected \[90\]"),
+        ([[1], [2, 3]], "rows are a list of lists, expected a list of whole numbers"),
+        ("7", r"rows are <U1\[\], expected a list of whole numbers"),
     ],
 )
 def test_wrong_rows_are_refused(train: MemmapDataset, index: Any, text: str) -> None:
@@ -104,8 +106,11 @@ def test_split_is_disjoint_complete_and_repeatable(train: MemmapDataset, stratif
 
 
 def test_wrong_splits_are_refused(train: MemmapDataset) -> None:
-    with pytest.raises(ValueError, match="fraction is 1, expected a number between 0 and 1"):
-        train.split(1)
+    for fraction in (0, 1, 1.5, float("nan"), "half"):
+        with pytest.raises(ValueError, match=f"fraction is {fraction!r}, expected a number between 0 and 1"):
+            train.split(fraction)  # type: ignore[arg-type]
+    for stratify in (False, True):
+        assert [len(part) for part in train.subset([]).split(0.5, stratify=stratify)] == [0, 0]
 
 
 def test_numpy_shares_the_stores_memory(train: MemmapDataset) -> None:
