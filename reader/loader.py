@@ -673,6 +673,9 @@ def _copied(dataset: MemmapDataset) -> Any:
         past_cache = residencies.is_cold(path, store.pixels.nbytes)
         count = store.pixels.nbytes // row_bytes
         pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
+    huge = residencies.huge_page_bytes(pixels.data_ptr(), pixels.nbytes)
+    got = "the system does not tell in which pages" if huge is None else f"{huge / 1e6:.1f} MB of it in huge pages"
+    _log.info("%s: %.1f MB copied into memory, %s", dataset.path, pixels.nbytes / 1e6, got)
     if dataset.manifest.has_own_sizes:
         return RaggedBatch(pixels, store.targets, store.offsets, store.shapes, store.extras, batch_size=[])
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)

@@ -93,6 +93,39 @@ def test_a_subset_keeps_store_rows(train: MemmapDataset) -> None:
         MemmapDataset(train.path, target_transform=int)
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda train: train.store.targets == 1,
+        lambda train: np.array(train.targets) == train.class_to_idx["class1"],
+        lambda train: [row for row, target in enumerate(train.targets) if target == 1],
+        lambda train: slice(30, 60),
+    ],
+    ids=["a mask of torch", "a mask of numpy", "a list", "a slice"],
+)
+def test_the_rows_of_a_class_are_a_subset_without_a_copied_pixel(train: MemmapDataset, kept: Any) -> None:
+    part = train.subset(kept(train))
+    assert (len(part), set(part.targets), part.classes) == (30, {1}, train.classes)
+    assert part.store is train.store
+    # they lie together: a slice of them is a view of the store
+    assert part[:].pixels.data_ptr() == train.store.pixels[30:].data_ptr()
+    assert part[[2, 0]].rows.tolist() == [32, 30]
+    for shuffle in (False, "full", "block"):
+        batches = list(MemmapLoader(part, 7, shuffle=shuffle))
+        assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(range(30, 60))
+        assert all((batch.targets == 1).all() for batch in batches)
+
+
+def test_several_classes_are_a_subset_and_parts_of_parts_hold_the_stores_rows(train: MemmapDataset) -> None:
+    part = train.subset(torch.isin(train.store.targets, torch.tensor([0, 2])))
+    assert (len(part), set(part.targets)) == (60, {0, 2})
+    first, rest = part.split(0.5, stratify=True)
+    assert [first.targets.count(target) for target in range(3)] == [15, 0, 15]
+    assert {int(row) for some in (first, rest) for row in some[:].rows} == {*range(30), *range(60, 90)}
+    assert first.subset(np.array(first.targets) == 2).targets == [2] * 15
+    assert all(one.store is train.store for one in (first, rest))
+
+
 @pytest.mark.parametrize("stratify", [False, True])
 def test_split_is_disjoint_complete_and_repeatable(train: MemmapDataset, stratify: bool) -> None:
     a, b = train.split(0.9, seed=3, stratify=stratify)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -216,6 +217,36 @@ def test_the_cached_share_of_a_file_is_seen(tmp_path: Path) -> None:
 def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
     assert residency.file_system(Path("/proc/self/status")) == "proc"
     assert residency.file_system(tmp_path) not in ("proc", "unknown")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_ram_asks_for_huge_pages_and_tells_how_many_it_got(
+    train: MemmapDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="reader"):
+        MemmapLoader(train, 8, residency="ram")
+    assert re.search(r"0\.3 MB copied into memory, 0\.[0-3] MB of it in huge pages", caplog.text)
+    rows = RowMemory(64, 1 << 20).rows.fill_(1)
+    # hg: asked for by madvise(2)
+    assert "hg" in _flags(rows.data_ptr())
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("this system gives no huge pages")
+    assert residency.huge_page_bytes(rows.data_ptr(), rows.nbytes) in range(1 << 20, (64 << 20) + 1)
+    small = torch.zeros(1000)
+    assert residency.huge_page_bytes(small.data_ptr(), small.nbytes) in range(small.nbytes + 1)
+
+
+def _flags(address: int) -> list[str]:
+    """Return what /proc/self/smaps calls VmFlags, of the memory at an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            start, stop = (int(bound, 16) for bound in line.split(" ")[0].split("-"))
+            inside = start <= address < stop
+        elif inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError("no such memory")
 
 
 def test_memory_is_bounded_by_the_machine() -> None:
