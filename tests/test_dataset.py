@@ -231,6 +231,24 @@ def test_the_plain_dataloader_works_as_it_is(shared_store: Path, context: str | 
     assert sorted(seen) == train.targets
 
 
+def _where_it_lies(batch: Any) -> tuple[bool, Any]:
+    return batch.pixels.is_shared(), batch
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_worker_gathers_straight_into_shared_memory(train: MemmapDataset) -> None:
+    def loader(workers: int) -> DataLoader[Any]:
+        context = "fork" if workers else None
+        return DataLoader(
+            train, batch_size=45, num_workers=workers, collate_fn=_where_it_lies, multiprocessing_context=context
+        )
+
+    # asked before it is sent: torch copies what lies elsewhere
+    assert [is_shared for is_shared, _ in loader(0)] == [False, False]
+    assert [is_shared for is_shared, _ in loader(1)] == [True, True]
+    assert torch.equal(torch.cat([batch.pixels for _, batch in loader(1)]), train.store.pixels)
+
+
 def test_no_per_item_work(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
         raise AssertionError("__getitem__ was called for a batch")
