@@ -595,9 +595,9 @@ class _Pack:
             if committer is not None:
                 committer.finish()
         finally:
-            engine.close()
             if launcher is not None:
-                launcher.close()
+                launcher.close()  # first: workers that end before Ray has been left are reported as failures on stderr
+            engine.close()
             if committer is not None:
                 committer.close()
                 self._profile["commit"] = committer.stages()

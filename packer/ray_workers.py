@@ -190,8 +190,9 @@ class RayProcess:
         self._ray, self._actor, self.node = ray, actor, node
 
     def kill(self) -> None:
-        """End it, wherever it is."""
-        self._ray.kill(self._actor)
+        """End it, wherever it is; leaving the cluster has ended it already."""
+        if self._ray.is_initialized():
+            self._ray.kill(self._actor)
 
     def join(self, seconds: float) -> None:
         """Do not wait: Ray ends it, and its connection is closed."""
