@@ -652,6 +652,8 @@ def _sampled_rows(item: Any) -> tuple[list[int], bool]:
 
 
 def _yields_batches(sampler: Any) -> bool:
+    if isinstance(sampler, list | tuple) and sampler:
+        return _sampled_rows(sampler[0])[1]
     return isinstance(sampler, torch.utils.data.BatchSampler) or hasattr(sampler, "batch_size")
 
 

@@ -310,7 +310,9 @@ def test_a_sampler_may_give_rows_of_any_kind(train: MemmapDataset, items: str, p
             yield from ITEMS[items]([7, 3, 80, -1, 5, 3])  # a generator: every epoch another one
 
     expected = [[7, 3, 80, 89], [5, 3]]
-    for sampler in (Given(), ITEMS[items]([7, 3, 80, -1, 5, 3])):
+    given = ITEMS[items]([7, 3, 80, -1, 5, 3])
+    assert len(MemmapLoader(train, 4, sampler=given)) == (2 if items != "empty batches between" else 5)
+    for sampler in (Given(), given):
         loader = MemmapLoader(train, 4, sampler=sampler, prefetch=prefetch)
         for _ in range(2):
             assert [batch.rows.tolist() for batch in loader] == expected
