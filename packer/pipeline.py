@@ -316,7 +316,6 @@ class _Pack:
             # masks of rows with sizes of their own stand behind the pixels
             masks_path="" if options.masks is None or options.has_own_sizes else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
-            syncs=options.engine != "local",
         )
         step = block_inputs(len(inputs), self._job.row_bytes)
         self._span = range(len(inputs)) if part is None else part.span(len(inputs), step)
@@ -609,9 +608,9 @@ class _Pack:
             if committer is not None:
                 committer.finish()
         finally:
-            engine.close()
             if launcher is not None:
-                launcher.close()
+                launcher.close()  # first: workers that end before Ray has been left are reported as failures on stderr
+            engine.close()
             if committer is not None:
                 committer.close()
                 self._profile["commit"] = committer.stages()

@@ -57,8 +57,6 @@ class Job:
     masks_root: str = ""
     masks_path: str = ""
     upright_masks: bool = False
-    # whether a worker brings its rows to disk itself: a sync by the committer reaches what its own machine wrote, and no other
-    syncs: bool = False
 
     def worker(self, in_flight: Any, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""
@@ -222,7 +220,7 @@ class BlockWorker:
         return result
 
     def write(self, block: int, first_row: int) -> None:
-        """Write a decoded block's rows to their place in the file; on disk they are then only where the job syncs."""
+        """Write a decoded block's rows to their place in the file; others bring them to disk."""
         self._clock.enter("write")
         self._write(self._job.pixels_path, self._held.pop(block), first_row * self._job.row_bytes)
         self._spare.append(self._owners.pop(block))
@@ -236,9 +234,6 @@ class BlockWorker:
             self._files[path] = os.open(path, os.O_WRONLY | BINARY)
         with naming(path):
             write_at(self._files[path], data, offset)
-            if self._job.syncs:
-                self._clock.enter("sync")
-                getattr(os, "fdatasync", os.fsync)(self._files[path])
 
     def _attempt(self, task: Task, index: int) -> _Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""

@@ -145,8 +145,9 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
     report = last_line(run("bench_read.py", "--store", wide_store, *options))
     assert json.loads(file.read_text()) == report
     others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2", "MemmapDataset")
-    assert set(report["images_per_second"]) == {"loader", *others}
+    assert set(report["images_per_second"]) == {"loader", "loader ram", *others}
     assert set(report["ratio"]) == {
+        "loader ram/limit",
         "store[idx]/limit",
         "MemmapDataset/loader",
         *(f"loader/{other}" for other in others),
