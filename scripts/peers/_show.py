@@ -1,29 +1,43 @@
-"""How the figures of all peers are shown: a table, a page, a picture. Measures nothing."""
+"""How the figures of all peers are shown: tables, a page, a picture. Measures nothing."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import _bench
 import _plot
-from _turns import LEAD, OUR_LIMIT, OURS, PEER_LIMIT
+from _turns import LEAD, OUR_LIMIT, OURS, PEER, PEER_LIMIT
 
 # two of them timed
 LEAST_BATCHES = LEAD + 2
-HEAD = ["", "shuffle", "images/s", "of the copy limit", "pixpack / it", "p10..p90", "whole epochs", "p10..p90"]
+READ_HEAD = ["", "shuffle", "images/s", "of the copy limit", "pixpack / it", "p10..p90", "whole epochs", "p10..p90"]
+PACK_HEAD = ["", "images/s", "pixpack, in turns with it", "pixpack / it", "p10..p90"]
 
 
 def table(found: dict[str, Any]) -> str:
-    """Draw the table for a terminal; peers without figures follow it with their reasons."""
+    """Draw the tables for a terminal; peers without figures follow them with their reasons."""
     reasons = [f"{report['peer']}: {reason(report)}" for report in found.values() if reason(report)]
-    return "\n".join([_bench.table([HEAD, *lines(found)]), *reasons])
+    measured = [report for report in found.values() if not reason(report)]
+    packing = [["packing", *PACK_HEAD[1:]], *pack_lines(measured)]
+    reading = [["reading", *READ_HEAD[1:]], *read_lines(measured)]
+    return "\n".join([_bench.table(packing), "", _bench.table(reading), *reasons])
 
 
-def lines(found: dict[str, Any]) -> list[list[str]]:
+def pack_lines(measured: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """Return a line for each peer that has a packed form."""
+    found = [(report["peer"], report["packing"]) for report in measured if "packing" in report]
+    return [
+        [peer, rate(packing, PEER), rate(packing, OURS), *_bench.ratio_cells(packing["ratio"][f"{OURS}/{PEER}"])]
+        for peer, packing in found
+    ]
+
+
+def read_lines(measured: Iterable[dict[str, Any]]) -> list[list[str]]:
     """Return a line for ours beside each peer, and one for each way of the peer."""
-    return [line for report in found.values() if not reason(report) for line in lines_of(report)]
+    return [line for report in measured for line in lines_of(report)]
 
 
 def lines_of(report: dict[str, Any]) -> list[list[str]]:
@@ -54,13 +68,14 @@ def save(found: dict[str, Any], out: Path) -> None:
     parts = ["# Beside others", "Written by `python scripts/peers`; its first lines say what is measured."]
     if measured:
         draw(measured, out / "peers.png")
-        parts += [markdown(lines(measured)), "![the table as bars](peers.png)"]
+        parts += ["## Packing", markdown(PACK_HEAD, pack_lines(measured.values()))]
+        parts += ["## Reading", markdown(READ_HEAD, read_lines(measured.values())), "![the table as bars](peers.png)"]
     parts += [f"- {found[name]['peer']}: {described(found[name])}" for name in found]
     (out / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def markdown(cells: list[list[str]]) -> str:
-    rows = [HEAD, ["---", "---", *["---:"] * (len(HEAD) - 2)], *cells]
+def markdown(head: list[str], cells: list[list[str]]) -> str:
+    rows = [head, ["---", *["---:"] * (len(head) - 1)], *cells]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
