@@ -22,7 +22,7 @@ from reader import MemmapDataset
 
 PEERS = Path(__file__).resolve().parents[1] / "scripts" / "peers"
 RESULTS = PEERS / "results"
-REFERENCE = PEERS.parents[1] / "docs" / "REFERENCE.md"
+REFERENCE, README = PEERS.parents[1] / "docs" / "REFERENCE.md", PEERS.parents[1] / "README.md"
 KEPT = sorted(RESULTS.glob("*.json"))
 
 pytestmark = [
@@ -255,6 +255,19 @@ def test_results_of_a_full_run_are_kept_with_their_machine(path: Path, peers: An
         assert set(tables[2:]) <= set(page.splitlines())
     assert show.described(report) in page
     assert (RESULTS / "peers.png").stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_the_readme_tells_the_figures_that_are_kept(path: Path, peers: Any) -> None:
+    report, show = json.loads(path.read_text()), peers("_show")
+    row = next(
+        line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(f"| [{report['peer']}]")
+    )
+    # of copying, reading and packing against it, shuffle
+    told = [cell.strip() for cell in row.split("|")[2:6]]
+    read = show.lines_of(report)[1]
+    packs = [line[3] for line in show.pack_lines([report])] or ["decodes each epoch"]
+    assert told == [read[3], read[4], *packs, read[1]]
 
 
 def test_the_reference_lists_every_peer(peers: Any) -> None:
