@@ -14,10 +14,10 @@ What the peer wrote is read back and compared with the rows of our store: equal 
 
 Reading: the rows of one store are written into the peer's format, the number of the row as its label. Two processes take turns
 again: an epoch of batches of --batch-size, as shuffled as the peer can, from a warm page cache, with --threads threads, into
-torch uint8 CPU tensors, the last short batch left out. Each also copies consecutive slices of the store into a ring of buffers:
-the limit. --rounds times. Two figures of each epoch: steady, after its first 6 batches; and all of it, from iter() to the last
-batch. Before, an epoch of each is checked: no row comes twice, and every eighth batch equals the store's rows bit for bit. A
-peer without a packed form decodes the photographs in each epoch instead, and ours reads their rows.
+torch uint8 CPU tensors, the last short batch left out. Each also copies consecutive slices of the mapped store into a ring of
+buffers, for comparison. --rounds times. Two figures of each epoch: steady, after its first 6 batches; and all of it, from
+iter() to the last batch. Before, an epoch of each is checked: no row comes twice, and every eighth batch equals the store's
+rows bit for bit. A peer without a packed form decodes the photographs in each epoch instead, and ours reads their rows.
 
 Ratios are taken within a round. A peer that does not install is reported with the reason. Each becomes NAME.json; README.md and
 peers.png are of all that lie in the folder.

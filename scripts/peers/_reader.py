@@ -6,7 +6,7 @@
     versions      of the libraries
     check WAY     read an epoch and compare it with the store
     turn WAY      read an epoch, timed
-    limit         copy consecutive slices of the store, timed
+    copying       copy consecutive slices of the store, timed
 
 Each is answered by one line of JSON on stdout; what libraries print goes to stderr. Between commands the process waits for
 the next line. Runs in the peers' environments: imports numpy, torch, the peer's module and the Pillow that is
@@ -35,7 +35,7 @@ import torch
 # The steady rate leaves out so many batches: queues hold at most 5 at a time, and FFCV's 5 output buffers, fresh memory in
 # each epoch, have all been written once.
 LEAD = 6
-# The limit writes to as many buffers as MemmapLoader does.
+# Copying writes to as many buffers as MemmapLoader does.
 RING = 4
 
 Epochs = Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]
@@ -132,7 +132,7 @@ class Reader:
         """Return images/s of an epoch: `steady` after its first LEAD batches, `epoch` all of it, its beginning included."""
         return timed(lambda: self.begin(way))
 
-    def limit(self) -> dict[str, float]:
+    def copying(self) -> dict[str, float]:
         """Return images/s of copying as many consecutive batches."""
         return timed(self._slices)
 

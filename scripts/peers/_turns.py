@@ -23,7 +23,7 @@ from _reader import LEAD, Job
 
 _HERE = Path(__file__).resolve().parent
 OURS, PEER = "pixpack", "the peer"
-OUR_LIMIT, PEER_LIMIT = "copy limit beside pixpack", "copy limit beside the peer"
+OUR_COPYING, PEER_COPYING = "copying beside pixpack", "copying beside the peer"
 UNTIMED_ROUNDS = 2
 # A slow peer has fewer rounds.
 MOST_SECONDS = 40
@@ -47,9 +47,9 @@ def compare(job: Job, ways: list[str], python: Path, log: Path, rounds: int) -> 
         turns: dict[str, Callable[[], dict[str, float]]] = {OURS: lambda: ask_ours("turn", OURS)}
         for way in ways:
             turns[way] = lambda way=way: ask("turn", way)
-        turns |= {OUR_LIMIT: lambda: ask_ours("limit"), PEER_LIMIT: lambda: ask("limit")}
+        turns |= {OUR_COPYING: lambda: ask_ours("copying"), PEER_COPYING: lambda: ask("copying")}
         found = in_turns(turns, rounds)
-        pairs = [(OURS, way) for way in ways] + [(OURS, OUR_LIMIT)] + [(way, PEER_LIMIT) for way in ways]
+        pairs = [(OURS, way) for way in ways] + [(OURS, OUR_COPYING)] + [(way, PEER_COPYING) for way in ways]
         result = {kind: figures(found, pairs, kind) for kind in ("steady", "epoch")}
         result |= {"rounds": len(found[OURS]), "untimed_batches": LEAD}
         return result | {"checks": checks, "versions": ask("versions")}
