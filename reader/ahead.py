@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from reader.buffers import gather
+from reader.copying import gather
 from reader.order import Rows, Steps
 from reader.rawfile import READERS, Read, RowFile, RowMemory, plan_reads, tasks
 

@@ -1,4 +1,4 @@
-"""Host memory for batches: gather rows into reused buffers; a buffer comes back exactly when its last user is gone.
+"""Host memory for batches: reused buffers, each of which comes back exactly when its last user is gone.
 
 A fresh 38 MB tensor costs 9,409 page faults, more than the copy into it; a reused one none. So buffers are leased: each
 lease is a fresh numpy array over the same memory, and the memory returns to the pool when that array is collected. Any
@@ -16,8 +16,6 @@ import torch
 
 # A row is copied by one memcpy, which is a third faster into memory that begins at a cache line; numpy's begins 16 bytes off.
 _ALIGNMENT_BYTES = 64
-# Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
-_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 
 class PinnedMemoryError(RuntimeError):
@@ -61,23 +59,6 @@ class BufferPool:
         return memory[start : start + self.size_bytes]
 
 
-def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> torch.Tensor:
-    """Copy source[rows] into out and return out: one copy for a contiguous run, else one gather on torch's threads.
-
-    source: any[N, ...] contiguous; rows: int64[B] in [0, N); out: any[B, ...] of the same dtype, contiguous.
-    """
-    if is_run(rows):
-        return out.copy_(source[int(rows[0]) : int(rows[-1]) + 1]) if len(rows) else out
-    words, into = as_words(source, out)
-    torch.index_select(words, 0, torch.from_numpy(rows), out=into)
-    return out
-
-
-def is_run(rows: npt.NDArray[np.int64]) -> bool:
-    """Say whether rows are consecutive and rising: [4, 5, 6]."""
-    return len(rows) == 0 or (int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
-
-
 def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
     try:
         # the guard of the device: in a new thread device 0 is current, and would get a context
@@ -89,12 +70,3 @@ def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
             f"{size_bytes / 1e6:,.1f} MB of pinned memory for a batch cannot be had: {said}."
             " Use a smaller batch_size or prefetch, or free memory."
         ) from e
-
-
-def as_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """View each any[N, ...] as [N, K] of the widest integers that divide a row of all and that all are aligned to."""
-    flat = [tensor.reshape(tensor.shape[0], -1).view(torch.uint8) for tensor in tensors]
-    for size, dtype in _WORDS:
-        if all(t.shape[1] % size == 0 and t.data_ptr() % size == 0 for t in flat):
-            return [t.view(dtype) for t in flat]
-    return flat

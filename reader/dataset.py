@@ -21,7 +21,8 @@ from tensordict import TensorDict
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from reader.buffers import BufferPool, gather, is_run
+from reader.buffers import BufferPool
+from reader.copying import gather, is_run
 from reader.manifest import PAGE_BYTES, SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
 from reader.order import Rows, permuted
 from reader.ragged import gathered, row_of, viewed

@@ -10,15 +10,25 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from torch.profiler import record_function
 
+# Takes room for one more group: claim(True) waits for it, claim(False) says whether there was some.
+Claim = Callable[[bool], bool]
+# Makes groups; has room for the first, and claims it for each one more.
+Source = Callable[[Claim], Iterator[Any]]
+
 
 class _End:
     """Stands in the queue behind the last group."""
+
+
+class _StoppedError(Exception):
+    """The caller wants no more."""
 
 
 class Feed:
@@ -27,7 +37,7 @@ class Feed:
     Waits carry the profiler's name pixpack.wait; naming one costs 6 us, so what need not wait is not named.
     """
 
-    def __init__(self, source: Iterator[Any], depth: int) -> None:
+    def __init__(self, source: Source, depth: int) -> None:
         # what is ready, then an error, if one ended the work, then the end
         self._ready: SimpleQueue[Any] = SimpleQueue()
         # a token for each group that may be made while another waits to be taken
@@ -81,19 +91,61 @@ class Feed:
                 self._ready.get_nowait()
         self._ready.put(_End)  # for a `take` that waits in another thread
 
-    def _fill(self, source: Iterator[Any]) -> None:
+    def _claim(self, wait: bool) -> bool:
+        if not wait and self._room.empty():
+            return False
+        _wait_for(self._room)
+        if self._stopped:
+            raise _StoppedError
+        return True
+
+    def _fill(self, source: Source) -> None:
         try:
-            for group in source:
+            for group in source(self._claim):
                 self._ready.put(group)
                 del group
                 self._made += 1
-                _wait_for(self._room)
-                if self._stopped:
-                    return
+        except _StoppedError:
+            pass
         except BaseException as e:  # it belongs to the caller: `take` raises it
             self._ready.put(e)
         finally:
             self._ready.put(_End)
+
+
+def without_thread(wait: bool) -> bool:
+    """A `Claim` for who takes each group as it comes: none is begun before the one before it was taken."""
+    return wait
+
+
+def paced(groups: Iterator[Any], claim: Claim) -> Iterator[Any]:
+    """Yield groups, each made when there is room for it."""
+    for group in groups:
+        yield group
+        del group
+        claim(True)
+
+
+def overlapped(begun: Iterator[Iterator[Any]], claim: Claim) -> Iterator[Any]:
+    """Yield the groups of what is begun, in order: the next is begun before one is waited for, where there is room for both.
+
+    begun: taking an item begins it, iterating over the item waits for its groups.
+    """
+    under_way: deque[Iterator[Any]] = deque()
+    error: Exception | None = None
+    while error is None:
+        try:
+            under_way.append(next(begun))
+        except StopIteration:
+            break
+        except Exception as e:
+            error = e  # it comes after what was begun before
+        while len(under_way) > 1 or not claim(not under_way):
+            yield from under_way.popleft()
+    while under_way:
+        yield from under_way.popleft()
+    if error is not None:
+        raise error
 
 
 def _wait_for(queue: SimpleQueue[Any]) -> Any:

@@ -7,6 +7,7 @@ the transform. Nothing else is shared but the queue in `Feed`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import operator
@@ -23,10 +24,11 @@ from torch.profiler import record_function
 
 from reader import residency as residencies
 from reader.ahead import ReadAhead
-from reader.buffers import BufferPool, PinnedMemoryError, gather, is_run
+from reader.buffers import BufferPool, PinnedMemoryError
+from reader.copying import Copies, begin_gather, is_run
 from reader.dataset import MemmapDataset, batch_of
 from reader.draws import in_epoch
-from reader.feed import Feed
+from reader.feed import Claim, Feed, overlapped, paced, without_thread
 from reader.manifest import PAGE_BYTES, PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 from reader.ragged import extents, gathered, pages_of, parted
@@ -302,17 +304,18 @@ class MemmapLoader:
             units=(lambda rows: pages_of(*extents(store, rows))[0]) if manifest.has_own_sizes else lambda rows: rows,
         )
 
-    def host_batches(self, groups: list[Rows], ahead: ReadAhead | None) -> list[Any]:
-        """Gather a group of batches into one leased buffer and cut it."""
+    def begin_batches(self, groups: list[Rows], ahead: ReadAhead | None) -> HostBatches:
+        """Begin to gather a group of batches into one leased buffer, and cut it."""
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         if self.dataset.manifest.has_own_sizes:
             ragged = self._ragged_batch(rows, ahead)
-            return [ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups])
+            return HostBatches([ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups]))
         with record_function("pixpack.gather"):
             # the pixels may come from elsewhere, targets and the like are mapped in any case
             self.dataset.check_files()
-            batch = batch_of(self._store, rows, self._pixels(rows, ahead))
-        return [batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups]))
+            pixels, copies = self._begin_pixels(rows, ahead)
+            batch = batch_of(self._store, rows, pixels)
+        return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
 
     def _ragged_batch(self, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
         with record_function("pixpack.gather"):
@@ -325,16 +328,16 @@ class MemmapLoader:
                 None if ahead is None else lambda _, pages: ahead.take(pages),
             )
 
-    def _pixels(self, rows: Rows, ahead: ReadAhead | None) -> torch.Tensor:
+    def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies]:
         if self._is_pinned and is_run(rows) and len(rows):
-            return self._store.pixels[int(rows[0]) : int(rows[-1]) + 1]
+            return self._store.pixels[int(rows[0]) : int(rows[-1]) + 1], ()
         shape = self._store.pixels.shape[1:]
         need = len(rows) * shape.numel()
         pixels = self._buffers(need).lease()[:need].view(len(rows), *shape)
         if ahead is not None:
             ahead.take(pixels)
-            return pixels
-        return gather(self._store.pixels, rows, pixels)
+            return pixels, ()
+        return pixels, begin_gather(self._store.pixels, rows, pixels)
 
     def _pin(self, *, asked: bool) -> bool:
         """Pin the copy in memory, for as long as this loader lives; what was not asked for may be refused."""
@@ -419,6 +422,25 @@ def _checked_cuda(device: torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
+# What the loop gets, each with the global position after it.
+Group = list[tuple[Any, int]]
+
+
+class HostBatches:
+    """Batches whose pixels may still be copied: iterating waits for them, and lets go of each batch as it is given."""
+
+    def __init__(self, batches: list[Any], copies: Copies = ()) -> None:
+        self._batches, self._copies = deque(batches), copies
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._copies:
+            with record_function("pixpack.gather"):
+                for copy in self._copies:
+                    copy.result()
+        while self._batches:
+            yield self._batches.popleft()
+
+
 @dataclass
 class _Progress:
     """Where the newest iterator is; the loader's state after that iterator is gone."""
@@ -436,10 +458,13 @@ class _Iteration:
         self._begin = progress.position
         self._ready: deque[tuple[Any, int]] = deque()
         self._failed = False
-        self._source = _produce(loader, progress.epoch, progress.position, items)
+        source = functools.partial(_produce, loader, progress.epoch, progress.position, items)
         self._feed: Feed | None = None
-        if loader.prefetch:
-            self._feed = Feed(self._source, loader.prefetch)
+        self._source: Iterator[Group] = iter(())
+        if not loader.prefetch:
+            self._source = source(without_thread)
+        else:
+            self._feed = Feed(source, loader.prefetch)
             loader._feeds.add(self._feed)
             # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
             weakref.finalize(self, self._feed.stop).atexit = False
@@ -479,7 +504,7 @@ class _Iteration:
         return self._feed is None or self._feed.is_idle
 
 
-def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[Any]) -> Iterator[list[tuple[Any, int]]]:
+def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[Any], claim: Claim) -> Iterator[Group]:
     """Yield groups of (what the loop gets, global position after it).
 
     A generator that waits at a yield keeps its locals alive: none of them may hold a batch there, or one more buffer than
@@ -487,40 +512,50 @@ def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[An
     """
     plan = loader.plan(epoch, position, items)
     if loader.resident is not None:
-        yield from ([(loader.resident.later(r), p) for r, p in zip(s.batches, s.positions, strict=True)] for s in plan)
+        later = loader.resident.later
+        yield from paced(([(later(r), p) for r, p in zip(s.batches, s.positions, strict=True)] for s in plan), claim)
         return
-    copier = CudaCopier(loader.device, depth=loader.prefetch) if loader.device.type == "cuda" else None
+    # slots in all: of the copies under way, depth + 1, of the batch that is sent next, and of the one begun behind it
+    depth = max(0, loader.prefetch - 1)
+    copier = CudaCopier(loader.device, depth=depth) if loader.device.type == "cuda" else None
     try:
         if loader.in_windows:
             order = loader.block_order(epoch)
-            yield from in_windows(plan, order, position, lambda slices: _sent(loader, epoch, slices, copier))
+            yield from paced(in_windows(plan, order, position, lambda s: _sent(loader, epoch, s, copier)), claim)
         else:
-            yield from _gathered(loader, epoch, plan, copier)
+            yield from overlapped(_begun(loader, epoch, plan, copier), claim)
     finally:
         if copier is not None:
             copier.drain()
 
 
-def _gathered(
+def _begun(
     loader: MemmapLoader, epoch: int, plan: Iterator[Steps], copier: CudaCopier | None
-) -> Iterator[list[tuple[Any, int]]]:
+) -> Iterator[Iterator[Group]]:
     ahead = loader.read_ahead(epoch, plan)
-    made: list[Any] = []
     try:
         for steps in plan if ahead is None else ahead:
-            try:
-                for batch in loader.host_batches(steps.batches, ahead):
-                    made.append(copier.send(batch) if copier is not None else _finish(loader, batch, epoch))
-            except Exception:
-                # a transform that raises does not take the batches before it along
-                if made:
-                    yield _emptied(made, steps.positions)
-                raise
-            del batch
-            yield _emptied(made, steps.positions)
+            yield _finished(loader, epoch, loader.begin_batches(steps.batches, ahead), steps.positions, copier)
     finally:
         if ahead is not None:
             ahead.close()
+
+
+def _finished(
+    loader: MemmapLoader, epoch: int, begun: HostBatches, positions: list[int], copier: CudaCopier | None
+) -> Iterator[Group]:
+    """Wait for a group's pixels and give it, ready for the caller or on its way to the device."""
+    made: list[Any] = []
+    try:
+        for batch in begun:
+            made.append(copier.send(batch) if copier is not None else _finish(loader, batch, epoch))
+    except Exception:
+        # a transform that raises does not take the batches before it along
+        if made:
+            yield _emptied(made, positions)
+        raise
+    del batch
+    yield _emptied(made, positions)
 
 
 def _sent(
@@ -529,14 +564,14 @@ def _sent(
     ahead = loader.read_ahead(epoch, slices)
     try:
         for steps in slices if ahead is None else ahead:
-            for batch in loader.host_batches(steps.batches, ahead):
+            for batch in loader.begin_batches(steps.batches, ahead):
                 yield copier.send(batch) if copier is not None else batch
     finally:
         if ahead is not None:
             ahead.close()
 
 
-def _emptied(made: list[Any], positions: list[int]) -> list[tuple[Any, int]]:
+def _emptied(made: list[Any], positions: list[int]) -> Group:
     pairs = list(zip(made, positions, strict=False))
     made.clear()
     return pairs

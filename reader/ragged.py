@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from reader.buffers import gather
+from reader.copying import gather
 from reader.manifest import PAGE_BYTES, StoreError
 from reader.order import Rows
 from reader.store import ImageBatch, RaggedBatch

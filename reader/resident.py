@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from reader.buffers import as_words
+from reader.copying import as_words
 from reader.order import BlockOrder, Rows, Steps
 from reader.store import ImageBatch
 from reader.transfer import DeviceBatch

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,12 @@ PACKAGES = (
 BUILT = ("jpeg4py",)
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
 # Of scripts/claims, those that a GPU decides.
-CLAIMS = ("bus_bytes", "pinned_copies")
+CLAIMS = (
+    *("bus_bytes", "pinned_copies", "seven_loaders", "folder_or_memmap", "augmentation"),
+    *("group_shuffle", "kernels", "compiled_training", "nested_moves", "data_parallel"),
+)
+# All pictures come back in it.
+PICTURES = "pictures.zip"
 MOST_BYTES = 60 << 20
 MOST_FILES = 8
 MOST_FILE_BYTES = 16 << 20
@@ -41,13 +47,13 @@ SECONDS = 280
 
 @dataclass(frozen=True)
 class Part:
-    """A command; needs_cuda: it is left out with --no-cuda. result: a JSON file that it writes, pictures: what else."""
+    """A command; needs_cuda: it is left out with --no-cuda. result: a JSON file that it writes, picture: a PNG."""
 
     name: str
     command: list[str]
     needs_cuda: bool = True
     result: str = ""
-    pictures: tuple[str, ...] = ()
+    picture: str = ""
 
 
 def main() -> int:
@@ -71,7 +77,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--python", default="3.12", help="the version that they are for")
     parser.add_argument("--wheels", type=Path, metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "on_gpu-results")))
-    parser.add_argument("--only", nargs="+", metavar="PART", help="of logic, tests, bench, pack, timeline, claims")
+    parser.add_argument(
+        "--only", nargs="+", metavar="PART", help="of logic, tests, bench, pack, timeline, claims, 'claims NAME'"
+    )
     parser.add_argument("--no-cuda", action="store_true", help="what runs without a GPU, in little; the rest is named")
     return parser.parse_args()
 
@@ -129,9 +137,10 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     environment["PATH"] = f"{site / 'bin'}{os.pathsep}{environment['PATH']}"
     if not options.no_cuda:
         environment["REQUIRE_CUDA"] = "1"
+    (options.out / PICTURES).unlink(missing_ok=True)
     report: dict[str, Any] = {"machine": describe(environment), "no_cuda": options.no_cuda, "parts": {}}
     for part in parts(work, no_cuda=options.no_cuda):
-        if options.only and part.name not in options.only:
+        if options.only and not {part.name, part.name.partition(" ")[0]} & {*options.only}:
             continue
         report["parts"][part.name] = done = outcome(part, environment, options, work)
         print(f"on_gpu: {part.name}: {summary(done)}", flush=True)
@@ -149,7 +158,14 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
     pytest = [python, "-m", "pytest", "-q", "--tb=short", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
     logic = [str(ROOT / "tests" / name) for name in ("test_transfer.py", "test_resident.py")]
     bench = [python, str(ROOT / "scripts" / "bench_gpu.py"), "--device", device, *quick, "--work", str(work)]
-    claims = [python, str(ROOT / "scripts" / "claims"), "--only", *CLAIMS, "--work", str(work / "claims")]
+    claims = [
+        python,
+        str(ROOT / "scripts" / "claims"),
+        "--work",
+        str(work / "claims"),
+        "--out",
+        str(work / "claims-out"),
+    ]
     pack = [python, "-m", "packer", "bench", str(store), "--device", device]
     return [
         Part("logic", [*pytest, *logic, "-m", "not cuda"], needs_cuda=False),
@@ -160,12 +176,16 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
             "timeline",
             [*pack, "--residency", "cache", "--timeline", str(work / "timeline.png")],
             needs_cuda=False,
-            pictures=("timeline.png",),
+            picture="timeline.png",
         ),
-        Part(
-            "claims",
-            [*claims, "--out", str(work / "claims-out")],
-            pictures=tuple(f"claims-out/{name}.{kind}" for name in CLAIMS for kind in ("png", "json")),
+        *(
+            Part(
+                f"claims {name}",
+                [*claims, "--only", name],
+                result=f"claims-out/{name}.json",
+                picture=f"claims-out/{name}.png",
+            )
+            for name in CLAIMS
         ),
     ]
 
@@ -191,9 +211,9 @@ def outcome(part: Part, environment: dict[str, str], options: argparse.Namespace
     done: dict[str, Any] = {"exit_code": code, "seconds": round(time.perf_counter() - begun, 1), "tail": output[-TAIL:]}
     if part.result and (work / part.result).exists():
         done["result"] = json.loads((work / part.result).read_text())
-    for name in part.pictures:
-        if (work / name).exists():
-            shutil.copyfile(work / name, options.out / Path(name).name)
+    if part.picture and (work / part.picture).exists():
+        with zipfile.ZipFile(options.out / PICTURES, "a") as pictures:
+            pictures.write(work / part.picture, Path(part.picture).name)
     return done
 
 

@@ -1,4 +1,4 @@
-"""The five ways in which bench_pack.py makes rows of a folder of photographs; each returns the seconds it took.
+"""The ways in which bench_pack.py makes rows of a folder of photographs; each returns the seconds it took.
 
 Knows what is fair to each way; no statistics.
 """
@@ -6,8 +6,10 @@ Knows what is fair to each way; no statistics.
 from __future__ import annotations
 
 import io
+import json
 import math
 import multiprocessing
+import os
 import subprocess
 import sys
 import time
@@ -159,6 +161,29 @@ def time_call(job: Job) -> float:
     begun = time.perf_counter()
     packer.pack(job.images, job.work / "store", size=job.size, workers=job.workers, max_rejects=0)
     return time.perf_counter() - begun
+
+
+def time_vanilla(job: Job, way: str, pillow: Path) -> float:
+    """Time a way of _vanilla_ways.py with the Pillow in a folder; returns seconds.
+
+    Raises:
+        BenchError: it failed, or took another Pillow.
+    """
+    known = {"images": str(job.images), "work": str(job.work), "paths": [str(path) for path in job.paths]}
+    known |= {"targets": job.targets, "size": job.size, "workers": job.workers}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("_vanilla_ways.py"), way],
+        input=json.dumps(known),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(pillow)},
+    )
+    if done.returncode:
+        raise BenchError(f"the {way} with the Pillow in {pillow} failed: {done.stderr.strip().splitlines()[-1]}")
+    said = json.loads(done.stdout)
+    if not Path(said["from"]).is_relative_to(pillow.resolve()):
+        raise BenchError(f"the {way} took {said['from']}, not the Pillow in {pillow}.")
+    return float(said["seconds"])
 
 
 def time_command(job: Job) -> float:

@@ -3,7 +3,7 @@
 
     python scripts/bench_pack.py --count 2000 --size 224 --workers 2 --runs 3
 
-Packs a folder of photographs repeated to --count files (copies, warm in the page cache) in five ways, in turns; which
+Packs a folder of photographs repeated to --count files (copies, warm in the page cache) in several ways, in turns; which
 one begins moves on by one each run:
 
     decode     the limit: read the file and decode it (libjpeg-turbo, at the DCT scale that pack takes), nothing else
@@ -13,6 +13,9 @@ one begins moves on by one each run:
                permute to C x H x W costs 1 % more (493 against 499 images/s, 2 cores, 2026-11-20)
     call       packer.pack(...) from this process
     pack       the command `pack IMAGES OUT --size S --workers N`, Python's start and all imports included
+
+    pool, tutorial with --vanilla DIR, a folder with Pillow's own wheel (pip install --no-deps --target DIR pillow), also what
+               people write by hand, a multiprocessing.Pool into a numpy memmap, and the tutorial, both with that Pillow
 
 All on as many processes, whose start counts; imports count for the command alone. call and pack do more than the others:
 checksums, sha256 of each source, channel sums, samples.jsonl, and every row synced to disk.
@@ -50,7 +53,17 @@ from _bench import (
     spread,
     table,
 )
-from _pack_ways import Job, command, decode_alone, in_processes, make_rows, time_call, time_command, time_tutorial
+from _pack_ways import (
+    Job,
+    command,
+    decode_alone,
+    in_processes,
+    make_rows,
+    time_call,
+    time_command,
+    time_tutorial,
+    time_vanilla,
+)
 
 import packer
 from packer.scan import ScanError, scan
@@ -61,9 +74,13 @@ TITLES = {
     "decode": "(a) decode alone",
     "row": "(b) decode + resize + crop",
     "tutorial": "(c) tensordict tutorial",
+    "pool": "(d) Pillow pool into a memmap, vanilla Pillow",
+    "vanilla": "(e) tensordict tutorial, vanilla Pillow",
     "call": "packer.pack()",
     "pack": "pack (the command)",
 }
+OURS = ("pack", "call")
+OTHER_PILLOW = ("pool", "vanilla")
 COMPARED_ROWS = 256
 # Those of ../shared/photos are 0.4 levels off on average; other pictures than these would be 50.
 SCALED_LEVELS = 2.0
@@ -75,7 +92,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="pixpack-bench-pack-") as folder:
             work = Path(folder)
-            report = measure(prepare(options, work), options.runs)
+            report = measure(prepare(options, work), options.runs, options.vanilla)
     except (BenchError, ScanError, StoreError, packer.PackError, packer.OptionsError) as e:
         print(f"bench_pack: {e}", file=sys.stderr)
         return 1
@@ -91,6 +108,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=224, help="side of a row in pixels (default: 224)")
     parser.add_argument("--workers", type=int, default=2, help="processes, for every way alike (default: 2)")
     parser.add_argument("--runs", type=int, default=3, help="timed turns of each way (default: 3)")
+    parser.add_argument("--vanilla", type=Path, metavar="DIR", help="a folder with another Pillow, to time as well")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
     options = parser.parse_args()
     for name in ("count", "size", "workers", "runs"):
@@ -117,13 +135,12 @@ def prepare(options: argparse.Namespace, work: Path) -> Job:
     )
 
 
-def measure(job: Job, runs: int) -> dict[str, Any]:
+def measure(job: Job, runs: int, vanilla: Path | None) -> dict[str, Any]:
     """Warm up and check, then time all ways in turns."""
     torch.set_num_threads(job.workers)
     described = machine(job.work)
     reference = job.work / "reference"
     memory = watched_pack(job, reference)
-    seconds: dict[str, list[float]] = {name: [] for name in TITLES}
     time_tutorial(job)
     checks = check_store(job, reference, job.work / "tutorial")
     shutil.rmtree(job.work / "tutorial")
@@ -134,11 +151,15 @@ def measure(job: Job, runs: int) -> dict[str, Any]:
         "call": lambda: time_call(job),
         "pack": lambda: time_command(job),
     }
+    if vanilla is not None:
+        ways["pool"] = lambda: time_vanilla(job, "pool", vanilla)
+        ways["vanilla"] = lambda: time_vanilla(job, "tutorial", vanilla)
+    seconds: dict[str, list[float]] = {name: [] for name in TITLES if name in ways}
     for run in range(runs):
         for turn in range(len(ways)):
             name = list(ways)[(run + turn) % len(ways)]
             seconds[name].append(ways[name]())
-            check_turn(job, reference)
+            check_turn(job, reference, same_pillow=name not in OTHER_PILLOW)
     rates = {name: [len(job.paths) / value for value in found] for name, found in seconds.items()}
     return {
         "benchmark": "bench_pack",
@@ -150,8 +171,9 @@ def measure(job: Job, runs: int) -> dict[str, Any]:
         "images_per_second": {name: spread(found, 1) for name, found in rates.items()},
         "ratio": {
             f"{ours}/{other}": ratios(rates[ours], rates[other])
-            for ours in ("pack", "call")
-            for other in ("decode", "row", "tutorial")
+            for ours in OURS
+            for other in rates
+            if other not in OURS
         },
         "own_mib": memory,
         "checks": checks,
@@ -161,7 +183,8 @@ def measure(job: Job, runs: int) -> dict[str, Any]:
 def text(report: dict[str, Any]) -> str:
     """Draw the report for a person."""
     lines = [["", "images/s", "min..max", "pack/it", "p10..p90", "pack()/it", "p10..p90"]]
-    for name, title in TITLES.items():
+    for name in report["images_per_second"]:
+        title = TITLES[name]
         of = [ratio_cells(report["ratio"].get(f"{ours}/{name}")) for ours in ("pack", "call")]
         lines.append([title, *rate_cells(report["images_per_second"][name]), *of[0], *of[1]])
     memory, checks = report["own_mib"], report["checks"]
@@ -220,7 +243,7 @@ def own_bytes(pid: int) -> int:
 # -- checks
 
 
-def check_store(job: Job, store: Path, tutorial: Path) -> dict[str, Any]:
+def check_store(job: Job, store: Path, tutorial: Path, *, same_pillow: bool = True) -> dict[str, Any]:
     """Compare a store with the listing, with its own checksums, and with the tutorial's files.
 
     Raises:
@@ -232,10 +255,23 @@ def check_store(job: Job, store: Path, tutorial: Path) -> dict[str, Any]:
     samples = list(read_json_lines(store / SAMPLES))
     if [(sample["path"], sample["target"]) for sample in samples] != list(zip(job.names, job.targets, strict=True)):
         raise BenchError(f"the store has {len(samples)} rows that are not the {len(job.paths)} files in their order.")
+    if np.fromfile(tutorial / "targets", np.int64).tolist() != job.targets:
+        raise BenchError("the tutorial's targets are not those of the folder.")
+    return check_rows(job, store, tutorial / "images", same_pillow=same_pillow) | {"verified": True}
+
+
+def check_rows(job: Job, store: Path, rows: Path, *, same_pillow: bool) -> dict[str, Any]:
+    """Compare the rows of a store with a raw file of the same rows, made by Pillow; another Pillow resizes a little differently.
+
+    Raises:
+        BenchError: saying what differs.
+    """
+    samples = list(read_json_lines(store / SAMPLES))
     turned = np.array(["exif_orientation" in sample for sample in samples])
     scaled = np.array(["dct_scale" in sample for sample in samples]) & ~turned
-    differences = row_differences(job, store / PIXELS, tutorial / "images")
-    wrong = np.flatnonzero(differences * ~(turned | scaled))
+    differences = row_differences(job, store / PIXELS, rows)
+    most = 0.0 if same_pillow else SCALED_LEVELS
+    wrong = np.flatnonzero((differences > most) & ~(turned | scaled))
     if len(wrong):
         raise BenchError(f"row {wrong[0]} ({job.names[wrong[0]]}) is not what Pillow makes of it.")
     levels = float(differences[scaled].mean()) if scaled.any() else 0.0
@@ -243,15 +279,12 @@ def check_store(job: Job, store: Path, tutorial: Path) -> dict[str, Any]:
         raise BenchError(f"DCT-scaled rows are {levels:.1f} levels off on average, expected {SCALED_LEVELS} at most.")
     if (turned | scaled).all():
         raise BenchError("no row could be compared to the byte: all are DCT-scaled or turned. Use a larger --size.")
-    if np.fromfile(tutorial / "targets", np.int64).tolist() != job.targets:
-        raise BenchError("the tutorial's targets are not those of the folder.")
     return {
         "rows": len(samples),
         "equal_rows": int((~(turned | scaled)).sum()),
         "scaled_rows": int(scaled.sum()),
         "scaled_levels": round(levels, 2),
         "turned_rows": int(turned.sum()),
-        "verified": True,
     }
 
 
@@ -266,7 +299,7 @@ def row_differences(job: Job, first: Path, second: Path) -> np.ndarray:
     return found
 
 
-def check_turn(job: Job, reference: Path) -> None:
+def check_turn(job: Job, reference: Path, *, same_pillow: bool) -> None:
     """Check what the turn just timed has left, then remove it.
 
     Raises:
@@ -279,8 +312,11 @@ def check_turn(job: Job, reference: Path) -> None:
             raise BenchError(f"this pack differs from the first: {problems or 'another manifest'}.")
         shutil.rmtree(store)
     if tutorial.exists():
-        check_store(job, reference, tutorial)
+        check_store(job, reference, tutorial, same_pillow=same_pillow)
         shutil.rmtree(tutorial)
+    if (job.work / "pool").exists():
+        check_rows(job, reference, job.work / "pool", same_pillow=same_pillow)
+        (job.work / "pool").unlink()
 
 
 if __name__ == "__main__":

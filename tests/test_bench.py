@@ -142,14 +142,14 @@ def test_a_turn_of_the_loader_ends_with_as_many_batches_made_as_taken(
 ) -> None:
     """Without the wait at its end, the queue would be refilled during the turn of another way."""
     made: list[int] = []
-    gathered = FromMemory.host_batches
+    gathered = FromMemory.begin_batches
 
     def count(self: FromMemory, groups: list[Any], ahead: Any) -> Any:
         time.sleep(0.002)
         made.append(len(groups))
         return gathered(self, groups, ahead)
 
-    monkeypatch.setattr(FromMemory, "host_batches", count)
+    monkeypatch.setattr(FromMemory, "begin_batches", count)
     part = Part(MemmapDataset(shared_store), 80, 90)
     loader = Loader(part, "full", torch.device("cpu"))
     for _ in range(2):

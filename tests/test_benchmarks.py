@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 from conftest import make_tree, torchvision_or_skip
 
@@ -75,11 +76,15 @@ def wide_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    done = run("bench_pack.py", "--images", images, "--count", 30, "--size", 40, "--runs", 2, "--json", file)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "PIL").symlink_to(Path(PIL.__file__).parent)
+    more = ("--json", file, "--vanilla", tmp_path / "other")
+    done = run("bench_pack.py", "--images", images, "--count", 30, "--size", 40, "--runs", 2, *more)
     report = last_line(done)
     assert json.loads(file.read_text()) == report
-    assert set(report["images_per_second"]) == {"decode", "row", "tutorial", "call", "pack"}
-    assert set(report["ratio"]) == {f"{a}/{b}" for a in ("pack", "call") for b in ("decode", "row", "tutorial")}
+    others = {"decode", "row", "tutorial", "pool", "vanilla"}
+    assert set(report["images_per_second"]) == {*others, "call", "pack"}
+    assert set(report["ratio"]) == {f"{a}/{b}" for a in ("pack", "call") for b in others}
     assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
     assert all(0 < found["p10"] <= found["median"] <= found["p90"] for found in report["ratio"].values())
     assert 1 < report["own_mib"]["worker"] < 1000

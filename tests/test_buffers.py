@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader.buffers import BufferPool, gather, is_run
+from reader import copying
+from reader.buffers import BufferPool
+from reader.copying import gather, is_run
 
 
 def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
@@ -97,3 +100,25 @@ def test_gather_from_a_slice_that_is_not_aligned() -> None:
 )
 def test_runs_are_recognised(rows: list[int], expected: bool) -> None:
     assert is_run(np.array(rows, dtype=np.int64)) is expected
+
+
+def test_a_large_gather_is_cut_into_pieces_that_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+    source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (100, 30, 8), np.uint8))
+    for rows in (np.arange(7, 90), np.random.default_rng(1).integers(0, 100, 83)):
+        out = torch.zeros((83, 30, 8), dtype=torch.uint8)
+        copies = copying.begin_gather(source, rows, out)
+        assert len(copies) > 1
+        for copy in copies:
+            copy.result()
+        assert torch.equal(out, source[torch.from_numpy(rows)])
+
+
+def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+    source, rows, out = torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000))
+    gather(source, rows, out)
+    child = multiprocessing.get_context("fork").Process(target=gather, args=(source, rows, out))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0

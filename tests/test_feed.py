@@ -1,0 +1,50 @@
+"""What the feeder begins ahead comes in order, is bounded by the room there is, and loses nothing to an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from reader.feed import overlapped, without_thread
+
+
+def begun(log: list[str], count: int, fails_at: int | None = None) -> Iterator[Iterator[int]]:
+    for i in range(count):
+        if i == fails_at:
+            raise KeyError(i)
+        log.append(f"begin {i}")
+        yield finished(log, i)
+
+
+def finished(log: list[str], i: int) -> Iterator[int]:
+    log.append(f"finish {i}")
+    yield i
+
+
+def test_the_next_is_begun_before_one_is_waited_for() -> None:
+    log: list[str] = []
+    assert list(overlapped(begun(log, 3), lambda wait: True)) == [0, 1, 2]
+    assert log == ["begin 0", "begin 1", "finish 0", "begin 2", "finish 1", "finish 2"]
+
+
+def test_without_room_none_is_begun_ahead() -> None:
+    log: list[str] = []
+    assert list(overlapped(begun(log, 3), without_thread)) == [0, 1, 2]
+    assert log == ["begin 0", "finish 0", "begin 1", "finish 1", "begin 2", "finish 2"]
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+def test_what_was_begun_before_an_error_comes_before_it(fails_at: int) -> None:
+    groups = overlapped(begun([], 3, fails_at), lambda wait: True)
+    assert [next(groups) for _ in range(fails_at)] == list(range(fails_at))
+    with pytest.raises(KeyError):
+        next(groups)
+
+
+def test_nothing_comes_after_an_error() -> None:
+    missing: dict[int, int] = {}
+    groups = overlapped(iter([map(missing.__getitem__, [0]), iter([1])]), lambda wait: True)
+    with pytest.raises(KeyError):
+        next(groups)
+    assert list(groups) == []
