@@ -665,8 +665,12 @@ def run(arguments: list[str] | None = None) -> int:
     except click.exceptions.Exit as e:
         return e.exit_code
     except click.UsageError as e:
-        command = e.ctx.command_path if e.ctx else "pack"
-        return _fail(f"{e.format_message()} See: {command} --help", EXIT_USAGE)
+        command, told = e.ctx.command_path if e.ctx else "pack", e.format_message()
+        if told.startswith("Usage: "):
+            # `pack` alone is answered by all of the help, which needs no word before or after it
+            click.echo(told, err=True)
+            return EXIT_USAGE
+        return _fail(f"{told} See: {command} --help", EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt, _Terminated) as e:
         return _ended(e)
     except BrokenPipeError:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from _bench import BenchError
+from _pictures import picture
 from PIL import Image
 from tensordict import MemoryMappedTensor, tensorclass
 from torch.utils.data import DataLoader, Dataset
@@ -121,7 +121,7 @@ class Pictures:
 
 
 class PictureFolder(Dataset):
-    """What torchvision's ImageFolder, Resize(size), CenterCrop(size) and PILToTensor give, without torchvision."""
+    """The pictures of a folder and their targets."""
 
     def __init__(self, job: Job) -> None:
         self._paths, self._targets, self._size = job.paths, job.targets, job.size
@@ -130,17 +130,7 @@ class PictureFolder(Dataset):
         return len(self._paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        with Image.open(self._paths[index]) as opened:
-            image = opened.convert("RGB")
-        size, (width, height) = self._size, image.size
-        if width <= height:
-            width, height = size, int(size * height / width)
-        else:
-            width, height = int(size * width / height), size
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-        left, top = round((width - size) / 2.0), round((height - size) / 2.0)
-        image = image.crop((left, top, left + size, top + size))
-        return torch.from_numpy(np.array(image)), self._targets[index]
+        return torch.from_numpy(picture(self._paths[index], self._size)), self._targets[index]
 
 
 def time_tutorial(job: Job) -> float:

@@ -113,15 +113,15 @@ def parse() -> argparse.Namespace:
 # -- the store
 
 
-def cached_store(work: Path, rows: int, size: int) -> Path:
-    """Return the store of rows x size that an earlier run has left in work, or pack it now."""
+def cached_store(work: Path, rows: int, size: int, images: Path | None = None) -> Path:
+    """Return the store of rows x size that an earlier run has left in work, or pack it now, of images or photographs."""
     out = work / f"store-{rows}x{size}"
     if is_reusable(out, rows, size):
         return out
     print(f"bench_read: packing {rows} rows into {out}, {rows * size * size * 3 / 1e9:.2f} GB", file=sys.stderr)
     work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="images-", dir=work) as folder:
-        found = photographs(None, Path(folder), size)
+        found = photographs(images, Path(folder), size)
         repeat_files(found, Path(folder) / "images", rows, link=True)
         packer.pack(Path(folder) / "images", out, size=size, max_rejects=0, overwrite=out.exists())
     return whole(out)

@@ -89,11 +89,18 @@ def test_verify_of_a_damaged_store_names_rows_and_exits_1(store: Path, capsys: p
     assert store_bytes(store) == before
 
 
+def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert run(["--help"]) == 0
+    assert captured.err == capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
         (["{images}"], 2, "Missing argument 'OUT'. See: pack build --help"),
-        ([], 2, "Usage: pack IMAGES OUT"),
         (["{tmp}/none", "{tmp}/out"], 2, "none does not exist. Expected a folder of images"),
         (["{tmp}/empty", "{tmp}/out", "--size", "8"], 2, "empty holds no image"),
         (["{images}", "{tmp}/out", "--size", "0"], 2, "--size is 0, expected 1 to 16384"),
@@ -135,9 +142,8 @@ def test_bad_input_is_one_sentence_and_the_right_code(
     captured = capsys.readouterr()
     assert text in captured.err + captured.out
     assert "Traceback" not in captured.err
-    if arguments:
-        assert captured.err.count("\n") == 1
-        assert captured.err.startswith("pack: ")
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("pack: ")
     assert not (tmp_path / "out").exists()
 
 

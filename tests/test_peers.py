@@ -1,7 +1,8 @@
-"""scripts/peers without installing anything: its options, peers that do not install or read wrong, and turns on tiny rows."""
+"""scripts/peers without installing anything: its options, peers that do not install or are wrong, and turns on tiny rows."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_tree
+from PIL import Image
 
 import packer
+from reader import MemmapDataset
 
 PEERS = Path(__file__).resolve().parents[1] / "scripts" / "peers"
 RESULTS = PEERS / "results"
-REFERENCE = PEERS.parents[1] / "docs" / "REFERENCE.md"
+REFERENCE, README = PEERS.parents[1] / "docs" / "REFERENCE.md", PEERS.parents[1] / "README.md"
 KEPT = sorted(RESULTS.glob("*.json"))
 
 pytestmark = [
@@ -27,13 +30,14 @@ pytestmark = [
     pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="the picture needs matplotlib"),
 ]
 
-# Reads the raw file itself; {pixels} is what it makes of them.
+# Reads its own file or else the store's; {pixels} is what it makes of the rows.
 NUMPY_PEER = """
-import numpy, torch
+import os, numpy, torch
 def pack(job):
-    pass
+    numpy.save(job.packed + "/rows.npy", numpy.stack(list(job.stream())))
 def epochs(job, way):
-    raw, order = job.rows(), numpy.random.default_rng(0)
+    path, order = job.packed + "/rows.npy", numpy.random.default_rng(0)
+    raw = numpy.load(path) if os.path.exists(path) else job.rows()
     def epoch():
         rows = order.permutation(len(raw))[: len(raw) // job.batch_size * job.batch_size]
         for batch in rows.reshape(-1, job.batch_size):
@@ -79,6 +83,7 @@ def main(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: object) ->
     [
         (["--rounds", "0"], "--rounds is 0, expected 1 or more"),
         (["--batch-size", "-1"], "--batch-size is -1, expected 1 or more"),
+        (["--photographs", "0"], "--photographs is 0, expected 1 or more"),
         (["--only", "nobody"], "invalid choice: 'nobody'"),
     ],
 )
@@ -101,6 +106,7 @@ def test_a_peer_that_does_not_install_is_a_row_with_the_reason(
 
     monkeypatch.setattr(script, "python_with", python_with)
     words = ["--only", "ffcv", "--store", store, "--batch-size", 4, "--out", out, "--work", tmp_path / "work"]
+    words += ["--images", store.with_name("images"), "--size", 48, "--photographs", 40]
     assert main(script, monkeypatch, *words) == 0
     printed = capsys.readouterr().out.splitlines()
     assert "FFCV: not installed: pip: ERROR: no matching distribution (log: /somewhere/install.log)" in printed
@@ -143,11 +149,49 @@ def test_the_reason_is_the_last_error_of_a_log(talk: str, told: str, peers: Any,
     assert peers("_environment").last_error(tmp_path / "log") == told
 
 
-def job_of(peers: Any, store: Path, folder: Path, pixels: str) -> Any:
+def job_of(peers: Any, store: Path, folder: Path, pixels: str, size: int = 16) -> Any:
     module = folder / "with_numpy.py"
     module.write_text(NUMPY_PEER.format(pixels=pixels))
-    raw = {"pixels": str(store / "_tensordict" / "pixels.memmap"), "shape": (40, 16, 16, 3), "libraries": ("numpy",)}
+    raw = {
+        "pixels": str(store / "_tensordict" / "pixels.memmap"),
+        "shape": (40, size, size, 3),
+        "libraries": ("numpy",),
+    }
     return peers("_reader").Job(str(module), str(store), **raw, packed=str(folder), batch_size=4, threads=1)
+
+
+def test_photographs_become_links_in_order_without_those_that_exif_turns(peers: Any, tmp_path: Path) -> None:
+    images, work = make_tree(tmp_path / "images", classes=1, each=3), tmp_path / "work"
+    turned = Image.Exif()
+    turned[0x112] = 6
+    with Image.open(images / "class0" / "001.jpg") as image:
+        image.save(images / "class0" / "001.jpg", exif=turned)
+    work.mkdir()
+    out = peers("_photographs").photograph_store(images, work, 5, 48)
+    names = [path.resolve().name for path in sorted((work / "photographs").iterdir())]
+    assert names == ["000.jpg", "002.jpg", "000.jpg", "002.jpg", "000.jpg"]
+    job = dataclasses.replace(job_of(peers, out, tmp_path, "raw", 48), photographs=str(work / "photographs"))
+    picture = importlib.import_module("_pictures").picture
+    rows = MemmapDataset(out).numpy()
+    for row in range(5):
+        assert np.array_equal(picture(job.photograph(row), 48), rows[row])
+    with pytest.raises(RuntimeError, match="no photograph can be compared to the byte at --size 8"):
+        peers("_photographs").photograph_store(images, work, 5, 8)
+
+
+@pytest.mark.slow
+def test_photographs_are_packed_in_turns_and_what_the_peer_wrote_is_read_back(peers: Any, tmp_path: Path) -> None:
+    images, work = make_tree(tmp_path / "images", classes=1, each=8), tmp_path / "work"
+    work.mkdir()
+    photographs, turns = peers("_photographs"), peers("_turns")
+    store = photographs.photograph_store(images, work, 40, 48)
+    lent = {"photographs": str(work / "photographs"), "pillow": str(photographs.lent_pillow(work))}
+    job = dataclasses.replace(job_of(peers, store, tmp_path, "raw[batch]", 48), **lent)
+    found = turns.compare_packing(job, ["numpy"], Path(sys.executable), work, 2)
+    assert (found["rounds"], found["photographs"]) == (2, 40)
+    assert found["check"] | {"neighbours": 0} == {"rows": 40, "compared_batches": 10, "levels": 0, "neighbours": 0}
+    assert set(found["images_per_second"]) == {"pixpack", "the peer"}
+    assert not list(work.glob("packing-*"))
 
 
 @pytest.mark.slow
@@ -164,8 +208,8 @@ def test_two_processes_read_in_turns_and_a_peer_with_wrong_pixels_is_told(
     for kind in "steady", "epoch":
         assert set(found[kind]["ratio"]) == {
             "pixpack/numpy",
-            "pixpack/copy limit beside pixpack",
-            "numpy/copy limit beside the peer",
+            "pixpack/copying beside pixpack",
+            "numpy/copying beside the peer",
         }
         assert len(found[kind]["images_per_second"]["numpy"]["values"]) == 3
     job = job_of(peers, store, tmp_path, "raw[batch] ^ 1")
@@ -191,6 +235,14 @@ def test_an_epoch_with_a_row_twice_or_another_rows_pixels_is_refused(
         assert reader.check("numpy")["rows"] == 40
 
 
+def test_pixels_may_be_as_far_off_as_a_decoder_of_its_own_is(peers: Any, store: Path, tmp_path: Path) -> None:
+    job = job_of(peers, store, tmp_path, "raw[batch] ^ 1")
+    allowed = dataclasses.replace(job, levels=1, checked_every=1)
+    assert peers("_reader").Reader(allowed).check("numpy")["levels"] == 1
+    with pytest.raises(ValueError, match="batch 0 are not those of the store"):
+        peers("_reader").Reader(dataclasses.replace(job, levels=0.9)).check("numpy")
+
+
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_results_of_a_full_run_are_kept_with_their_machine(path: Path, peers: Any) -> None:
     report = json.loads(path.read_text())
@@ -198,10 +250,25 @@ def test_results_of_a_full_run_are_kept_with_their_machine(path: Path, peers: An
     page = (RESULTS / "README.md").read_text()
     show = peers("_show")
     if not show.reason(report):
-        assert report["rows"] == 20_000
-        assert show.markdown(show.lines_of(report)).splitlines()[-1] in page
+        assert report["rows"] == (10_000 if "packing" in report else 2_048)
+        tables = show.markdown([], [*show.lines_of(report), *show.pack_lines([report])]).splitlines()
+        assert set(tables[2:]) <= set(page.splitlines())
     assert show.described(report) in page
     assert (RESULTS / "peers.png").stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_the_readme_tells_the_figures_that_are_kept(path: Path, peers: Any) -> None:
+    report, show = json.loads(path.read_text()), peers("_show")
+    row = next(
+        line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(f"| [{report['peer']}]")
+    )
+    packs = [line[3] for line in show.pack_lines([report])] or ["none"]
+    assert [cell.strip() for cell in row.split("|")[2:5]] == [
+        show.lines_of(report)[1][4],
+        *packs,
+        show.lines_of(report)[1][1],
+    ]
 
 
 def test_the_reference_lists_every_peer(peers: Any) -> None:

@@ -28,6 +28,8 @@ CLAIM = "ffmpeg -q:v 3 makes JPEGs many times smaller (3.5 MB to 207 kB), and a 
 SOURCE = SENDING
 
 ORIGINAL, SCALED = "original", "-q 3 --size 480x640"
+# half of what the slides tell: 3.5 MB to 207 kB is 17 times
+LEAST = 8
 QUALITIES = (2, 3, 5, 10, 20)
 COUNT, ROUNDS, SIDE = 6, 5, 224
 LARGE, DRAWN = (4000, 3000), (375, 500)
@@ -116,7 +118,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
     return Finding(
         f"-q 3 makes a photograph of 12 megapixels {smaller:.1f} times smaller, and decoded {faster:.1f} times as fast",
         f"A photograph of 12 megapixels, decoding it and making it a row, one process: {told}.",
-        smaller > 2 and faster > 1,
+        smaller >= LEAST and faster > 1,
     )
 
 

@@ -1,24 +1,32 @@
-"""Read one store by other libraries and by ours, in turns: who is how much faster?
+"""Pack and read the same photographs by other libraries and by ours, in turns: who is how much faster?
 
     python scripts/peers                  every peer that installs, into ./peers-results
     python scripts/peers --only ffcv      one of them
     python scripts/peers --redraw         table and picture again from the figures in --out
 
 A peer is a module with_NAME.py beside this one, installed in a virtual environment of its own under --work, which is kept for
-the next run; FFCV needs system packages, too, which apt-get brings where it may (PIXPACK_APT=no forbids it). The rows of one
-store of photographs are written into the peer's format, the number of the row as its label. Then two processes read, one the
-peer, one MemmapLoader, and one sleeps while the other has its turn: an epoch of batches of --batch-size, as shuffled as the
-peer can, from a warm page cache, with --threads threads, into torch uint8 CPU tensors, the last short batch left out. Each
-also copies consecutive slices of the store into a ring of buffers: the limit. --rounds times; ratios are taken within a round.
+the next run; FFCV and SPDL need system packages, too, which apt-get brings where it may (PIXPACK_APT=no forbids it).
 
-Two figures of each epoch: steady, after its first 6 batches; and all of it, from iter() to the last batch. Before, an epoch of
-each is checked: no row comes twice, and every eighth batch equals the store's rows bit for bit. A peer that does not install is
-reported with the reason. Each becomes NAME.json; README.md and peers.png are of all that lie in the folder.
+Packing: two processes, one the peer's, one ours, of which one sleeps while the other has its turn: --photographs files become
+rows of --size in its format, decoded by --threads processes (or threads), by the same Pillow where the peer leaves decoding
+to Python. --pack-rounds times, the processes' start included, imports not; ours also syncs its rows to disk, as it always does.
+What the peer wrote is read back and compared with the rows of our store: equal to the byte, or as near as its decoder comes.
+
+Reading: the rows of one store are written into the peer's format, the number of the row as its label. Two processes take turns
+again: an epoch of batches of --batch-size, as shuffled as the peer can, from a warm page cache, with --threads threads, into
+torch uint8 CPU tensors, the last short batch left out. Each also copies consecutive slices of the mapped store into a ring of
+buffers, for comparison. --rounds times. Two figures of each epoch: steady, after its first 6 batches; and all of it, from
+iter() to the last batch. Before, an epoch of each is checked: no row comes twice, and every eighth batch equals the store's
+rows bit for bit. A peer without a packed form decodes the photographs in each epoch instead, and ours reads their rows.
+
+Ratios are taken within a round. A peer that does not install is reported with the reason. Each becomes NAME.json; README.md and
+peers.png are of all that lie in the folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -37,8 +45,9 @@ except ModuleNotFoundError as e:
     sys.exit(f"scripts/peers needs {e.name}: pip install 'pixpack[bench]'")
 from _bench import BenchError, machine, publish  # noqa: E402
 from _environment import NotInstalled, python_with  # noqa: E402
+from _photographs import lent_pillow, photograph_store  # noqa: E402
 from _reader import Job, load  # noqa: E402
-from _turns import OURS, ReadFailed, compare, packed  # noqa: E402
+from _turns import OURS, ReadFailed, compare, compare_packing, packed  # noqa: E402
 from bench_read import cached_store, whole  # noqa: E402
 
 import packer  # noqa: E402
@@ -57,12 +66,12 @@ def main() -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     failed = []
     try:
-        store = None if options.redraw else given_store(options)
+        stores = None if options.redraw else (given_store(options), given_photographs(options))
     except (BenchError, LockedError, ScanError, StoreError, packer.PackError) as e:
         print(f"peers: {e}", file=sys.stderr)
         return 1
-    for name in options.only or NAMES if store else []:
-        report = measure(name, store, options)
+    for name in options.only or NAMES if stores else []:
+        report = measure(name, *stores, options)
         (options.out / f"{name}.json").write_text(json.dumps(report) + "\n", encoding="ascii")
         failed += [name] if "failed" in report else []
     found = {name: json.loads(path.read_text()) for name in NAMES if (path := options.out / f"{name}.json").exists()}
@@ -77,8 +86,11 @@ def parse() -> argparse.Namespace:
     work = Path(tempfile.gettempdir()) / "pixpack-peers"
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--rounds", type=int, default=20, help="timed turns of each (default: 20)")
-    parser.add_argument("--rows", type=int, default=20_000, help="rows of the store to make (default: 20000)")
-    parser.add_argument("--size", type=int, default=224, help="side of a row of the store to make (default: 224)")
+    parser.add_argument("--rows", type=int, default=10_000, help="rows of the store to make (default: 10000)")
+    parser.add_argument("--size", type=int, default=224, help="side of a row to make (default: 224)")
+    parser.add_argument("--images", type=Path, metavar="DIR", help="default: ../shared/photos, else make_sample.py's")
+    parser.add_argument("--photographs", type=int, default=2048, help="files to pack, repeated (default: 2048)")
+    parser.add_argument("--pack-rounds", type=int, default=3, help="timed turns of packing (default: 3)")
     parser.add_argument("--batch-size", type=int, default=256, help="rows a batch (default: 256)")
     parser.add_argument("--threads", type=int, default=2, help="threads or workers of each (default: 2)")
     parser.add_argument("--store", type=Path, metavar="OUT", help="read this store instead of making one")
@@ -86,7 +98,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("peers-results"), help="default: ./peers-results")
     parser.add_argument("--work", type=Path, default=work, help=f"environments and stores stay there (default: {work})")
     options = parser.parse_args()
-    for name in ("rounds", "rows", "size", "batch_size", "threads"):
+    for name in ("rounds", "rows", "size", "photographs", "pack_rounds", "batch_size", "threads"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected 1 or more.")
     return options
@@ -94,7 +106,21 @@ def parse() -> argparse.Namespace:
 
 def given_store(options: argparse.Namespace) -> Path:
     """Return a whole store with enough batches, in the page cache."""
-    out = whole(options.store) if options.store else cached_store(options.work, options.rows, options.size)
+    out = (
+        whole(options.store)
+        if options.store
+        else cached_store(options.work, options.rows, options.size, options.images)
+    )
+    return with_enough_batches(out, options)
+
+
+def given_photographs(options: argparse.Namespace) -> Path:
+    """Return a whole store of the photographs that are to be packed."""
+    out = photograph_store(options.images, options.work, options.photographs, options.size)
+    return with_enough_batches(whole(out), options)
+
+
+def with_enough_batches(out: Path, options: argparse.Namespace) -> Path:
     batches = read_manifest(out).rows // options.batch_size
     if batches < _show.LEAST_BATCHES:
         raise BenchError(
@@ -104,32 +130,49 @@ def given_store(options: argparse.Namespace) -> Path:
     return out
 
 
-def measure(name: str, store: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Install a peer, pack for it and time it; or say why that could not be."""
+def measure(name: str, store: Path, photographs: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Install a peer and time its packing and its reading; or say why that could not be."""
     print(f"peers: {name}", file=sys.stderr, flush=True)
-    peer, folder, manifest = load(str(_HERE / f"with_{name}.py")), options.work / name, read_manifest(store)
+    peer, folder = load(str(_HERE / f"with_{name}.py")), options.work / name
     report = {"peer": peer.TITLE, "machine": machine(store), "orders": peer.WAYS}
     try:
         python = python_with([f"torch=={version('torch').partition('+')[0]}", *peer.REQUIREMENTS], peer.SYSTEM, folder)
-        dest = folder / f"packed-{manifest.digest.removeprefix('sha256:')[:12]}"
-        job = Job(
-            module=str(peer.__file__),
-            store=str(store),
-            pixels=str(store / PIXELS),
-            shape=(manifest.rows, manifest.height, manifest.width, manifest.channels),
-            packed=str(dest),
-            batch_size=options.batch_size,
-            threads=options.threads,
-            libraries=(*LIBRARIES, *libraries(peer)),
+        # the one is packed from photographs, the other from rows, so that 20,000 need no decoding
+        packing, reading = job_of(peer, photographs, folder, options), job_of(peer, store, folder, options)
+        packing = dataclasses.replace(
+            packing,
+            photographs=str(options.work / "photographs"),
+            pillow=str(lent_pillow(options.work)),
+            levels=getattr(peer, "LEVELS", 0),
         )
-        packed(job, python, dest, folder / "pack.log")
-        found = compare(job, list(peer.WAYS), python, folder / "read.log", options.rounds)
+        if hasattr(peer, "pack"):
+            report["packing"] = compare_packing(packing, list(peer.WAYS), python, folder, options.pack_rounds)
+            packed(reading, python, Path(reading.packed), folder / "pack.log")
+        else:
+            reading = packing
+        found = compare(reading, list(peer.WAYS), python, folder / "read.log", options.rounds)
     except NotInstalled as e:
         return report | {"not_installed": str(e)}
     except ReadFailed as e:
         return report | {"failed": str(e)}
-    shape = {"rows": job.shape[0], "row_shape": job.shape[1:], "batch_size": job.batch_size, "threads": job.threads}
+    shape = {"rows": reading.shape[0], "row_shape": reading.shape[1:]}
+    shape |= {"batch_size": reading.batch_size, "threads": reading.threads}
     return report | shape | found | {"load_average_after": [round(value, 2) for value in os.getloadavg()]}
+
+
+def job_of(peer: ModuleType, store: Path, folder: Path, options: argparse.Namespace) -> Job:
+    """Return what to do with a store's rows; their packed form is named after the store's content."""
+    manifest = read_manifest(store)
+    return Job(
+        module=str(peer.__file__),
+        store=str(store),
+        pixels=str(store / PIXELS),
+        shape=(manifest.rows, manifest.height, manifest.width, manifest.channels),
+        packed=str(folder / f"packed-{manifest.digest.removeprefix('sha256:')[:12]}"),
+        batch_size=options.batch_size,
+        threads=options.threads,
+        libraries=(*LIBRARIES, *libraries(peer)),
+    )
 
 
 def libraries(peer: ModuleType) -> list[str]:

@@ -2,14 +2,15 @@
 
     PYTHON _reader.py '{"module": ..., ...}'      a Job
 
-    pack          write the job's rows into the peer's own format
+    pack FOLDER   write the job's rows into it in the peer's own format, timed
     versions      of the libraries
     check WAY     read an epoch and compare it with the store
     turn WAY      read an epoch, timed
-    limit         copy consecutive slices of the store, timed
+    copying       copy consecutive slices of the store, timed
 
 Each is answered by one line of JSON on stdout; what libraries print goes to stderr. Between commands the process waits for
-the next line. Runs in the peers' environments: imports numpy, torch and the peer's module, nothing of pixpack.
+the next line. Runs in the peers' environments: imports numpy, torch, the peer's module and the Pillow that is
+lent to it, nothing of pixpack.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -33,8 +35,7 @@ import torch
 # The steady rate leaves out so many batches: queues hold at most 5 at a time, and FFCV's 5 output buffers, fresh memory in
 # each epoch, have all been written once.
 LEAD = 6
-CHECKED_EVERY = 8
-# The limit writes to as many buffers as MemmapLoader does.
+# Copying writes to as many buffers as MemmapLoader does.
 RING = 4
 
 Epochs = Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]
@@ -42,10 +43,11 @@ Epochs = Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]
 
 @dataclass(frozen=True)
 class Job:
-    """What to read: `pixels` is the raw file of `shape` (N, H, W, C) in `store`; `packed` is the peer's folder.
+    """What to pack and to read: `pixels` is the raw file of `shape` (N, H, W, C) in `store`; `packed` is the peer's folder.
 
-    `module` is a file that has pack(job) and epochs(job, way) -> a function that begins an epoch each time it is called,
-    which yields (pixels uint8[B, H, W, C], rows int64[B]). A peer is given the number of the row as its label.
+    `module` is a file that has pack(job), which writes row(i) for each i, and epochs(job, way) -> a function that begins an
+    epoch each time it is called, which yields (pixels uint8[B, H, W, C], rows int64[B]). A peer is given the number of the
+    row as its label. Where `photographs` names a folder, its file i is what row i is made of.
     """
 
     module: str
@@ -56,10 +58,35 @@ class Job:
     batch_size: int
     threads: int
     libraries: tuple[str, ...] = ()
+    photographs: str = ""
+    # a folder for sys.path: all that decode by Pillow decode by the same
+    pillow: str = ""
+    # so many batches are compared, one of every 8 or all; how far pixels may be off on average, in levels of 0..255
+    checked_every: int = 8
+    levels: float = 0
 
     def rows(self) -> np.ndarray:
         """Map the store's pixels, uint8[N, H, W, C]; writing to them would change this process's copy alone."""
         return np.memmap(self.pixels, np.uint8, "c", shape=tuple(self.shape))
+
+    def photograph(self, row: int) -> str:
+        return os.path.join(self.photographs, f"{row:06}.jpg")
+
+    def row(self, row: int) -> np.ndarray:
+        """Return uint8[H, W, C]: a row of the store, or a photograph decoded, resized and cropped."""
+        if not self.photographs:
+            return self.rows()[row].copy()
+        from _pictures import picture
+
+        return picture(self.photograph(row), self.shape[1])
+
+    def stream(self) -> Iterator[np.ndarray]:
+        """Yield every row in order; photographs are decoded by as many processes as there are threads."""
+        if not self.photographs:
+            yield from self.rows()
+            return
+        with multiprocessing.get_context("fork").Pool(self.threads) as pool:
+            yield from pool.imap(self.row, range(self.shape[0]), chunksize=8)
 
 
 class Reader:
@@ -72,37 +99,40 @@ class Reader:
         # numpy asks for huge pages where torch does not
         self._ring = [torch.from_numpy(np.ones(shape, np.uint8)) for _ in range(RING)]
 
-    def pack(self) -> bool:
-        self._module.pack(self.job)
-        return True
+    def pack(self, dest: str) -> dict[str, float]:
+        """Return images/s of packing into an empty folder, the processes' start included."""
+        begun = time.perf_counter()
+        self._module.pack(replace(self.job, packed=dest))
+        return {"packing": self.job.shape[0] / (time.perf_counter() - begun)}
 
     def versions(self) -> dict[str, str]:
         return {name: found for name in self.job.libraries if (found := installed(name))}
 
     def check(self, way: str) -> dict[str, Any]:
-        """Read one epoch; returns how many rows came, how many batches were compared, and how far they were mixed.
+        """Read one epoch; returns how many rows came, how many batches were compared, how far off, and how far mixed.
 
         Raises:
             ValueError: a batch is not its rows, or a row came twice.
         """
-        seen, compared = [], 0
+        seen, levels = [], []
         for step, (pixels, rows) in enumerate(self.begin(way)):
             # copied: some peers write their labels into the same memory again
             seen.append(np.asarray(rows).reshape(-1).copy())
-            if step % CHECKED_EVERY == 0:
-                compared += 1
-                if not np.array_equal(np.asarray(pixels), self._raw[seen[-1]]):
+            if step % self.job.checked_every == 0:
+                levels.append(levels_off(np.asarray(pixels), self._raw[seen[-1]]))
+                if levels[-1] > self.job.levels:
                     raise ValueError(f"{way}: the pixels of batch {step} are not those of the store.")
         order = np.concatenate(seen)
         if len(np.unique(order)) < len(order):
             raise ValueError(f"{way}: {len(order) - len(np.unique(order))} rows came twice in an epoch.")
-        return {"rows": len(order), "compared_batches": compared, "neighbours": neighbours(order, len(self._raw))}
+        found = {"rows": len(order), "compared_batches": len(levels), "levels": round(max(levels), 2)}
+        return found | {"neighbours": neighbours(order, len(self._raw))}
 
     def turn(self, way: str) -> dict[str, float]:
         """Return images/s of an epoch: `steady` after its first LEAD batches, `epoch` all of it, its beginning included."""
         return timed(lambda: self.begin(way))
 
-    def limit(self) -> dict[str, float]:
+    def copying(self) -> dict[str, float]:
         """Return images/s of copying as many consecutive batches."""
         return timed(self._slices)
 
@@ -121,6 +151,7 @@ class Reader:
 def main() -> None:
     given = json.loads(sys.argv[1])
     job = Job(**given)
+    sys.path[:0] = [*([job.pillow] if job.pillow else []), str(Path(__file__).resolve().parents[1])]
     torch.set_num_threads(job.threads)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -165,6 +196,11 @@ def installed(library: str) -> str | None:
         return version(library)
     except PackageNotFoundError:
         return None
+
+
+def levels_off(pixels: np.ndarray, others: np.ndarray) -> float:
+    """Return the mean absolute difference of two uint8 arrays; other shapes differ wholly."""
+    return float(np.abs(pixels.astype(np.int16) - others).mean()) if pixels.shape == others.shape else 255.0
 
 
 def neighbours(order: np.ndarray, count: int) -> float:

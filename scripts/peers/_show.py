@@ -1,39 +1,53 @@
-"""How the figures of all peers are shown: a table, a page, a picture. Measures nothing."""
+"""How the figures of all peers are shown: tables, a page, a picture. Measures nothing."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import _bench
 import _plot
-from _turns import LEAD, OUR_LIMIT, OURS, PEER_LIMIT
+from _turns import LEAD, OUR_COPYING, OURS, PEER, PEER_COPYING
 
 # two of them timed
 LEAST_BATCHES = LEAD + 2
-HEAD = ["", "shuffle", "images/s", "of the copy limit", "pixpack / it", "p10..p90", "whole epochs", "p10..p90"]
+READ_HEAD = ["", "shuffle", "images/s", "of copying", "pixpack / it", "p10..p90", "whole epochs", "p10..p90"]
+PACK_HEAD = ["", "images/s", "pixpack, in turns with it", "pixpack / it", "p10..p90"]
 
 
 def table(found: dict[str, Any]) -> str:
-    """Draw the table for a terminal; peers without figures follow it with their reasons."""
+    """Draw the tables for a terminal; peers without figures follow them with their reasons."""
     reasons = [f"{report['peer']}: {reason(report)}" for report in found.values() if reason(report)]
-    return "\n".join([_bench.table([HEAD, *lines(found)]), *reasons])
+    measured = [report for report in found.values() if not reason(report)]
+    packing = [["packing", *PACK_HEAD[1:]], *pack_lines(measured)]
+    reading = [["reading", *READ_HEAD[1:]], *read_lines(measured)]
+    return "\n".join([_bench.table(packing), "", _bench.table(reading), *reasons])
 
 
-def lines(found: dict[str, Any]) -> list[list[str]]:
+def pack_lines(measured: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """Return a line for each peer that has a packed form."""
+    found = [(report["peer"], report["packing"]) for report in measured if "packing" in report]
+    return [
+        [peer, rate(packing, PEER), rate(packing, OURS), *_bench.ratio_cells(packing["ratio"][f"{OURS}/{PEER}"])]
+        for peer, packing in found
+    ]
+
+
+def read_lines(measured: Iterable[dict[str, Any]]) -> list[list[str]]:
     """Return a line for ours beside each peer, and one for each way of the peer."""
-    return [line for report in found.values() if not reason(report) for line in lines_of(report)]
+    return [line for report in measured for line in lines_of(report)]
 
 
 def lines_of(report: dict[str, Any]) -> list[list[str]]:
     steady, epoch = report["steady"], report["epoch"]
-    limit = f"{steady['ratio'][f'{OURS}/{OUR_LIMIT}']['median']:.2f}"
-    result = [[f"pixpack, in turns with {report['peer']}", "full", rate(steady, OURS), limit, "", "", "", ""]]
+    copied = f"{steady['ratio'][f'{OURS}/{OUR_COPYING}']['median']:.2f}"
+    result = [[f"pixpack, in turns with {report['peer']}", "full", rate(steady, OURS), copied, "", "", "", ""]]
     for way, order in report["orders"].items():
-        limit = f"{steady['ratio'][f'{way}/{PEER_LIMIT}']['median']:.2f}"
+        copied = f"{steady['ratio'][f'{way}/{PEER_COPYING}']['median']:.2f}"
         against = [cell for kind in (steady, epoch) for cell in _bench.ratio_cells(kind["ratio"][f"{OURS}/{way}"])]
-        result.append([f"{report['peer']} {way}", order, rate(steady, way), limit, *against])
+        result.append([f"{report['peer']} {way}", order, rate(steady, way), copied, *against])
     return result
 
 
@@ -54,13 +68,14 @@ def save(found: dict[str, Any], out: Path) -> None:
     parts = ["# Beside others", "Written by `python scripts/peers`; its first lines say what is measured."]
     if measured:
         draw(measured, out / "peers.png")
-        parts += [markdown(lines(measured)), "![the table as bars](peers.png)"]
+        parts += ["## Packing", markdown(PACK_HEAD, pack_lines(measured.values()))]
+        parts += ["## Reading", markdown(READ_HEAD, read_lines(measured.values())), "![the table as bars](peers.png)"]
     parts += [f"- {found[name]['peer']}: {described(found[name])}" for name in found]
     (out / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def markdown(cells: list[list[str]]) -> str:
-    rows = [HEAD, ["---", "---", *["---:"] * (len(HEAD) - 2)], *cells]
+def markdown(head: list[str], cells: list[list[str]]) -> str:
+    rows = [head, ["---", *["---:"] * (len(head) - 1)], *cells]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -79,24 +94,22 @@ def described(report: dict[str, Any]) -> str:
 
 
 def draw(measured: dict[str, Any], path: Path) -> None:
-    """Draw each way as its share of the copy limit, ours as the lowest that any comparison saw."""
-    ours = min(report["steady"]["ratio"][f"{OURS}/{OUR_LIMIT}"]["median"] for report in measured.values())
-    values, texts, factors = {"pixpack, full": ours}, [f"{ours:.2f}"], {}
+    """Draw each way of reading as its share of what ours did in the same rounds, the fastest first."""
+    factors = {}
     for report in measured.values():
         for way, order in report["orders"].items():
-            name = f"{report['peer']} {way}, {order}"
-            values[name] = report["steady"]["ratio"][f"{way}/{PEER_LIMIT}"]["median"]
-            factors[name] = report["steady"]["ratio"][f"{OURS}/{way}"]["median"]
-            texts.append(f"{values[name]:.2f};  pixpack / it {factors[name]:.2f}")
+            factors[f"{report['peer']} {way}, {order}"] = report["steady"]["ratio"][f"{OURS}/{way}"]["median"]
+    names = sorted(factors, key=lambda name: factors[name])
+    values = {"pixpack, full": 1.0} | {name: 1 / factors[name] for name in names}
+    texts = ["1", *(f"{1 / factors[name]:.2g};  pixpack / it {factors[name]:.3g}" for name in names)]
     first = next(iter(measured.values()))
-    size = f"{first['rows']:,} rows of {'x'.join(map(str, first['row_shape']))}, batch {first['batch_size']}"
     where = first["machine"]
-    footer = (
-        f"{where['cores']} cores of {where['cpu']}, {where['date'][:10]}, load {where['load_average'][0]} when it began"
-    )
-    title = f"Shuffled from the page cache, pixpack reads {min(factors.values()):.2f} times as fast as the fastest peer"
-    claim = f"{size}, {first['threads']} threads, in turns; steady reading, after an epoch's first {LEAD} batches"
+    load = f"load {where['load_average'][0]} when the first began"
+    footer = f"{where['cores']} cores of {where['cpu']}, {where['date'][:10]}, {load}"
+    title = f"Shuffled from the page cache, pixpack reads {factors[names[0]]:.2f} times as fast as the fastest peer"
+    size = f"rows of {'x'.join(map(str, first['row_shape']))}, batch {first['batch_size']}, {first['threads']} threads"
+    claim = f"{size}, in turns; steady reading, after an epoch's first {LEAD} batches"
     figure, (axes,) = _plot.new_figure(title, claim, footer)
-    _plot.bars(axes, values, texts, xlabel="share of the rate at which consecutive slices are copied, medians")
+    _plot.bars(axes, values, texts, xlabel="images/s as a share of pixpack's in the same rounds, medians")
     axes.set_xlim(0, max(values.values()) * 1.5)
     _plot.save(figure, path)

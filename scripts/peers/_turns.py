@@ -1,4 +1,4 @@
-"""Reads a store by a peer and by ours in turns, in two processes of which one sleeps while the other reads.
+"""Packs and reads by a peer and by ours in turns, in two processes of which one sleeps while the other works.
 
 Starts the processes of _reader.py and takes medians of what they answer. Knows no peer; neither prints nor draws.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,11 +22,11 @@ from _environment import clean, last_error
 from _reader import LEAD, Job
 
 _HERE = Path(__file__).resolve().parent
-OURS = "pixpack"
-OUR_LIMIT, PEER_LIMIT = "copy limit beside pixpack", "copy limit beside the peer"
+OURS, PEER = "pixpack", "the peer"
+OUR_COPYING, PEER_COPYING = "copying beside pixpack", "copying beside the peer"
 UNTIMED_ROUNDS = 2
 # A slow peer has fewer rounds.
-MOST_SECONDS = 60
+MOST_SECONDS = 40
 
 Ask = Callable[..., Any]
 
@@ -46,9 +47,48 @@ def compare(job: Job, ways: list[str], python: Path, log: Path, rounds: int) -> 
         turns: dict[str, Callable[[], dict[str, float]]] = {OURS: lambda: ask_ours("turn", OURS)}
         for way in ways:
             turns[way] = lambda way=way: ask("turn", way)
-        turns |= {OUR_LIMIT: lambda: ask_ours("limit"), PEER_LIMIT: lambda: ask("limit")}
+        turns |= {OUR_COPYING: lambda: ask_ours("copying"), PEER_COPYING: lambda: ask("copying")}
         found = in_turns(turns, rounds)
-        return figures(found, ways) | {"checks": checks, "versions": ask("versions")}
+        pairs = [(OURS, way) for way in ways] + [(OURS, OUR_COPYING)] + [(way, PEER_COPYING) for way in ways]
+        result = {kind: figures(found, pairs, kind) for kind in ("steady", "epoch")}
+        result |= {"rounds": len(found[OURS]), "untimed_batches": LEAD}
+        return result | {"checks": checks, "versions": ask("versions")}
+
+
+def compare_packing(job: Job, ways: list[str], python: Path, folder: Path, rounds: int) -> dict[str, Any]:
+    """Pack the job's photographs by the peer and by ours in turns, below folder, and check what the peer has written last.
+
+    Raises:
+        ReadFailed: a process ended with an error, or what it wrote are not the rows of the job's store.
+    """
+    ours = dataclasses.replace(job, module=str(_HERE / "with_pixpack.py"))
+    written = {name: folder / f"packing-{name.replace(' ', '-')}" for name in (OURS, PEER)}
+    try:
+        with (
+            process(Path(sys.executable), ours, folder / "ours.log") as ask_ours,
+            process(python, job, folder / "pack.log") as ask,
+        ):
+            turns = {
+                OURS: lambda: ask_ours("pack", emptied(written[OURS])),
+                PEER: lambda: ask("pack", emptied(written[PEER])),
+            }
+            found = in_turns(turns, rounds)
+        job = dataclasses.replace(job, packed=str(written[PEER]), checked_every=1)
+        with process(python, job, folder / "read.log") as ask:
+            check = ask("check", ways[0])
+    finally:
+        for path in written.values():
+            shutil.rmtree(path, ignore_errors=True)
+    rates = figures(found, [(OURS, PEER)], "packing")
+    return rates | {"rounds": len(found[OURS]), "photographs": job.shape[0], "check": check}
+
+
+def emptied(folder: Path) -> str:
+    """Make an empty folder; what was written before is on disk then, and does not slow down the next turn."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    os.sync()
+    return str(folder)
 
 
 def in_turns(turns: dict[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, list[dict[str, float]]]:
@@ -64,17 +104,13 @@ def in_turns(turns: dict[str, Callable[[], dict[str, float]]], rounds: int) -> d
     return {name: rates[UNTIMED_ROUNDS:] for name, rates in found.items()}
 
 
-def figures(found: dict[str, list[dict[str, float]]], ways: list[str]) -> dict[str, Any]:
-    """Return spreads of images/s and of the ratios taken within each round, of steady reading and of whole epochs."""
-    pairs = [(OURS, way) for way in ways] + [(OURS, OUR_LIMIT)] + [(way, PEER_LIMIT) for way in ways]
-    result: dict[str, Any] = {"rounds": len(found[OURS]), "untimed_batches": LEAD}
-    for kind in ("steady", "epoch"):
-        rates = {name: [rate[kind] for rate in taken] for name, taken in found.items()}
-        result[kind] = {
-            "images_per_second": {name: spread(taken, 1) for name, taken in rates.items()},
-            "ratio": {f"{a}/{b}": ratios(rates[a], rates[b]) for a, b in pairs},
-        }
-    return result
+def figures(found: dict[str, list[dict[str, float]]], pairs: list[tuple[str, str]], kind: str) -> dict[str, Any]:
+    """Return spreads of images/s of one kind, and of the ratios of pairs taken within each round."""
+    rates = {name: [rate[kind] for rate in taken] for name, taken in found.items()}
+    return {
+        "images_per_second": {name: spread(taken, 1) for name, taken in rates.items()},
+        "ratio": {f"{a}/{b}": ratios(rates[a], rates[b]) for a, b in pairs},
+    }
 
 
 def packed(job: Job, python: Path, dest: Path, log: Path) -> Path:
@@ -88,8 +124,8 @@ def packed(job: Job, python: Path, dest: Path, log: Path) -> Path:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         print(f"peers: packing {job.shape[0]} rows into {dest}", file=sys.stderr, flush=True)
-        with process(python, dataclasses.replace(job, packed=str(part)), log) as ask:
-            ask("pack")
+        with process(python, job, log) as ask:
+            ask("pack", str(part))
         part.rename(dest)
     return dest
 

@@ -21,16 +21,12 @@ class Rows:
 
     def __init__(self, job: Any) -> None:
         self._job = job
-        self._rows: Any = None
 
     def __len__(self) -> int:
         return self._job.shape[0]
 
     def __getitem__(self, row: int) -> tuple[Any, int]:
-        if self._rows is None:
-            # mapped in each process: pickled, the map would be a copy
-            self._rows = self._job.rows()
-        return self._rows[row], row
+        return self._job.row(row), row
 
 
 def pack(job: Any) -> None:

@@ -18,7 +18,7 @@ def pack(job: Any) -> None:
 
     # groups of one: a record can be read alone; uncompressed, as all others here
     writer = ArrayRecordWriter(path(job), "group_size:1,uncompressed")
-    for row, pixels in enumerate(job.rows()):
+    for row, pixels in enumerate(job.stream()):
         writer.write(struct.pack("<q", row) + pixels.tobytes())
     writer.close()
 

@@ -19,7 +19,7 @@ class Sample:
     def __call__(self, row: int) -> tuple[Any, int]:
         import torch
 
-        return torch.from_numpy(self._job.rows()[row].copy()), row
+        return torch.from_numpy(self._job.row(row)), row
 
 
 def pack(job: Any) -> None:

@@ -17,9 +17,8 @@ SHARDS = 20
 def pack(job: Any) -> None:
     import webdataset
 
-    rows = job.rows()
-    with webdataset.ShardWriter(f"{job.packed}/%06d.tar", maxcount=-(-len(rows) // SHARDS), verbose=0) as writer:
-        for row, pixels in enumerate(rows):
+    with webdataset.ShardWriter(f"{job.packed}/%06d.tar", maxcount=-(-job.shape[0] // SHARDS), verbose=0) as writer:
+        for row, pixels in enumerate(job.stream()):
             writer.write({"__key__": f"{row:08}", "npy": pixels, "cls": row})
 
 
