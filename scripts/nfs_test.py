@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Does packing and reading hold on NFS: the bytes, who holds OUT, interrupted packs, parts, and readers while OUT is replaced?
+
+    sudo python scripts/nfs_test.py                            a folder exported by this kernel, mounted twice over loopback
+    python scripts/nfs_test.py --mounts /mnt/one /mnt/other    two mounts of one folder, of any network file system
+
+The two mounts share no cache, so each stands for a host. What must come out:
+
+    pack       the bytes of a pack to a local disk, seen through both mounts; `pack verify` finds nothing
+    resume     a pack that was killed goes on through the other mount, not from the beginning, to the same bytes
+    lock       a second pack is refused through either mount, naming process and host; the holder killed, OUT is taken over
+    parts      packed through both mounts, sealed through one: the same bytes
+    read       with nothing in the cache, every residency gives the rows
+    replaced   readers on the mount that replaces the store keep the old rows; on the other mount they have these too, or
+               are told that it was packed anew. With the readers gone, nothing is left beside OUT
+
+Says in one sentence where NFS cannot be had. Prints a line for each, and one JSON object last; exits 1 at the first failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from _bench import BenchError, photographs, repeat_files
+from _loopback import NoNfsError, two_mounts
+
+from reader.manifest import PIXELS
+from reader.residency import file_system
+
+SIZE = 32
+SHAPE = ("--size", str(SIZE), "--workers", "2", "--exact")
+RESIDENCIES = ("cache", "disk", "ram")
+# What another client has changed is seen within so many seconds: attributes are cached for up to 60.
+_SEEN_SECONDS = 90
+# images, out, then: kill this process, or wait for the end of stdin, as soon as a block is in the journal
+_STOPPED = """
+import os, signal, sys
+from packer import pack
+def stop(progress):
+    if progress.stage == "pack" and open(sys.argv[2] + "/.packing/journal", "rb").read().count(b"\\n") > 1:
+        if sys.argv[3] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        print("held", flush=True)
+        sys.stdin.read()
+pack(sys.argv[1], sys.argv[2], size=int(sys.argv[4]), workers=2, exact=True, progress=stop)
+"""
+# a loader each of a store, read when told; a line each: residency, checksum or what was said
+_READER = """
+import os, sys, zlib
+from reader import MemmapDataset, MemmapLoader, StoreError
+out, residencies = sys.argv[1], sys.argv[2:]
+loaders = [MemmapLoader(MemmapDataset(out), 9, shuffle="full", residency=one) for one in residencies]
+print("open", flush=True)
+sys.stdin.readline()
+for loader in loaders:  # nothing of it in the cache, but for what is mapped
+    with open(loader.dataset.opened("pixels"), "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+for name, loader in zip(residencies, loaders):
+    try:
+        rows = sorted((int(row), pixels.numpy().tobytes()) for batch in loader for row, pixels in zip(batch.rows, batch.pixels))
+        print(name, zlib.crc32(b"".join(pixels for _, pixels in rows)), flush=True)
+    except StoreError as e:
+        print(name, e, flush=True)
+"""
+
+
+class TrialError(RuntimeError):
+    """Something did not end as it must; says what was found."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Images, a folder on a local disk with `whole`, their store, and two mounts of one folder."""
+
+    images: Path
+    local: Path
+    one: Path
+    other: Path
+
+    def pack(self, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        """Pack the images."""
+        return command(self.images, out, *SHAPE, *options)
+
+    def check_bytes(self, out: Path, what: str) -> None:
+        """Compare a store with the one on the local disk; raises TrialError."""
+        until = time.monotonic() + _SEEN_SECONDS
+        while (found := digests(out)) != (wanted := digests(self.local / "whole")):
+            if time.monotonic() > until:
+                names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+                raise TrialError(f"{what}: {', '.join(names)} differ from a local pack's")
+            time.sleep(0.5)
+
+
+def main() -> int:
+    """Run all trials."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--mounts", type=Path, nargs=2, metavar="FOLDER", help="two mounts of one folder")
+    parser.add_argument("--images", type=Path, help="JPEGs to pack (default: photographs, or drawn ones)")
+    parser.add_argument("--count", type=int, default=90)
+    parser.add_argument(
+        "--only", nargs="+", choices=[trial.__name__ for trial in TRIALS], help="these trials, and packed"
+    )
+    parser.add_argument("--work", type=Path, help="folder to export below (default: the temporary one)")
+    options = parser.parse_args()
+    try:
+        with contextlib.ExitStack() as undo:
+            work = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="pixpack-nfs-", dir=options.work)))
+            one, other = options.mounts or undo.enter_context(two_mounts(work))
+            repeat_files(photographs(options.images, work, SIZE), work / "images", options.count, link=False)
+            mine = [Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="pixpack-nfs-", dir=one)))]
+            place = Place(work / "images", work, mine[0], other / mine[0].name)
+            done = tried(place, options.only)
+    except NoNfsError as e:
+        print(f"nfs_test: nothing was tried: {e}", file=sys.stderr)
+        return 1
+    except (TrialError, BenchError) as e:
+        print(f"nfs_test: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps({"benchmark": "nfs_test", "images": options.count, **done}))
+    return 0
+
+
+def tried(place: Place, only: list[str] | None) -> dict[str, object]:
+    """Run the trials one after the other; returns what to tell of them."""
+    expect(place.pack(place.local / "whole"), 0, "a local pack")
+    seconds = {}
+    for trial in TRIALS:
+        if only and trial.__name__ not in ("packed", *only):
+            continue
+        begun = time.monotonic()
+        said = trial(place)
+        seconds[trial.__name__] = round(time.monotonic() - begun, 1)
+        print(f"{trial.__name__:9} {said}", flush=True)
+    return {"file_system": file_system(place.one), "seconds": seconds}
+
+
+# -- trials: each returns what it saw
+
+
+def packed(place: Place) -> str:
+    expect(place.pack(place.one / "out"), 0, "pack")
+    for mount in (place.one, place.other):
+        place.check_bytes(mount / "out", f"pack, seen through {mount}")
+    expect(command("verify", place.other / "out"), 0, "verify")
+    return f"the bytes of a local pack, on {file_system(place.one)}"
+
+
+def resumed(place: Place) -> str:
+    out = place.one / "killed"
+    killed = stopped(place, out, "kill")
+    killed.communicate(timeout=120)
+    if killed.returncode != -signal.SIGKILL:
+        raise TrialError(f"the pack that was to be killed ended by itself, exit code {killed.returncode}")
+    done = place.pack(place.other / "killed", "--resume", "--json")
+    expect(done, 0, "--resume through the other mount")
+    before = json.loads(done.stdout)["resumed_from"]
+    if not before:
+        raise TrialError("--resume through the other mount began from the beginning")
+    place.check_bytes(out, "a resumed pack")
+    return f"went on after {before} images through the other mount, the same bytes"
+
+
+def locked(place: Place) -> str:
+    holder = stopped(place, place.one / "held", "hold")
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    try:
+        for mount in (place.one, place.other):
+            refused = place.pack(mount / "held", "--resume")
+            expect(refused, 1, f"a second pack through {mount}")
+            if f"is being packed by process {holder.pid} on {os.uname().nodename}" not in refused.stderr:
+                raise TrialError(f"a second pack through {mount} does not name the holder: {refused.stderr}")
+    finally:
+        holder.kill()
+        holder.communicate()
+    expect(place.pack(place.other / "held", "--resume"), 0, "--resume after the holder was killed")
+    place.check_bytes(place.one / "held", "a pack that was taken over")
+    return "refused through both mounts, taken over when the holder was killed"
+
+
+def in_parts(place: Place) -> str:
+    for number, mount in ((1, place.one), (2, place.other)):
+        expect(place.pack(mount / "parts", "--part", f"{number}/2"), 0, f"--part {number}/2")
+    expect(command("seal", place.other / "parts"), 0, "seal")
+    place.check_bytes(place.one / "parts", "sealed parts")
+    return "packed through both mounts, sealed, the same bytes"
+
+
+def read(place: Place) -> str:
+    reader = opened(place.other / "out", "auto", *RESIDENCIES)
+    found = told(reader)
+    wanted = checksum(place.local / "whole")
+    if found != dict.fromkeys(("auto", *RESIDENCIES), wanted):
+        raise TrialError(f"readers got {found}, expected {wanted} of each")
+    return f"the rows by {', '.join(found)}"
+
+
+def replaced(place: Place) -> str:
+    out, wanted = place.one / "out", checksum(place.local / "whole")
+    # a mapped page of a file that is gone from the server ends its process: "cache" is for readers on this host
+    readers = [opened(place.one / "out", *RESIDENCIES), opened(place.other / "out", "disk", "ram")]
+    expect(place.pack(out, "--overwrite", "--resample", "box"), 0, "--overwrite under readers")
+    here, there = (told(reader) for reader in readers)
+    if here != dict.fromkeys(RESIDENCIES, wanted):
+        raise TrialError(f"readers of a replaced store got {here}, expected {wanted} of each")
+    if wrong := {name: said for name, said in there.items() if said != wanted and "was packed anew" not in said}:
+        raise TrialError(
+            f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or to be told"
+        )
+    expect(place.pack(out, "--overwrite"), 0, "--overwrite without readers")
+    place.check_bytes(out, "a replaced store")
+    if left := sorted(name for name in os.listdir(place.one) if name.startswith(".out")):
+        raise TrialError(f"{', '.join(left)} left beside a replaced store")
+    return f"old rows for readers on this mount; on the other: {there}"
+
+
+TRIALS = (packed, resumed, locked, in_parts, read, replaced)
+
+
+# -- what trials are made of
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "packer", *map(str, words)], capture_output=True, text=True, timeout=300
+    )
+
+
+def expect(done: subprocess.CompletedProcess[str], code: int, what: str) -> None:
+    if done.returncode != code:
+        raise TrialError(f"{what}: exit code {done.returncode}, expected {code}: {done.stderr.strip()}")
+
+
+def stopped(place: Place, out: Path, how: str) -> subprocess.Popen[str]:
+    """Start a pack that is killed, or held up, when a block is committed."""
+    words = [sys.executable, "-c", _STOPPED, str(place.images), str(out), how, str(SIZE)]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def opened(out: Path, *residencies: str) -> subprocess.Popen[str]:
+    """Start a process that has a store open."""
+    words = [sys.executable, "-c", _READER, str(out), *residencies]
+    reader = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert reader.stdout is not None
+    reader.stdout.readline()
+    return reader
+
+
+def told(reader: subprocess.Popen[str]) -> dict[str, str]:
+    """Let a reader read; returns what each residency gave or said."""
+    output, _ = reader.communicate("\n", timeout=300)
+    return dict(line.split(" ", 1) for line in output.splitlines())
+
+
+def checksum(out: Path) -> str:
+    return str(zlib.crc32((out / PIXELS).read_bytes()))
+
+
+def digests(out: Path) -> dict[str, str]:
+    """Return the sha256 of every file; empty while OUT is not seen, or changes."""
+    files = [path for path in sorted(out.rglob("*")) if path.is_file()]
+    try:
+        return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    except OSError:
+        return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
