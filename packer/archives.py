@@ -17,9 +17,10 @@ from typing import Any
 
 from packer.folders import Counter, Tree, check_images, class_list, split_folders
 from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError
-from packer.labels import TARGET_COLUMNS, Table, label
+from packer.labels import TARGET_COLUMNS, Table
 from packer.lists import folder_labels, with_labels
 from packer.options import PackOptions
+from packer.targets import label_columns
 
 # members of these suffixes say something about the image of their key, and are no inputs
 _LABEL_SUFFIXES = ("cls", "json", "txt")
@@ -71,7 +72,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: PackO
     if target is None and "txt" in names and not set(names) & set(TARGET_COLUMNS):
         target = "txt"
     table = Table(str(paths[0]), {name: [record.get(name) for record in records] for name in names}, where)
-    return with_labels(inputs, label(table, len(inputs), target_column=target, classes=classes))
+    return with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))
 
 
 def read_zip(

@@ -42,35 +42,39 @@ class Boxes:
     targets: int64[M] class indices
     frames:  float64[n, 2] width and height in which an input's corners are measured; 1, 1: they are shares of the picture;
              0, 0: pixels of the picture, whatever its size
+    most:    the most boxes that any input of the whole pack has; a split has no other K than its neighbours
     """
 
     counts: Ints
     corners: Floats
     targets: Ints
     frames: Floats
+    most: int
     rules: BoxRules = BoxRules()
 
     @classmethod
     def grouped(cls, owners: Ints, corners: Floats, targets: Ints, frames: Floats, rules: BoxRules) -> Boxes:
         """Collect boxes that come in any order; owners: int64[M], the input of each."""
         order = np.argsort(owners, kind="stable")
-        return cls(np.bincount(owners, minlength=len(frames)), corners[order], targets[order], frames, rules)
+        counts = np.bincount(owners, minlength=len(frames))
+        return cls(counts, corners[order], targets[order], frames, int(counts.max(initial=1)), rules)
 
     @property
     def capacity(self) -> int:
-        """K, the boxes that a row has room for: as many as any input has, unless --max-boxes is less."""
-        most = int(self.counts.max(initial=1))
-        return most if self.rules.max_boxes is None else min(most, self.rules.max_boxes)
+        """K, the boxes that a row has room for: as many as any input of the pack has, unless --max-boxes is less."""
+        return self.most if self.rules.max_boxes is None else min(self.most, self.rules.max_boxes)
 
     def chosen(self, inputs: Sequence[int]) -> Boxes:
         """Return the boxes of these inputs, in this order."""
         index = np.asarray(inputs, np.int64)
         places = _ranges(self._starts[index], self.counts[index])
-        return Boxes(self.counts[index], self.corners[places], self.targets[places], self.frames[index], self.rules)
+        counts, frames = self.counts[index], self.frames[index]
+        return Boxes(counts, self.corners[places], self.targets[places], frames, self.most, self.rules)
 
     def encoded(self) -> bytes:
         """Return all that label files say, to see whether they still say the same."""
-        return b"".join(part.tobytes() for part in (self.counts, self.corners, self.targets, self.frames))
+        parts = (self.counts, self.corners, self.targets, self.frames, np.int64(self.most))
+        return b"".join(part.tobytes() for part in parts)
 
     def specs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return dtype and row shape of each tensor that they become."""
@@ -153,7 +157,8 @@ class BoxRows:
         tell("scaled", is_scaled[owners])
         tell("turned", (turns > 1)[owners])
         moved = moved_to_rows(cut, owners, np.column_stack([sizes, turns]), self._geometry)
-        inside = moved.clip(0, [self._geometry.width, self._geometry.height] * 2)
+        rows = [self._geometry.row_size(self._geometry.resized(*size)) for size in sizes.tolist()]
+        inside = moved.clip(0, np.tile(np.array(rows, np.float64).reshape(-1, 2), 2)[owners])
         whole, left = _areas(moved), _areas(inside)
         is_kept = (left > 0) & (left >= rules.min_visibility * whole)
         tell("empty", whole == 0)

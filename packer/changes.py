@@ -18,6 +18,7 @@ _CHECKED = {
     "options": "other options",
     "decoders": "other decoders",
     "classes": "other classes",
+    "further_targets": "other target columns",
     "inputs": "another number of inputs",
     "listing": "other input files",
     "block_inputs": "another version of pixpack",
@@ -35,9 +36,9 @@ def header_difference(
         name_inputs: called where the inputs differ, for which of them.
     """
     for key, what in _CHECKED.items():
-        if found.get(key) != expected[key]:
+        if found.get(key) != expected.get(key):
             named = name_inputs() if name_inputs and key in ("inputs", "listing") else ""
-            return what + difference(found.get(key), expected[key]) + (f": {named}" if named else "")
+            return what + difference(found.get(key), expected.get(key)) + (f": {named}" if named else "")
     return ""
 
 
@@ -107,8 +108,15 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
         return f"another number of inputs ({manifest.inputs}, now {len(inputs)})" + (f": {named}" if named else "")
     if manifest.target_kind != inputs.target_kind:
         return f"other targets ({manifest.target_kind}, now {inputs.target_kind})"
-    extras = names_difference(sorted(manifest.extras), sorted(inputs.extra_names()))
-    return f"other extras: {extras}" if extras else ""
+    if manifest.further_targets != inputs.further_targets:
+        return "other target columns"
+    before = [*manifest.extras, *(["masks"] if manifest.has_own_masks else [])]
+    extras = names_difference(sorted(before), sorted(inputs.extra_names()))
+    if extras:
+        return f"other extras: {extras}"
+    if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
+        return f"room for other boxes in a row ({room}, now {inputs.boxes.capacity})"
+    return ""
 
 
 def _committed(folder: Path, start: int) -> list[tuple[str, Any]]:

@@ -91,9 +91,8 @@ def cli() -> None:
 )
 @click.option(
     "--max-size",
-    type=int,
-    metavar="S",
-    help="With --fit none: scale images down whose longer side is more than S pixels.",
+    metavar="S|short:S",
+    help="With --fit none: scale images down whose longer side, or shorter side, is more than S pixels.",
 )
 @click.option(
     "--crop-fraction",
@@ -150,13 +149,18 @@ def cli() -> None:
     is_flag=True,
     help="Boxes and masks were drawn on upright pictures: do not turn them with EXIF.",
 )
-@click.option("--classes", metavar="STORE|FILE", help="Take the class list from a store or a file, one name a line.")
+@click.option(
+    "--classes",
+    metavar="STORE|FILE",
+    help="Take the class list from a store or a file: one name a line, .json, or YOLO's data.yaml.",
+)
 @click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")
 @click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]")
 @click.option(
     "--target-column",
     metavar="NAME[,NAME]",
-    help="Column that holds the target; several make one float target.  [default: target, label, class or cls]",
+    help="Column that holds the target; several of numbers make one vector, others a target each."
+    "  [default: target, label, class or cls]",
 )
 @click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
@@ -218,6 +222,7 @@ def build(
       pack val/ out-val/ --size 224 --classes out-train/
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
       pack images/ out/ --fit none --max-size 512
+      pack images/ out/ --fit none --max-size short:256
       find photos -name '*.jpg' | sort | pack - out/ --size 224
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
@@ -891,6 +896,14 @@ def _table(lines: dict[str, str]) -> str:
     return "\n".join(f"{key:12}{value}" for key, value in lines.items())
 
 
+def _further(m: Manifest) -> str:
+    """Say of each further target its kind and classes."""
+    classes = {
+        name: f", {len(t.classes)} classes{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
+    }
+    return "; ".join(f"{name} {t.kind}{classes.get(name, '')}" for name, t in m.further_targets.items())
+
+
 def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
     options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
@@ -902,7 +915,8 @@ def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         f" {_size(size_bytes)}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
-        "extras": ", ".join(m.extras) or "none",
+        **({"further": _further(m)} if m.further_targets else {}),
+        "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
         "options": options,

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from packer.options import side_limit
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -25,29 +27,34 @@ _MOST_RESIZED_ROWS = 16
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a row and how any picture is brought to it. With fit none the longest sides there may be; 0: any."""
+    """The shape of a row and how any picture is brought to it.
+
+    With fit none height and width are the most that the longer side may have, or with limits_short the shorter one; 0: any.
+    """
 
     height: int
     width: int
     fit: str = "crop"
     crop_fraction: float = 1.0
     resample: str = "bilinear"
+    limits_short: bool = False
 
     @classmethod
     def of(cls, size: tuple[int, int], options: PackOptions) -> Geometry:
         """Take size = (height, width) and the rest from the options."""
+        side, is_short = side_limit(options.max_size)
         if options.has_own_sizes:
-            size = options.max_size or 0, options.max_size or 0
-        return cls(*size, options.fit, options.crop_fraction, options.resample)
+            size = side, side
+        return cls(*size, options.fit, options.crop_fraction, options.resample, is_short)
 
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:
         """Return by which the rows of a store were made; what its options do not say is as by default."""
         options: dict[str, Any] = dict(manifest.options)
-        side = options.get("max_size") or 0
+        side, is_short = side_limit(options.get("max_size"))
         size = (side, side) if manifest.has_own_sizes else (manifest.height, manifest.width)
         named = ("fit", "crop_fraction", "resample")
-        return cls(*size, **{name: options[name] for name in named if name in options})
+        return cls(*size, **{name: options[name] for name in named if name in options}, limits_short=is_short)
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -74,11 +81,11 @@ class Geometry:
         if self.fit == "squash":
             return self.width, self.height
         if self.has_own_sizes:
-            longest = max(width, height)
-            if self.height == 0 or longest <= self.height:
+            limited = min(width, height) if self.limits_short else max(width, height)
+            if self.height == 0 or limited <= self.height:
                 return width, height
-            # torchvision's Resize(max_size=): the other side is rounded down
-            return max(1, width * self.height // longest), max(1, height * self.height // longest)
+            # torchvision's Resize(max_size=), and for the shorter side Resize(size): the other side is rounded down
+            return max(1, width * self.height // limited), max(1, height * self.height // limited)
         if self.fit == "crop":
             cover_w, cover_h = math.floor(self.width / self.crop_fraction), math.floor(self.height / self.crop_fraction)
             # the side that is shorter against the row decides; for a square row that is the short side
@@ -88,6 +95,10 @@ class Geometry:
         if self.width * height <= self.height * width:
             return self.width, min(self.height, max(1, round(self.width * height / width)))
         return min(self.width, max(1, round(self.height * width / height))), self.height
+
+    def row_size(self, resized: tuple[int, int]) -> tuple[int, int]:
+        """Return (width, height) of the row of a picture resized to this."""
+        return resized if self.has_own_sizes else (self.width, self.height)
 
     def place(self, image: Image.Image, resized: tuple[int, int]) -> tuple[Image.Image, tuple[int, int, int, int]]:
         """Resize a picture to `resized`, then crop or pad it to the row's size.
@@ -110,6 +121,8 @@ class Geometry:
 
     def origin(self, resized: tuple[int, int]) -> tuple[int, int]:
         """Return x, y of a row's upper left corner in the picture resized to (width, height); negative where it is padded."""
+        if self.has_own_sizes:
+            return 0, 0
         if self.has_content:
             top, left, _, _ = self.content(resized)
             return -left, -top

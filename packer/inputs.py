@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reader.manifest import FurtherTarget
+
 if TYPE_CHECKING:
     from packer.boxes import Boxes
 
@@ -110,6 +112,8 @@ class Inputs:
     targets: Column = field(default_factory=lambda: Column("int64"))
     target_kind: str = "class"
     extras: dict[str, Column] = field(default_factory=dict)
+    # of several target columns, those of extras
+    further_targets: dict[str, FurtherTarget] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     ignored: int = 0
     # only with --boxes
@@ -160,7 +164,7 @@ class Inputs:
         return {"targets": self.targets, "lines": self.lines, "places": self.places, **self.extras}
 
     def extra_names(self) -> set[str]:
-        """Return the names of the tensors that lie in the store's extras."""
+        """Return the names of the tensors that lie over the rows: the store's extras, and masks wherever they stand."""
         masks = () if self.masks is None else ("masks",)
         return {*self.extras, *(self.boxes.specs() if self.boxes else ()), *masks}
 
@@ -176,6 +180,7 @@ class Inputs:
             paths=[self.paths[index] for index in order],
             targets=moved.pop("targets"),
             target_kind=self.target_kind,
+            further_targets=self.further_targets,
             refused={new: self.refused[old] for new, old in enumerate(order) if old in self.refused},
             ignored=self.ignored,
             lines=moved.pop("lines"),

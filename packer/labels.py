@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from packer.inputs import Column, Inputs, ScanError
-from reader.manifest import EXTRA_NAME
+from packer.inputs import Column, ScanError
+from reader.manifest import EXTRA_NAME, FurtherTarget
 
 # the first of these that there is holds the target, unless --target-column names another
 TARGET_COLUMNS = ("target", "label", "class", "cls")
 
 # More indices than any set of classes has: a column of ids was taken for labels.
 _MOST_CLASSES = 1_000_000
+# So many names, nearly as many as labels, are no classes: captions, file names.
+_MANY_NAMES, _MOST_DISTINCT = 1_000, 0.9
 # a leading zero makes a name: 007 is not 7
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
@@ -42,6 +44,7 @@ class Labels:
     kind: str = "class"
     classes: tuple[str, ...] = ()
     extras: dict[str, Column] = field(default_factory=dict)
+    further_targets: dict[str, FurtherTarget] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -56,21 +59,26 @@ def label(table: Table, count: int, *, target_column: str | None, classes: tuple
     Raises:
         ScanError: there is no such column, or a cell cannot be a target; names its line.
     """
-    names = _target_names(table, target_column)
+    names = target_names(table, target_column)
     if not names:
         made = Labels(Column.of("int64", [-1] * count), classes=classes or ())
         if table.columns:
             expected = ", ".join(TARGET_COLUMNS)
             made.notes.append(f"{table.name} has none of the columns {expected}: no labels; --target-column names one.")
     elif len(names) > 1:
-        columns = [[_parsed(cell) for cell in table.columns[name]] for name in names]
-        made = _regression(table, ",".join(names), [list(row) for row in zip(*columns, strict=True)])
+        columns = [[parsed(cell) for cell in table.columns[name]] for name in names]
+        made = regression(table, ",".join(names), [list(row) for row in zip(*columns, strict=True)])
     else:
-        made = _single(table, names[0], classes)
+        made = single(table, names[0], classes)
+    add_extras(made, table, names)
+    return made
+
+
+def add_extras(labels: Labels, table: Table, names: Sequence[str]) -> None:
+    """Make an extra of each column of numbers that is none of the target columns; say which others are left out, and why."""
     for name, cells in table.columns.items():
         if name not in names:
-            _add_extra(made, table, name, cells)
-    return made
+            _add_extra(labels, table, name, cells)
 
 
 def name_targets(names: Sequence[str], classes: tuple[str, ...] | None, where: Callable[[int], str]) -> Labels:
@@ -87,7 +95,8 @@ def name_targets(names: Sequence[str], classes: tuple[str, ...] | None, where: C
     return Labels(Column.of("int64", (index[name] for name in names)), classes=found)
 
 
-def _target_names(table: Table, asked: str | None) -> list[str]:
+def target_names(table: Table, asked: str | None) -> list[str]:
+    """Return the columns that hold targets: those asked for, or the usual one; raises ScanError where there is none of a name."""
     if asked is None:
         return [name for name in TARGET_COLUMNS if name in table.columns][:1]
     names = [asked] if asked in table.columns else asked.split(",")
@@ -98,24 +107,22 @@ def _target_names(table: Table, asked: str | None) -> list[str]:
     return names
 
 
-def _single(table: Table, name: str, classes: tuple[str, ...] | None) -> Labels:
+def single(table: Table, name: str, classes: tuple[str, ...] | None) -> Labels:
     """Decide by all cells of the target column what it holds."""
     cells = table.columns[name]
-    parsed = [_parsed(cell) for cell in cells]
-    pieces = [value for cell in parsed for value in (cell if isinstance(cell, list) else [cell])]
-    is_list = any(isinstance(cell, list) for cell in parsed)
+    meanings = [parsed(cell) for cell in cells]
+    pieces = [value for cell in meanings for value in (cell if isinstance(cell, list) else [cell])]
+    is_list = any(isinstance(cell, list) for cell in meanings)
     odd = next((i for i, cell in enumerate(cells) if isinstance(cell, dict) or _is_nested(cell)), None)
     if odd is not None:
         raise ScanError(
             f"{table.where(odd)} has {cells[odd]!r} as {name}. Expected a name, a number, or a list of those."
         )
-    if any(isinstance(value, float) for value in pieces) and all(
-        _is_number(value) or value is None for value in pieces
-    ):
-        return _regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in parsed])
-    if not is_list and None in parsed:
+    if any(isinstance(value, float) for value in pieces) and all(is_number(value) or value is None for value in pieces):
+        return regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in meanings])
+    if not is_list and None in meanings:
         raise ScanError(
-            f"{table.where(parsed.index(None))} has no {name}. Expected a class; -1 says that there is none."
+            f"{table.where(meanings.index(None))} has no {name}. Expected a class; -1 says that there is none."
         )
     texts = [_texts(cell) for cell in cells]
     labels, found = _indices(table, name, texts, classes)
@@ -125,17 +132,16 @@ def _single(table: Table, name: str, classes: tuple[str, ...] | None) -> Labels:
     return Labels(Column.of("uint8", flags, len(found)), "multi-hot", found)
 
 
-def as_multi_hot(inputs: Inputs) -> None:
-    """Make a class of each input the list of that one class; -1 becomes none."""
-    count = len(inputs.classes)
-    flags = ([int(k == target) for k in range(count)] for target in inputs.targets.tolist())
-    inputs.targets, inputs.target_kind = Column.of("uint8", flags, count), "multi-hot"
+def as_multi_hot(targets: Column, count: int) -> Column:
+    """Make a class of each input the list of that one class, of so many; -1 becomes none."""
+    return Column.of("uint8", ([int(k == target) for k in range(count)] for target in targets.tolist()), count)
 
 
-def _regression(table: Table, name: str, rows: list[list[Any]]) -> Labels:
+def regression(table: Table, name: str, rows: list[list[Any]]) -> Labels:
+    """Make a vector of each input's numbers; raises ScanError where one is none, or they are not as many on each line."""
     count = len(rows[0]) if rows else 1
     for index, row in enumerate(rows):
-        bad = next((value for value in row if not _is_number(value) or not math.isfinite(value)), row)
+        bad = next((value for value in row if not is_number(value) or not math.isfinite(value)), row)
         if bad is not row:
             found = "nothing" if bad is None else repr(bad)
             raise ScanError(f"{table.where(index)} has {found} as {name}. Expected a finite number, as on other lines.")
@@ -162,12 +168,25 @@ def _indices(
         )
     else:
         found = tuple(sorted(distinct)) if classes is None else classes
+        if classes is None:
+            _check_repeated(table, name, texts, len(distinct))
     index_of = {text: i for i, text in enumerate(found)}
     unknown = distinct - set(found)
     if unknown:
         index, text = _first(texts, unknown.__contains__)
         raise _unknown(table.where(index), text, found)
     return [[index_of[text] for text in row] for row in texts], found
+
+
+def _check_repeated(table: Table, name: str, texts: list[list[str]], distinct: int) -> None:
+    """Refuse a column whose texts hardly ever come twice."""
+    count = sum(map(len, texts))
+    if distinct > max(_MANY_NAMES, _MOST_DISTINCT * count):
+        example = next(text for row in texts for text in row)
+        raise ScanError(
+            f"{table.name} has {distinct} different texts among {count} as {name}, such as {example!r}: that is no class."
+            " Name another --target-column; if they are classes, list them with --classes."
+        )
 
 
 def _integer_indices(
@@ -195,13 +214,9 @@ def _first(texts: list[list[str]], is_meant: Callable[[str], bool]) -> tuple[int
 
 def _add_extra(labels: Labels, table: Table, name: str, cells: list[Any]) -> None:
     """Keep a column that holds numbers, or lists of as many numbers; of any other say why it is left out."""
-    values = [_parsed(cell) for cell in cells]
-    reason = None
-    if not EXTRA_NAME.fullmatch(name) or name in ("shape", "device", "_type"):
-        reason = "its name cannot be that of a tensor (letters, digits, _ and -)"
-    elif name.lower() in map(str.lower, labels.extras):
-        reason = "its name differs from another's in case alone"
-    elif isinstance(values[0], list) and values[0]:
+    values = [parsed(cell) for cell in cells]
+    numbers, shape, reason = values, None, unfit(name, labels.extras)
+    if reason is None and isinstance(values[0], list) and values[0]:
         count = len(values[0])
         odd = next((i for i, row in enumerate(values) if not isinstance(row, list) or len(row) != count), None)
         if odd is None:
@@ -209,8 +224,7 @@ def _add_extra(labels: Labels, table: Table, name: str, cells: list[Any]) -> Non
             reason = _no_numbers(table, numbers, count)
         else:
             reason = f"{table.where(odd)} holds no list of {count} numbers"
-    else:
-        numbers, shape = values, None
+    elif reason is None:
         reason = _no_numbers(table, numbers, 1)
     if reason is not None:
         labels.notes.append(f"the column {name!r} is left out: {reason}.")
@@ -220,9 +234,16 @@ def _add_extra(labels: Labels, table: Table, name: str, cells: list[Any]) -> Non
     labels.extras[name] = Column(dtype, shape, column.values)
 
 
+def unfit(name: str, others: Collection[str]) -> str | None:
+    """Say why an extra cannot have a name, beside others; None where it can."""
+    if not EXTRA_NAME.fullmatch(name) or name in ("shape", "device", "_type"):
+        return "its name cannot be that of a tensor (letters, digits, _ and -)"
+    return "its name differs from another's in case alone" if name.lower() in map(str.lower, others) else None
+
+
 def _no_numbers(table: Table, values: list[Any], count: int) -> str | None:
     """Say which of the values of a column is no number, None where all are; an empty cell is NaN among numbers."""
-    odd = next((i for i, value in enumerate(values) if value is not None and not _is_number(value, bool)), None)
+    odd = next((i for i, value in enumerate(values) if value is not None and not is_number(value, bool)), None)
     if odd is not None:
         return f"{table.where(odd // count)} holds {values[odd]!r}, which is no number"
     return "it is empty" if all(value is None for value in values) else None
@@ -236,21 +257,22 @@ def _dtype(values: list[Any]) -> str:
     return "int64" if kinds <= {int, bool} else "float64"
 
 
-def _is_number(value: Any, *more: type) -> bool:
+def is_number(value: Any, *more: type) -> bool:
+    """Whether a parsed cell is a number, or of one more of these types."""
     return type(value) in (int, float, *more)
 
 
-def _parsed(cell: Any) -> Any:
+def parsed(cell: Any) -> Any:
     """Return what a cell means: an int64, a float, other text, a list of those where ; separates them, None if empty."""
     if isinstance(cell, str):
         text = cell.strip()
         if ";" in text:
-            return [_parsed(piece) for piece in text.split(";") if piece.strip()]
+            return [parsed(piece) for piece in text.split(";") if piece.strip()]
         if _INTEGER.fullmatch(text):
             return int(text)
         return float(text) if _NUMBER.fullmatch(text) or text.lower() in _SPECIAL else text or None
     if isinstance(cell, list):
-        return [_parsed(piece) for piece in cell]
+        return [parsed(piece) for piece in cell]
     # an integer beyond int64
     return float(cell) if type(cell) is int and abs(cell) >= 1 << 63 else cell
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from packer.folders import Counter
 from packer.inputs import Column, Inputs, ScanError
-from packer.labels import Labels, Table, label, name_targets
+from packer.labels import Labels, Table, name_targets
 from packer.options import PackOptions
+from packer.targets import label_columns
 
 STDIN_NAMES = ("-", "-0")
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl")
@@ -102,7 +103,7 @@ def read_manifest(path: Path, classes: tuple[str, ...] | None, options: PackOpti
         raise ScanError(f"{path} names no image. Expected a column 'path' and a line for each image.")
     inputs = _located(listing, path.absolute().parent, options, is_fixed=True)
     table = Table(listing.name, listing.columns, listing.where)
-    return with_labels(inputs, label(table, len(inputs), target_column=options.target_column, classes=classes))
+    return with_labels(inputs, label_columns(table, len(inputs), options.target_column, classes, options.classes))
 
 
 def folder_labels(
@@ -124,7 +125,7 @@ def folder_labels(
 def with_labels(inputs: Inputs, labels: Labels) -> Inputs:
     """Give inputs their targets, extras and classes."""
     inputs.targets, inputs.target_kind, inputs.classes = labels.targets, labels.kind, labels.classes
-    inputs.extras = labels.extras
+    inputs.extras, inputs.further_targets = labels.extras, labels.further_targets
     inputs.notes += labels.notes
     return inputs
 

@@ -53,7 +53,7 @@ class PackOptions:
     part: str | None = None
     engine: str = "local"
     address: str | None = None
-    max_size: int | None = None
+    max_size: int | str | None = None
     boxes: str | None = None
     min_visibility: float = 0.1
     max_boxes: int | None = None
@@ -105,22 +105,14 @@ class PackOptions:
             raise OptionsError(
                 "--size gives all rows one size, --fit none leaves each its own. For a limit give --max-size."
             )
-        if self.fit == "none":
-            for option, value in (("--boxes", self.boxes), ("--masks", self.masks)):
-                if value is not None:
-                    raise OptionsError(
-                        f"{option} needs rows of one size, --fit none leaves each its own. Use --fit inside or pad."
-                    )
-            if self.part is not None:
-                raise OptionsError(
-                    "--fit none and --part do not go together yet. Pack as a whole, or with --engine ray."
-                )
+        if self.fit == "none" and self.part is not None:
+            raise OptionsError("--fit none and --part do not go together yet. Pack as a whole, or with --engine ray.")
         if self.max_size is not None:
             if self.fit != "none":
                 raise OptionsError(
                     f"--max-size belongs to --fit none, not to --fit {self.fit}, where --size says it all."
                 )
-            if not isinstance(self.max_size, int) or not 1 <= self.max_size <= _MAX_SIDE:
+            if not 1 <= side_limit(self.max_size)[0] <= _MAX_SIDE:
                 raise OptionsError(f"--max-size is {self.max_size!r}, expected 1 to {_MAX_SIDE} pixels.")
 
     @property
@@ -155,7 +147,8 @@ class PackOptions:
         if self.boxes is not None or self.masks is not None:
             optional["upright_labels"] = self.upright_labels
         if self.has_own_sizes:
-            optional["max_size"] = self.max_size
+            side, is_short = side_limit(self.max_size)
+            optional["max_size"] = f"short:{side}" if is_short else side or None
         return {
             "size": None if self.size is None else list(self.size),
             "fit": self.fit,
@@ -229,6 +222,21 @@ def parse_size(text: str) -> tuple[int, int]:
     if not match:
         raise OptionsError(f"--size is {text!r}, expected pixels such as 224, or height x width such as 192x256.")
     return int(match[1]), int(match[2] or match[1])
+
+
+def side_limit(max_size: int | str | None) -> tuple[int, bool]:
+    """Return the pixels that --max-size allows a side, 0 for any, and whether that is the shorter side.
+
+    Example:
+        >>> side_limit(512), side_limit("long:512"), side_limit("short:256"), side_limit(None)
+        ((512, False), (512, False), (256, True), (0, False))
+    """
+    match = re.fullmatch(r"(?:(long|short):)?(\d{1,9})", "0" if max_size is None else str(max_size).strip().lower())
+    if not match:
+        raise OptionsError(
+            f"--max-size is {max_size!r}, expected pixels such as 512 for the longer side, or short:256 for the shorter."
+        )
+    return int(match[2]), match[1] == "short"
 
 
 def format_size(size: tuple[int, int]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from packer.ragged import RaggedRows
 from reader.manifest import Manifest
 
 _PALE = 0.5
@@ -32,7 +33,8 @@ class Overlay:
             path = Path(out) / manifest.tensor_paths()[f"extras/{name}"]
             self._tensors[name] = np.memmap(path, spec.dtype, "r", shape=shape) if all(shape) else np.empty(shape)
         self._has_boxes = {"boxes", "box_count"} <= names and self._tensors["boxes"].ndim == 3
-        self._has_masks = "masks" in names and self._tensors["masks"].ndim == 3
+        self._own = RaggedRows(Path(out), manifest) if manifest.has_own_masks else None
+        self._has_masks = self._own is not None or ("masks" in names and self._tensors["masks"].ndim == 3)
 
     @property
     def is_empty(self) -> bool:
@@ -43,7 +45,7 @@ class Overlay:
         """Lay a row's mask over its picture, an RGB image of the row's size; value 0 stays clear."""
         if not self._has_masks:
             return image
-        mask = self._tensors["masks"][row]
+        mask = self._tensors["masks"][row] if self._own is None else self._own.mask(row)
         colours = np.array([_colour(value) for value in range(256)])[mask]
         share = _PALE * (mask > 0)[..., None]
         mixed = np.asarray(image) * (1 - share) + colours * share

@@ -21,7 +21,15 @@ from packer.options import PackOptions
 from packer.place import OWN_NAMES, finished_meanwhile
 from packer.report import PackError
 from packer.seal import remove_working_folder
-from reader.manifest import MANIFEST, PARTS, PIXELS, command_to_go_on, read_unfinished, write_atomically
+from reader.manifest import (
+    MANIFEST,
+    PARTS,
+    PIXELS,
+    FurtherTarget,
+    command_to_go_on,
+    read_unfinished,
+    write_atomically,
+)
 
 _INPUTS = f"{journals.FOLDER}/inputs.json"
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
@@ -124,6 +132,7 @@ def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
         "root": inputs.base,
         "classes": inputs.classes,
         "target_kind": inputs.target_kind,
+        "further_targets": {name: [target.kind, target.classes] for name, target in inputs.further_targets.items()},
         "ignored": inputs.ignored,
         "notes": inputs.notes,
         "columns": columns,
@@ -145,6 +154,9 @@ def load_inputs(folders: list[Path]) -> Inputs:
         url=known["root"],
         classes=tuple(known["classes"]),
         target_kind=known["target_kind"],
+        further_targets={
+            name: FurtherTarget(kind, tuple(classes)) for name, (kind, classes) in known["further_targets"].items()
+        },
         ignored=known["ignored"],
         notes=known["notes"],
         targets=columns.pop("targets"),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from packer import journal as journals
 from packer import jpeg
 from packer.changes import difference, header_difference, inputs_difference, store_difference
+from packer.classlists import has_multi_hot, load_classes
 from packer.disk import (
     FULL,
     Committer,
@@ -55,7 +56,7 @@ from packer.place import (
 from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report, summed_report
-from packer.scan import has_multi_hot, load_classes, scan
+from packer.scan import scan
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.sizes import common_size, count_sizes, pixel_bytes
 from packer.source import NO_DESCRIPTOR, Readable
@@ -99,7 +100,7 @@ def pack(
     target_column: str | None = None,
     extension: str | None = None,
     requantize: int | None = None,
-    max_size: int | None = None,
+    max_size: int | str | None = None,
     boxes: str | os.PathLike[str] | None = None,
     min_visibility: float = 0.1,
     max_boxes: int | None = None,
@@ -126,7 +127,7 @@ def pack(
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
-        max_size: with fit "none", the longest side in pixels that a row may have; None: any.
+        max_size: with fit "none", the most pixels that the longer side of a row may have; "short:256": the shorter; None: any.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
@@ -198,7 +199,8 @@ def pack(
     if classes is not None and boxes is None and has_multi_hot(classes):
         for inputs in parts.values():
             if inputs.target_kind == "class":
-                as_multi_hot(inputs)
+                inputs.targets = as_multi_hot(inputs.targets, len(inputs.classes))
+                inputs.target_kind = "multi-hot"
     if shuffle is not None:
         parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
     if "" not in parts and (target / MANIFEST).exists():
@@ -311,9 +313,9 @@ class _Pack:
             archives=inputs.archives,
             requantize=options.requantize,
             masks_root=os.path.abspath(options.masks or ""),
-            masks_path="" if options.masks is None else str(self._out.absolute() / MASKS),
+            # masks of rows with sizes of their own stand behind the pixels
+            masks_path="" if options.masks is None or options.has_own_sizes else str(self._out.absolute() / MASKS),
             upright_masks=options.upright_labels,
-            syncs=options.engine != "local",
         )
         step = block_inputs(len(inputs), self._job.row_bytes)
         self._span = range(len(inputs)) if part is None else part.span(len(inputs), step)
@@ -332,7 +334,8 @@ class _Pack:
         if self._options.has_own_sizes:
             # before the lock is taken: processes that read headers would hold it too
             sizes = count_sizes({self._split: self._inputs}, self._options, self._tell)[self._split]
-            room = pixel_bytes(sizes, self._job.geometry, self._options.channels)
+            has_masks = self._inputs.masks is not None
+            room = pixel_bytes(sizes, self._job.geometry, self._options.channels, has_masks=has_masks)
             self._sizes[PIXELS] = -(-room // PAGE_BYTES) * PAGE_BYTES
         created = self._make_folder()
         try:
@@ -447,21 +450,30 @@ class _Pack:
         if self._inputs.masks is not None:
             listing.update("\0".join(self._inputs.masks).encode("utf-8", "surrogatepass"))
         geometry = self._job.geometry
-        return {
-            "journal": 2,
-            "inputs": len(self._inputs),
-            "listing": listing.hexdigest(),
-            "classes": list(self._inputs.classes),
-            "options": self._options.shaping() | ({} if geometry.has_own_sizes else {"size": [*geometry.sides]}),
-            "decoders": pixel_versions(self._options.requantize),
-            "block_inputs": self._block_inputs(),
-            # not compared: how the command reads that goes on
-            "images": list(self._inputs.images),
-            "words": dataclasses.replace(
-                self._options, size=None if geometry.has_own_sizes else geometry.sides
-            ).words(),
-            "split": self._split,
-        } | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
+        names = [
+            f"{column}: {name}" for column, target in self._inputs.further_targets.items() for name in target.classes
+        ]
+        # only where there are any
+        further: dict[str, Any] = {"further_targets": names} if names else {}
+        return (
+            {
+                "journal": 2,
+                "inputs": len(self._inputs),
+                "listing": listing.hexdigest(),
+                "classes": list(self._inputs.classes),
+                "options": self._options.shaping() | ({} if geometry.has_own_sizes else {"size": [*geometry.sides]}),
+                "decoders": pixel_versions(self._options.requantize),
+                "block_inputs": self._block_inputs(),
+                # not compared: how the command reads that goes on
+                "images": list(self._inputs.images),
+                "words": dataclasses.replace(
+                    self._options, size=None if geometry.has_own_sizes else geometry.sides
+                ).words(),
+                "split": self._split,
+            }
+            | further
+            | ({} if self._part is None else {"span": [self._span.start, self._span.stop]})
+        )
 
     def _begin(self, header: dict[str, Any]) -> tuple[int, int, journals.Journal]:
         """Return inputs done, rows done and the open journal: of the pack that is gone on with, or of a new one."""
@@ -596,9 +608,9 @@ class _Pack:
             if committer is not None:
                 committer.finish()
         finally:
-            engine.close()
             if launcher is not None:
-                launcher.close()
+                launcher.close()  # first: workers that end before Ray has been left are reported as failures on stderr
+            engine.close()
             if committer is not None:
                 committer.close()
                 self._profile["commit"] = committer.stages()

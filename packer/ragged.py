@@ -23,12 +23,12 @@ class RaggedBlock:
     """The rows of a block while it is decoded, one behind the other, and their exact sums per channel."""
 
     def __init__(self, channels: int) -> None:
-        self._rows: list[npt.NDArray[np.uint8]] = []
+        self._rows: list[memoryview | bytes] = []
         self._totals = np.zeros((2, channels), np.uint64)
 
-    def add(self, pixels: npt.NDArray[np.uint8], height: int) -> None:
-        """Append uint8[height * width * channels]."""
-        self._rows.append(pixels)
+    def add(self, pixels: npt.NDArray[np.uint8], height: int, mask: bytes = b"") -> None:
+        """Append uint8[height * width * channels], and behind it the row's mask, which is in no sum."""
+        self._rows += [pixels.data, mask]
         values = pixels.reshape(height, -1).astype(np.uint16)
         word = np.uint32 if height <= _MOST_LINES else np.uint64
         channels = self._totals.shape[1]
@@ -40,7 +40,7 @@ class RaggedBlock:
     def joined(self) -> memoryview:
         """Return the bytes of the block, and begin the next one."""
         rows, self._rows = self._rows, []
-        return memoryview(b"".join(row.data for row in rows))
+        return memoryview(b"".join(rows))
 
     def take(self) -> tuple[list[int], list[int]]:
         """Return the sums and the sums of squares since the last call."""
@@ -50,7 +50,7 @@ class RaggedBlock:
 
 
 class RaggedRows:
-    """The rows of a store, as views uint8[H, W, C] of its mapped file."""
+    """The rows of a store, as views uint8[H, W, C] of its mapped file, and their masks."""
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
         paths, rows = manifest.tensor_paths(), manifest.rows
@@ -61,3 +61,9 @@ class RaggedRows:
     def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
         offset, shape = int(self._offsets[row]), self._shapes[row].tolist()
         return np.asarray(self._pixels[offset : offset + int(np.prod(shape, dtype=np.int64))]).reshape(shape)
+
+    def mask(self, row: int) -> npt.NDArray[np.uint8]:
+        """Return the mask of a row, uint8[H, W], in a store that has them: it stands behind the row's pixels."""
+        height, width, channels = self._shapes[row].tolist()
+        start = int(self._offsets[row]) + height * width * channels
+        return np.asarray(self._pixels[start : start + height * width]).reshape(height, width)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import secrets
-import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, Listener
 from typing import Any
 
-from packer.engine import EngineError, Job, serve
-from packer.profile import StageClock
+from packer.engine import EngineError, Job
+from packer.node import Host, keep_alive
 
 _CONNECT_SECONDS = 5.0
+# A head node answers in milliseconds, one under load in a few seconds; the rest is for importing ray.
+_ANSWER_SECONDS = 15.0
+# Ray's client waits for minutes for one who accepts the connection and is no Ray, and cannot be told otherwise.
+_PING = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
 # Ray starts a process and it imports numpy and Pillow; a node may be busy meanwhile.
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.25
@@ -28,7 +32,7 @@ _LOST_AT_MOST = 5
 
 
 def check_ray(address: str | None) -> None:
-    """Refuse at once where ray is not installed, or nobody answers at address (host:port), for which Ray waits minutes.
+    """Refuse where ray is not installed, or no Ray answers at address (host:port), for which Ray itself waits minutes.
 
     Raises:
         EngineError: says which.
@@ -37,16 +41,35 @@ def check_ray(address: str | None) -> None:
         import ray  # noqa: F401
     except ImportError:
         raise EngineError("--engine ray needs ray, which is not installed: pip install 'pixpack[ray]'.") from None
-    if address is None:
-        return
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or int(port) >= 1 << 16:
+    if address is not None and not _is_place(address):
         raise EngineError(f"--address is {address!r}, expected host:port, as `ray start --head` tells it.")
+    asked = address or os.environ.get("RAY_ADDRESS", "")
+    if _is_place(asked):  # else "auto" and the like: Ray looks around by itself
+        _check_place(asked)
+
+
+def _is_place(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return host != "" and "/" not in host and port.isdecimal() and int(port) < 1 << 16
+
+
+def _check_place(address: str) -> None:
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError as e:
         what = e.strerror or str(e)
         raise EngineError(f"no Ray cluster answers at {address}: {what}. Start one with: ray start --head") from None
+    # in a process of its own, which can be ended; a ping that fails says nothing: joining tells what is wrong
+    ping = [sys.executable, "-c", _PING, address]
+    quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    try:
+        subprocess.run(ping, timeout=_ANSWER_SECONDS, check=False, **quiet)
+    except subprocess.TimeoutExpired:
+        raise EngineError(
+            f"{address} accepts connections, but no Ray cluster answers there within {_ANSWER_SECONDS:g} seconds."
+            " Give the address that `ray start --head` tells."
+        ) from None
 
 
 class RayWorkers:
@@ -120,7 +143,7 @@ class RayWorkers:
             self._ray.shutdown()
 
     def _ask(self, job: Job, *, num_cpus: int) -> None:
-        remote: Any = self._ray.remote(num_cpus=num_cpus, max_restarts=0)(_Host)
+        remote: Any = self._ray.remote(num_cpus=num_cpus, max_restarts=0)(Host)
         actor = remote.options(scheduling_strategy="SPREAD").remote()
         number = secrets.token_hex(8)
         done = actor.work.remote(job, number, self._listener.address, self._key, self._witness, self._tell_decoders)
@@ -134,7 +157,7 @@ class RayWorkers:
             except TimeoutError:
                 lost += self._ask_again(job, is_last=lost >= _LOST_AT_MOST)
                 continue
-            _keep_alive(connection)
+            keep_alive(connection)
             return connection
         raise EngineError(f"Ray started no worker within {_START_SECONDS:g} seconds. Look at: ray status")
 
@@ -167,55 +190,9 @@ class RayProcess:
         self._ray, self._actor, self.node = ray, actor, node
 
     def kill(self) -> None:
-        """End it, wherever it is."""
-        self._ray.kill(self._actor)
+        """End it, wherever it is; leaving the cluster has ended it already."""
+        if self._ray.is_initialized():
+            self._ray.kill(self._actor)
 
     def join(self, seconds: float) -> None:
         """Do not wait: Ray ends it, and its connection is closed."""
-
-
-class _Host:
-    """Runs on a node, as a Ray actor: one worker, until its connection ends."""
-
-    def work(
-        self, job: Job, number: str, address: Any, key: bytes, witness: tuple[str, bytes], tell_decoders: Any
-    ) -> None:
-        """Connect, say where this is and what is here, and serve."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        connection = Client(address, authkey=key)
-        _keep_alive(connection)
-        connection.send((number, platform.node(), _sees(*witness), tell_decoders()))
-        serve(job, connection, _Told(connection), StageClock("start"))
-
-
-class _Told:
-    """The image in flight, told to the engine's process as shared memory would be: [its number, how many so far]."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self._values = connection, [-1, 0]
-
-    def __getitem__(self, place: int) -> int:
-        return self._values[place]
-
-    def __setitem__(self, place: int, value: int) -> None:
-        self._values[place] = value
-        if place == 0:
-            self._connection.send(("mark", *self._values))
-
-
-def _sees(path: str, content: bytes) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return file.read() == content
-    except OSError:
-        return False
-
-
-def _keep_alive(connection: Connection) -> None:
-    """Notice within a minute that a host is gone without a word."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
-            if hasattr(socket, name):
-                same.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

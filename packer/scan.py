@@ -1,11 +1,10 @@
-"""What IMAGES may be: a folder, a list on standard input, a manifest, tars, a zip; and the class list that may be imposed.
+"""What IMAGES may be: a folder, a list on standard input, a manifest, tars, a zip.
 
 Each kind is listed by a module of its own (folders, lists, archives) into the same `Inputs`. Opens no image.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,40 +83,6 @@ def _listed(
     if kind == "manifest":
         return {"": read_manifest(first, classes, options, count)}
     return {"": read_stdin(sources[0], classes, options, count)}
-
-
-def has_multi_hot(source: str) -> bool:
-    """Whether a class list is that of a store whose images have several classes each; then those of another set have, too."""
-    try:
-        return bool(json.loads((Path(source) / "manifest.json").read_bytes())["targets"]["kind"] == "multi-hot")
-    except OSError:  # a list of names
-        return False
-
-
-def load_classes(source: str) -> tuple[str, ...]:
-    """Read a class list from a store's manifest, a .json list, or a text file with one name a line.
-
-    Raises:
-        ScanError: there is none, or a name stands twice.
-    """
-    path = Path(source)
-    try:
-        if path.is_dir():
-            names = json.loads((path / "manifest.json").read_bytes())["classes"]
-        elif path.suffix == ".json":
-            names = json.loads(path.read_bytes())
-        else:
-            names = [line.rstrip("\r") for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        raise ScanError(
-            f"--classes {source} cannot be read ({e}). Expected a store, or a file with one name a line."
-        ) from e
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise ScanError(f"--classes {source} holds no list of names.")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ScanError(f"--classes {source} names the class {twice!r} twice.")
-    return tuple(names)
 
 
 def _kind(sources: list[str]) -> str:

@@ -24,6 +24,7 @@ from packer.options import CHANNELS
 from packer.worker import Job, Result, encode_line
 from reader.manifest import (
     MANIFEST,
+    OWN_MASKS,
     OWN_SIZES,
     PAGE_BYTES,
     PIXELS,
@@ -48,6 +49,7 @@ TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"
 OFFSETS = "_tensordict/offsets.memmap"
 SHAPES = "_tensordict/shapes.memmap"
+MASK_OFFSETS = "_tensordict/mask_offsets.memmap"
 EXTRAS = "_tensordict/extras"
 MASKS = f"{EXTRAS}/masks.memmap"
 
@@ -67,7 +69,7 @@ def seal(
     notes of the inputs.
     """
     folders = [out / "_tensordict", out]
-    if inputs.extra_names():
+    if _extra_specs(inputs, job):
         (out / EXTRAS).mkdir(exist_ok=True)
         folders.insert(0, out / EXTRAS)
     written = _Written(out, job, inputs)
@@ -112,7 +114,9 @@ def expected_sizes(job: Job, inputs: Inputs) -> dict[str, int]:
     if job.geometry.has_content:
         sizes[CONTENT] = 16 * rows
     if job.geometry.has_own_sizes:
-        sizes |= {OFFSETS: 8 * rows, SHAPES: 12 * rows}
+        sizes |= {OFFSETS: 8 * rows, SHAPES: 12 * rows} | (
+            {MASK_OFFSETS: 8 * rows} if _has_own_masks(inputs, job) else {}
+        )
     return sizes | {
         f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in _extra_specs(inputs, job).items()
     }
@@ -141,6 +145,7 @@ class _Written:
         self._boxes = inputs.boxes and BoxRows(inputs.boxes, job.geometry)
         names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if job.geometry.has_content else [])
         names += [OFFSETS, SHAPES] if job.geometry.has_own_sizes else []
+        names += [MASK_OFFSETS] if _has_own_masks(inputs, job) else []
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
         self._files = {name: _Digested(out / name) for name in names}
 
@@ -174,10 +179,16 @@ class _Written:
         self.square_sums = [a + b for a, b in zip(self.square_sums, result.square_sums, strict=True)]
 
     def _add_shapes(self, result: Result) -> None:
-        """Append where each row of a block begins, and its height, width and channels."""
+        """Append where each row of a block begins, and its mask, and its height, width and channels."""
         channels = CHANNELS[self._job.channels]
-        begins = itertools.accumulate((h * w * channels for h, w in result.shapes), initial=self.pixel_bytes)
-        self._files[OFFSETS].write(Column.of("int64", itertools.islice(begins, result.rows)).encoded())
+        masks = self._files.get(MASK_OFFSETS)
+        of_a_pixel = channels + (masks is not None)
+        areas = [h * w for h, w in result.shapes]
+        begins = list(itertools.accumulate((area * of_a_pixel for area in areas), initial=self.pixel_bytes))[:-1]
+        self._files[OFFSETS].write(Column.of("int64", begins).encoded())
+        if masks is not None:
+            behind = (begin + area * channels for begin, area in zip(begins, areas, strict=True))
+            masks.write(Column.of("int64", behind).encoded())
         self._files[SHAPES].write(Column.of("int32", ((h, w, channels) for h, w in result.shapes), 3).encoded())
         self.height = max([self.height, *(height for height, _ in result.shapes)])
         self.width = max([self.width, *(width for _, width in result.shapes)])
@@ -262,7 +273,8 @@ def _manifest(
         "rejected": written.rejected,
         "options": header["options"],
         "decoders": header["decoders"],
-        "reader_features": (OWN_SIZES,) if job.geometry.has_own_sizes else (),
+        "further_targets": inputs.further_targets,
+        "reader_features": _features(inputs, job),
     }
     return Manifest(**fields, files=files | _metadata_entries(fields, files))
 
@@ -274,6 +286,16 @@ def _extra_specs(inputs: Inputs, job: Job) -> dict[str, TensorSpec]:
     if job.masks_path:
         specs["masks"] = TensorSpec("uint8", (job.geometry.height, job.geometry.width))
     return specs
+
+
+def _has_own_masks(inputs: Inputs, job: Job) -> bool:
+    return inputs.masks is not None and job.geometry.has_own_sizes
+
+
+def _features(inputs: Inputs, job: Job) -> tuple[str, ...]:
+    if not job.geometry.has_own_sizes:
+        return ()
+    return (OWN_SIZES, OWN_MASKS) if _has_own_masks(inputs, job) else (OWN_SIZES,)
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:

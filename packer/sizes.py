@@ -81,15 +81,15 @@ def common_size(
     return PackOptions(size=(height, width)).size or (height, width)
 
 
-def pixel_bytes(sizes: Sizes, geometry: Geometry, channels: str) -> int:
-    """Return how many bytes the rows of images of these sizes take."""
+def pixel_bytes(sizes: Sizes, geometry: Geometry, channels: str, *, has_masks: bool = False) -> int:
+    """Return how many bytes the rows of images of these sizes take, of sizes of their own with masks behind them."""
     if not geometry.has_own_sizes:
         return sizes.total() * geometry.height * geometry.width * CHANNELS[channels]
     area = 0
     for (height, width), count in sizes.items():
         new_width, new_height = geometry.resized(width, height)
         area += count * new_width * new_height
-    return area * CHANNELS[channels]
+    return area * (CHANNELS[channels] + has_masks)
 
 
 def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:

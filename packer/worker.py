@@ -57,8 +57,6 @@ class Job:
     masks_root: str = ""
     masks_path: str = ""
     upright_masks: bool = False
-    # whether a worker brings its rows to disk itself: a sync by the committer reaches what its own machine wrote, and no other
-    syncs: bool = False
 
     def worker(self, in_flight: Any, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""
@@ -191,7 +189,7 @@ class BlockWorker:
         masks: list[bytes] = []
         early = {index: self._attempt(task, index) for index in task.first}
         checked = 0
-        for index, target in enumerate(task.targets, start=task.start):
+        for index in range(task.start, task.start + len(task.paths)):
             attempt = early.pop(index, None) or self._attempt(task, index)
             result.sources.append(attempt.source)
             result.source_bytes += attempt.source_bytes
@@ -201,8 +199,9 @@ class BlockWorker:
                 path = task.paths[index - task.start]
                 result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
             else:
-                self._add(result, rows, target, attempt.row, attempt.line)
-                masks.append(attempt.mask)
+                self._add(result, rows, attempt.row, attempt)
+                if not self._job.geometry.has_own_sizes:
+                    masks.append(attempt.mask)
             if (result.rows - checked) * self._job.row_bytes >= _CHECK_BYTES:
                 self._check(result, rows[checked : result.rows])
                 checked = result.rows
@@ -221,7 +220,7 @@ class BlockWorker:
         return result
 
     def write(self, block: int, first_row: int) -> None:
-        """Write a decoded block's rows to their place in the file; on disk they are then only where the job syncs."""
+        """Write a decoded block's rows to their place in the file; others bring them to disk."""
         self._clock.enter("write")
         self._write(self._job.pixels_path, self._held.pop(block), first_row * self._job.row_bytes)
         self._spare.append(self._owners.pop(block))
@@ -235,9 +234,6 @@ class BlockWorker:
             self._files[path] = os.open(path, os.O_WRONLY | BINARY)
         with naming(path):
             write_at(self._files[path], data, offset)
-            if self._job.syncs:
-                self._clock.enter("sync")
-                getattr(os, "fdatasync", os.fsync)(self._files[path])
 
     def _attempt(self, task: Task, index: int) -> _Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
@@ -290,17 +286,17 @@ class BlockWorker:
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e
 
-    def _add(self, result: Result, rows: npt.NDArray[np.uint8], target: Any, row: Row, line: str) -> None:
+    def _add(self, result: Result, rows: npt.NDArray[np.uint8], row: Row, attempt: _Attempt) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
         if isinstance(self._sums, RaggedBlock):
             self._clock.enter("checksum")
-            self._sums.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2])
+            self._sums.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2], mask=attempt.mask)
             self._clock.enter("other")
             result.shapes.append(row.content[2:])
         else:
             rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
         result.rows += 1
-        result.samples.append(line)
+        result.samples.append(attempt.line)
         if self._job.geometry.has_content:
             result.content.append(row.content)
         y0, x0, y1, x1 = row.content

@@ -8,18 +8,20 @@ import posixpath
 from pathlib import Path
 
 from packer.boxlabels import BoxLabels
+from packer.classlists import read_data_yaml
 from packer.inputs import ScanError
 
-# beside or above the label files: one name a line
+# beside or above the label files: one name a line, and ultralytics' file
 _CLASS_FILES = ("classes.txt", "obj.names")
+_DATA_FILES = ("data.yaml", "data.yml")
 _MOST_CLASSES = 1_000_000
 
 
 def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
     """Read a .txt an image, at its relative path: lines of class index, centre x, centre y, width, height, in shares."""
     files = _text_files(folder)
-    class_file, listed = _class_list(folder)
-    classes = imposed or listed
+    class_file = _class_file(folder)
+    classes = imposed or (() if class_file is None else _read_classes(class_file))
     found = BoxLabels(len(names), classes)
     found.frames[:] = 1
     missing, used = [], set()
@@ -29,7 +31,7 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -
             missing.append(name)
             continue
         used.add(label)
-        _read_label_file(found, index, folder / label, label)
+        _read_label_file(found, index, folder / label, label, "" if imposed or class_file is None else class_file.name)
     if not used:
         raise ScanError(
             f"{folder} has a label file for none of the {len(names)} images. Expected {_label_names(names[0])[0]} for {names[0]}."
@@ -40,7 +42,9 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -
             f"{folder} has no classes.txt: classes are named by their numbers; --classes FILE takes their names."
         )
     found.note(missing, f"images have no label file in {folder} and no boxes")
-    found.note(sorted(files - used - {class_file}), f"label files of {folder} belong to no image")
+    found.note(
+        sorted(files - used - {class_file.name if class_file else ""}), f"label files of {folder} belong to no image"
+    )
     return found
 
 
@@ -61,16 +65,15 @@ def _label_names(name: str) -> list[str]:
     return [label, *("/".join([*parts[:i], "labels", *parts[i + 1 :]]) for i in places[-1:])]
 
 
-def _class_list(folder: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the file of class names in a folder, or the one above it, and the names; "" and () where there is none."""
-    for place in (folder, folder.resolve().parent):
-        for name in _CLASS_FILES:
-            if (place / name).is_file():
-                return name, _read_classes(place / name)
-    return "", ()
+def _class_file(folder: Path) -> Path | None:
+    """Find the file of class names in a folder, or the one above it."""
+    places = [place / name for place in (folder, folder.resolve().parent) for name in (*_CLASS_FILES, *_DATA_FILES)]
+    return next(filter(Path.is_file, places), None)
 
 
 def _read_classes(path: Path) -> tuple[str, ...]:
+    if path.name in _DATA_FILES:
+        return read_data_yaml(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except (OSError, ValueError) as e:
@@ -87,7 +90,7 @@ def _read_classes(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read_label_file(found: BoxLabels, index: int, path: Path, label: str) -> None:
+def _read_label_file(found: BoxLabels, index: int, path: Path, label: str, class_file: str) -> None:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as e:
@@ -102,6 +105,7 @@ def _read_label_file(found: BoxLabels, index: int, path: Path, label: str) -> No
             found.add([index], corners, int(target))
         elif values:
             known = f", the class below {limit}" if found.classes else ""
+            known += f" as in {class_file}" if class_file in _DATA_FILES else ""
             found.refuse(
                 [index], f"line {number} of {label} is {line.strip()[:60]!r}; expected class x y width height{known}"
             )

@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from reader.labels import Motion, moved_extras
+from reader.labels import Motion
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms import checked_size, content_of, masks_of, resized_boxes
+from reader.transforms import checked_size, content_of, cropped_extras, resized_boxes
 
 
 class CenterCrop:
@@ -56,7 +56,7 @@ class CenterCrop:
             batch,
             pixels=resized_boxes(batch, boxes, self.height, self.width, grids),
             content=None,
-            extras=moved_extras(batch.extras, motion, masks_of(batch, boxes, self.height, self.width, grids)),
+            extras=cropped_extras(batch, motion, boxes, self.height, self.width, grids),
         )
 
     def _grids(self, height: torch.Tensor, width: torch.Tensor) -> torch.Tensor:

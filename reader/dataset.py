@@ -253,8 +253,8 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             ValueError: fraction is not inside (0, 1), or stratify without class targets.
         """
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction is {fraction}, expected a number between 0 and 1, both left out.")
+        if not isinstance(fraction, int | float) or not 0 < fraction < 1:
+            raise ValueError(f"fraction is {fraction!r}, expected a number between 0 and 1, both left out.")
         if stratify and self.manifest.target_kind != "class":
             raise ValueError(f"stratify needs class targets, this store has {self.manifest.target_kind} targets.")
         order = permuted(len(self), 0, len(self), seed=seed)
@@ -262,7 +262,7 @@ class MemmapDataset(Dataset[Any]):
         if stratify:
             targets = np.asarray(self.targets)[order]
             groups = [order[targets == value] for value in np.unique(targets)]
-        first = np.sort(np.concatenate([g[: round(fraction * len(g))] for g in groups]))
+        first = np.sort(np.concatenate([order[:0], *(g[: round(fraction * len(g))] for g in groups)]))
         mask = np.ones(len(self), dtype=bool)
         mask[first] = False
         return self.subset(first), self.subset(np.flatnonzero(mask))
@@ -292,7 +292,10 @@ class MemmapDataset(Dataset[Any]):
 
     def _positions(self, index: Any) -> Rows:
         """Check and normalise any list of rows to int64[B] in [0, len)."""
-        rows = np.asarray(index)
+        try:
+            rows = np.asarray(index)
+        except ValueError:
+            raise IndexError(f"rows are a {type(index).__name__} of lists, expected a list of whole numbers.") from None
         if rows.dtype == bool:
             if rows.shape != (len(self),):
                 raise IndexError(f"the mask has the shape {list(rows.shape)}, expected [{len(self)}].")

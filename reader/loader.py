@@ -33,7 +33,7 @@ from reader.manifest import PAGE_BYTES, PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 from reader.ragged import extents, gathered, pages_of, parted
 from reader.rawfile import read_all
-from reader.resident import Later, Resident, free_bytes, in_windows, nbytes
+from reader.resident import Later, Resident, ResidentImages, free_bytes, in_windows, nbytes
 from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import CudaCopier, DeviceBatch, pin
 
@@ -58,7 +58,7 @@ _NO_WINDOW = 1 << 62
 _WINDOWS_HELD = 4
 
 # Stores on devices, each for as long as a loader reads it there.
-_residents: weakref.WeakValueDictionary[tuple[str, str, str], Resident] = weakref.WeakValueDictionary()
+_residents: weakref.WeakValueDictionary[tuple[str, str, str], Resident | ResidentImages] = weakref.WeakValueDictionary()
 
 
 class MemmapLoader:
@@ -74,7 +74,8 @@ class MemmapLoader:
         drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and where it does not divide,
             wrap around to the epoch's first rows, so that all have the same number of steps.
         weights: float[N]; rows are drawn with replacement in proportion to them.
-        sampler: any torch Sampler of rows, or BatchSampler of lists of rows; it then decides order and ranks.
+        sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it then
+            decides order and ranks. Batches that it gives are taken as they are, whatever batch_size says.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
         transform: called with each ImageBatch on the device; what it returns is what the loop gets. On the CPU it runs in
             the background thread, on CUDA in the caller's, on its stream.
@@ -132,6 +133,8 @@ class MemmapLoader:
             raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
         if (weights is not None) + (sampler is not None) + (shuffle is not False) > 1:
             raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
+        if transform is not None and not callable(transform):
+            raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed = seed
@@ -139,18 +142,16 @@ class MemmapLoader:
         self.prefetch = prefetch
         self.as_tuple = as_tuple or dataset.as_tuple
         self.device = checked_device(device)
-        self.sampler = sampler
+        self.sampler = _checked_sampler(sampler)
         self.order = _checked_shuffle(shuffle, dataset)
         if weights is not None or sampler is not None:
             self.order = "weighted" if sampler is None else "sampler"
         self._cumulative = None if weights is None else _checked_weights(weights, len(dataset))
         self._rows_id = _rows_id(dataset, self._cumulative)
         rank, world_size = _checked_ranks(rank, world_size)
-        self.cut = Cut(max(1, len(dataset)), batch_size, drop_last, rank, world_size)
-        if residency == "gpu" and dataset.manifest.has_own_sizes:
-            raise ValueError(
-                "residency 'gpu' needs rows of one size, these have their own. Use 'ram', 'cache' or 'disk'."
-            )
+        # a sampler may give more rows than there are, or fewer
+        self.drop_last = drop_last
+        self.cut = Cut(len(dataset), batch_size, drop_last and sampler is None, rank, world_size)
         room = _room(dataset, self.device, has_windows=self.order == "block" and world_size == 1 and dataset.is_whole)
         chosen = residencies.choose(residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, room)
         _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
@@ -183,17 +184,22 @@ class MemmapLoader:
     def steps_left(self, position: int) -> int:
         """Return the steps from a position, as `state_dict` gives it, to the epoch's end (of a sampler: all steps)."""
         if self.sampler is None:
-            return self.cut.steps(position) if len(self.dataset) else 0
-        count = len(self.sampler)
+            return self.cut.steps(position)
+        try:
+            count = len(self.sampler)
+        except TypeError:
+            kind = type(self.sampler).__name__
+            raise TypeError(f"the sampler, a {kind}, has no length, so the loader has none either.") from None
         if _yields_batches(self.sampler):
             return count
-        return count // self.batch_size if self.cut.drop_last else -(-count // self.batch_size)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def __repr__(self) -> str:
         m = self.dataset.manifest
         up_to = "up to " if m.has_own_sizes else ""
+        steps = len(self) if self.sampler is None or hasattr(self.sampler, "__len__") else "some"
         return (
-            f"MemmapLoader({len(self)} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
+            f"MemmapLoader({steps} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
             f" {self.device}, order {self.order}, residency {self.residency})"
         )
 
@@ -222,8 +228,14 @@ class MemmapLoader:
         self._pool = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter` start this epoch."""
-        self._next = (int(epoch), 0)
+        """Make the next `iter` start this epoch.
+
+        Raises:
+            ValueError: epoch is not 0 or more.
+        """
+        if (epoch := _whole_number("epoch", epoch)) < 0:
+            raise ValueError(f"epoch is {epoch}, expected 0 or more.")
+        self._next = (epoch, 0)
         self._progress.finished = True
 
     def state_dict(self) -> dict[str, int]:
@@ -274,7 +286,7 @@ class MemmapLoader:
             return
         rows_at = _chunked(self._rows_at(epoch), self.cut.count)
         group = max(1, GROUP_BYTES // max(1, self.dataset.manifest.row_bytes * self.batch_size))
-        left = self.cut.steps(position) if len(self.dataset) else 0
+        left = self.cut.steps(position)
         while left:
             steps = Steps([], [], [])
             for _ in range(min(group, left)):
@@ -381,15 +393,16 @@ class MemmapLoader:
 
     def _sampled(self, items: Iterator[Any], position: int) -> Iterator[Steps]:
         """Follow a torch Sampler; a resumed epoch skips what was taken, since only the sampler knows its order."""
-        taken, rows = 0, []
+        taken, rows = 0, list[int]()
         for item in items:
-            rows += list(item) if isinstance(item, list | tuple) else [int(item)]
-            if isinstance(item, list | tuple) or len(rows) == self.batch_size:
+            found, is_batch = _sampled_rows(item)
+            rows += found
+            if rows and (is_batch or len(rows) == self.batch_size):
                 taken += len(rows)
                 if taken > position:
                     yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken])
                 rows = []
-        if rows and not self.cut.drop_last and taken + len(rows) > position:
+        if rows and not self.drop_last and taken + len(rows) > position:
             yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken + len(rows)])
 
 
@@ -401,6 +414,8 @@ def checked_device(device: str | torch.device) -> torch.device:
     """
     try:
         found = torch.device(device)
+    except TypeError:
+        raise ValueError(f"device is {device!r}, expected cpu or cuda.") from None
     except RuntimeError as e:
         raise ValueError(f"device is {device!r}: {str(e).splitlines()[0]}") from None
     if found.type not in ("cpu", "cuda"):
@@ -521,7 +536,9 @@ def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[An
     try:
         if loader.in_windows:
             order = loader.block_order(epoch)
-            yield from paced(in_windows(plan, order, position, lambda s: _sent(loader, epoch, s, copier)), claim)
+            images = loader.dataset.store if loader.dataset.manifest.has_own_sizes else None
+            made = in_windows(plan, order, position, lambda s: _sent(loader, epoch, s, copier), images)
+            yield from paced(made, claim)
         else:
             yield from overlapped(_begun(loader, epoch, plan, copier), claim)
     finally:
@@ -607,7 +624,34 @@ def _rows_id(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any] | None) ->
     return known
 
 
+def _checked_sampler(sampler: Any) -> Any:
+    """Refuse what cannot be iterated over, or only once: each epoch begins anew."""
+    once = isinstance(sampler, Iterator) and not isinstance(sampler, torch.utils.data.Sampler)
+    if sampler is None or (hasattr(sampler, "__iter__") and not once):
+        return sampler
+    found = f"{type(sampler).__name__}, which gives its rows once only" if once else type(sampler).__name__
+    raise ValueError(f"sampler is a {found}, expected a torch Sampler or BatchSampler, or a list of rows.")
+
+
+def _sampled_rows(item: Any) -> tuple[list[int], bool]:
+    """Return the rows that a sampler gave at once, and whether they are a batch: 3 -> [3], False; [3, 1] -> [3, 1], True.
+
+    Raises:
+        ValueError: what it gave are no rows.
+    """
+    # arrays and tensors too; those without a dimension are one row
+    found = item.tolist() if getattr(item, "ndim", 0) else item
+    is_batch = isinstance(found, list | tuple | range)
+    try:
+        return ([operator.index(row) for row in found] if is_batch else [operator.index(found)]), is_batch
+    except TypeError:
+        given = " ".join(repr(item).split())
+        raise ValueError(f"the sampler gave {given}, expected a row or a list of rows, whole numbers.") from None
+
+
 def _yields_batches(sampler: Any) -> bool:
+    if isinstance(sampler, list | tuple) and sampler:
+        return _sampled_rows(sampler[0])[1]
     return isinstance(sampler, torch.utils.data.BatchSampler) or hasattr(sampler, "batch_size")
 
 
@@ -623,14 +667,16 @@ def _checked_shuffle(shuffle: bool | str, dataset: MemmapDataset) -> str:
 
 def _checked_weights(weights: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     try:
-        values = np.asarray(weights, dtype=np.float64)
+        values = np.asarray(weights.detach().cpu() if torch.is_tensor(weights) else weights, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"weights are a {type(weights).__name__}, expected one number a row: [{count}].") from None
     if values.shape != (count,):
         raise ValueError(f"weights have the shape {list(values.shape)}, expected one a row: [{count}].")
-    if not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
-        raise ValueError("weights must be finite, 0 or more, and not all 0.")
-    return np.cumsum(values)
+    with np.errstate(over="ignore"):
+        cumulative = np.cumsum(values)
+    if count and (not np.isfinite(cumulative[-1]) or (values < 0).any() or cumulative[-1] == 0):
+        raise ValueError("weights must be finite, 0 or more, and not all 0; their sum must be finite too.")
+    return cumulative
 
 
 def _whole_number(name: str, value: Any) -> int:
@@ -662,16 +708,23 @@ def _copied(dataset: MemmapDataset) -> Any:
         past_cache = residencies.is_cold(path, store.pixels.nbytes)
         count = store.pixels.nbytes // row_bytes
         pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
+    huge = residencies.huge_page_bytes(pixels.data_ptr(), pixels.nbytes)
+    got = "the system does not tell in which pages" if huge is None else f"{huge / 1e6:.1f} MB of it in huge pages"
+    _log.info("%s: %.1f MB copied into memory, %s", dataset.path, pixels.nbytes / 1e6, got)
     if dataset.manifest.has_own_sizes:
-        return RaggedBatch(pixels, store.targets, store.offsets, store.shapes, store.extras, batch_size=[])
+        rest = {name: getattr(store, name) for name in ("targets", "offsets", "shapes", "mask_offsets", "extras")}
+        return RaggedBatch(pixels=pixels, **rest, batch_size=[])
     return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
 
 
-def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Resident:
+def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Resident | ResidentImages:
     """Return the store on a device, the same for all loaders of this process that read it there."""
     key = _resident_key(dataset, device)
     found = _residents.get(key)
-    if found is None:
+    if found is None and dataset.manifest.has_own_sizes:
+        dataset.check_files()
+        found = _residents[key] = ResidentImages(dataset.store, device)
+    elif found is None:
         rows = max(1, _BLOCK_BYTES // dataset.manifest.row_bytes)
         with MemmapLoader(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
             found = _residents[key] = Resident(dataset.store, batches, device)
@@ -685,9 +738,13 @@ def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, st
 def _room(dataset: MemmapDataset, device: torch.device, *, has_windows: bool) -> residencies.Room | None:
     """Return what there is on a device and what is needed there; None for the CPU."""
     free = free_bytes(device)
-    if free is None or dataset.manifest.has_own_sizes:
+    if free is None:
         return None
-    windows = _WINDOWS_HELD * _WINDOW_BLOCKS * max(_BLOCK_BYTES, dataset.manifest.row_bytes) if has_windows else 0
+    row_bytes = dataset.manifest.row_bytes
+    block = max(_BLOCK_BYTES, row_bytes)
+    if dataset.manifest.has_own_sizes:  # pages that two rows share come twice
+        block += max(1, _BLOCK_BYTES // row_bytes) * PAGE_BYTES
+    windows = _WINDOWS_HELD * _WINDOW_BLOCKS * block if has_windows else 0
     needed = 0 if _resident_key(dataset, device) in _residents else nbytes(dataset.store)
     return residencies.Room(free, needed, windows)
 

@@ -37,7 +37,9 @@ RAGGED_TYPE = "<class 'reader.store.RaggedBatch'>"
 
 # What a reader must know of a store whose rows have sizes of their own.
 OWN_SIZES = "own-sizes"
-READER_FEATURES = (OWN_SIZES,)
+# and of masks behind the pixels of each such row
+OWN_MASKS = "own-masks"
+READER_FEATURES = (OWN_SIZES, OWN_MASKS)
 # pixels.memmap of such a store is filled up to whole pages: it is read by pages, also past the page cache.
 PAGE_BYTES = 4096
 
@@ -80,6 +82,18 @@ class TensorSpec:
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return ITEM_BYTES[self.dtype] * math.prod(self.row_shape)
+
+
+@dataclass(frozen=True)
+class FurtherTarget:
+    """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
+
+    kind: str
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in TARGET_DTYPES or not all(isinstance(name, str) for name in self.classes):
+            raise StoreError(f"the manifest says further targets of kind {self.kind!r} with classes {self.classes!r}.")
 
 
 @dataclass(frozen=True)
@@ -132,6 +146,7 @@ class Manifest:
     version: tuple[int, int] = FORMAT_VERSION
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
+    further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -144,6 +159,13 @@ class Manifest:
         for name in self.extras:
             if not EXTRA_NAME.fullmatch(name):
                 raise StoreError(f"the manifest names an extra {name!r}, expected letters, digits, _ and -.")
+        for name, target in self.further_targets.items():
+            if name not in self.extras or self.extras[name].dtype != TARGET_DTYPES[target.kind]:
+                raise StoreError(f"the manifest says that the extra {name!r} is a target of kind {target.kind!r}.")
+        if self.has_own_masks and (not self.has_own_sizes or "masks" in self.extras):
+            raise StoreError(
+                f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
+            )
         expected = sorted([*self.tensor_paths().values(), *_metadata_names(self), SAMPLES, REJECTED])
         if sorted(self.files) != expected:
             raise StoreError(f"the manifest lists the files {sorted(self.files)}, expected {expected}.")
@@ -163,6 +185,8 @@ class Manifest:
             specs["content"] = TensorSpec("int32", (4,))
         if self.has_own_sizes:
             specs |= {"offsets": TensorSpec("int64", ()), "shapes": TensorSpec("int32", (3,))}
+        if self.has_own_masks:
+            specs["mask_offsets"] = TensorSpec("int64", ())
         return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
 
     def tensor_paths(self) -> dict[str, str]:
@@ -174,19 +198,25 @@ class Manifest:
         """Whether rows have sizes of their own: pixels is then flat, and offsets and shapes say where each row is."""
         return OWN_SIZES in self.reader_features
 
+    @property
+    def has_own_masks(self) -> bool:
+        """Whether behind the pixels of each row, which has a size of its own, stands its mask."""
+        return OWN_MASKS in self.reader_features
+
     def count(self, name: str) -> int:
         """Return the length of a tensor: N, but of flat pixels their bytes."""
         return self.files[PIXELS].size_bytes if name == "pixels" and self.has_own_sizes else self.rows
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the pixels of one row, of rows with sizes of their own on average."""
+        """Bytes of the pixels of one row, of rows with sizes of their own on average, masks included."""
         if self.has_own_sizes:
             return max(1, self.files[PIXELS].size_bytes // self.rows)
         return self.height * self.width * self.channels
 
     def to_json(self) -> dict[str, Any]:
         """Return the head of manifest.json, in its order."""
+        further = {k: {"kind": v.kind, "classes": list(v.classes)} for k, v in sorted(self.further_targets.items())}
         return {
             "format": FORMAT_NAME,
             "version": list(self.version),
@@ -200,6 +230,8 @@ class Manifest:
             "content": self.has_content,
             "extras": {k: {"dtype": v.dtype, "shape": list(v.row_shape)} for k, v in sorted(self.extras.items())},
             "classes": list(self.classes),
+            # only where there are any: other stores keep their bytes
+            **({"further_targets": further} if further else {}),
             "mean": list(self.mean),
             "std": list(self.std),
             "inputs": self.inputs,
@@ -238,6 +270,9 @@ class Manifest:
                 version=(head["version"][0], head["version"][1]),
                 reader_features=tuple(head["reader_features"]),
                 writer_features=tuple(head["writer_features"]),
+                further_targets={
+                    k: FurtherTarget(v["kind"], tuple(v["classes"])) for k, v in head.get("further_targets", {}).items()
+                },
                 digest=digest,
             )
         except (KeyError, TypeError, AttributeError, IndexError) as e:

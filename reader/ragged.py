@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 
 from reader.copying import gather
 from reader.manifest import PAGE_BYTES, StoreError
@@ -18,7 +19,7 @@ from reader.store import ImageBatch, RaggedBatch
 
 
 def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
-    """Return where in the pixels of a store these rows begin, and how many bytes they have: int64[B] each.
+    """Return where in the pixels of a store these rows begin, and how many bytes they have, masks included: int64[B] each.
 
     Raises:
         StoreError: one does not lie within the pixels.
@@ -26,7 +27,11 @@ def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
     index = torch.from_numpy(rows)
     offsets, shapes = store.offsets.index_select(0, index).numpy(), store.shapes.index_select(0, index).numpy()
     sizes = shapes.prod(axis=1, dtype=np.int64)
-    wrong = (shapes < 1).any(axis=1) | (offsets < 0) | (sizes > len(store.pixels) - offsets)
+    wrong = (shapes < 1).any(axis=1) | (offsets < 0)
+    if store.mask_offsets is not None:
+        wrong |= store.mask_offsets.index_select(0, index).numpy() != offsets + sizes
+        sizes += shapes[:, :2].prod(axis=1, dtype=np.int64)
+    wrong |= sizes > len(store.pixels) - offsets
     if wrong.any():
         row = int(rows[wrong.argmax()])
         raise StoreError(f"row {row} does not lie within the pixels: the store is damaged. Copy it again.")
@@ -80,18 +85,14 @@ def parted(batch: RaggedBatch, counts: list[int]) -> list[RaggedBatch]:
     """Cut a batch into batches of so many rows, which share its memory."""
     parts, start = [], 0
     for count in counts:
-        part = viewed(batch, np.arange(start, start + count))
-        part.rows = None if batch.rows is None else batch.rows[start : start + count]
-        parts.append(part)
+        parts.append(viewed(batch, np.arange(start, start + count)))
         start += count
     return parts
 
 
 def row_of(store: RaggedBatch, row: int) -> ImageBatch:
     """Return one row, as a view: an ImageBatch without a batch dimension."""
-    return ImageBatch(
-        pixels=store.image(row),
-        targets=store.targets[row],
-        extras=None if store.extras is None else store.extras[row],
-        batch_size=[],
-    )
+    extras, mask = None if store.extras is None else store.extras[row], store.mask(row)
+    if mask is not None:
+        extras = TensorDict({**({} if extras is None else extras), "masks": mask}, batch_size=[])
+    return ImageBatch(pixels=store.image(row), targets=store.targets[row], extras=extras, batch_size=[])

@@ -16,6 +16,7 @@ from reader.store import RaggedBatch
 
 # Images of different sizes are cut into one tensor of the largest box, so many bytes at a time; as float32 four times as many.
 _PADDED_BYTES = 64 << 20
+_MASKS_AT_ONCE = 32
 
 
 # A number, or one for each sample: int64[B, 1].
@@ -87,6 +88,20 @@ def nearest(
     (top, new_height), (left, new_width) = _axes(grids, height, width)
     y, x = _centres(y0, y1, new_height, top, height), _centres(x0, x1, new_width, left, width)
     return masks[sample, y[:, :, None], x[:, None, :]]
+
+
+def nearest_of_images(
+    batch: RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Do as `nearest` with the masks of images of different sizes, which a batch must have."""
+    x0, y0, x1, y1 = boxes.unbind(-1)
+    (top, new_height), (left, new_width) = _axes(grids, height, width)
+    y, x = _centres(y0, y1, new_height, top, height), _centres(x0, x1, new_width, left, width)
+    assert batch.mask_offsets is not None
+    first = batch.mask_offsets[:, None] + y * batch.shapes[:, 1:2].long()
+    # each mask's places as int64, eight times the bytes: some masks at a time
+    parts = zip(first.split(_MASKS_AT_ONCE), x.split(_MASKS_AT_ONCE), strict=True)
+    return torch.cat([batch.pixels.take(lines[:, :, None] + columns[:, None, :]) for lines, columns in parts])
 
 
 def resized_by_matmul(

@@ -6,9 +6,10 @@ device: so nothing here can race, and all of it runs on a CPU as well.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,16 @@ import torch
 from torch.profiler import record_function
 
 from reader.copying import as_words
+from reader.manifest import PAGE_BYTES
 from reader.order import BlockOrder, Rows, Steps
-from reader.store import ImageBatch
+from reader.ragged import extents, pages_of
+from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import DeviceBatch
+
+# What a store with rows of sizes of their own has beside its pixels.
+_BESIDE_PIXELS = ("targets", "offsets", "shapes", "extras", "mask_offsets")
+# Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
+_PIECE_BYTES = 64 << 20
 
 # A slice on its way: a batch that is on the device already, or one whose copy may still run.
 Sent = ImageBatch | DeviceBatch
@@ -47,29 +55,84 @@ class Resident:
         """Return all rows, on the device."""
         return self._store
 
+    def gather(self, rows: Rows) -> ImageBatch:
+        """Gather rows."""
+        return gathered(self._store, rows)
+
     def later(self, rows: Rows) -> Later:
         """Return the batch of these rows, to be gathered by who calls it."""
         return Later([(self, rows)])
 
 
-class Window:
-    """Slices of a store, sent to a device one by one and there laid side by side."""
+class ResidentImages:
+    """All rows of a store on a device, each with a size of its own; gathered by the pages that hold them."""
 
-    def __init__(self, slices: list[tuple[int, int]]) -> None:
+    def __init__(self, store: RaggedBatch, device: torch.device) -> None:
+        """Fill it from a store's mapping, in its order.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for it.
+        """
+        self._host, pixels = store, torch.empty_like(store.pixels, device=device)
+        for there, come in zip(pixels.split(_PIECE_BYTES), store.pixels.split(_PIECE_BYTES), strict=True):
+            there.copy_(come)
+        rest: dict[str, Any] = {name: getattr(store, name) for name in _BESIDE_PIXELS}
+        moved: dict[str, Any] = {name: value if value is None else value.to(device) for name, value in rest.items()}
+        self._store = RaggedBatch(pixels=pixels, **moved, batch_size=[])
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def later(self, rows: Rows) -> Later:
+        """Return the batch of these rows, to be gathered by who calls it."""
+        return Later([(self, rows)])
+
+    def gather(self, rows: Rows) -> RaggedBatch:
+        """Gather rows; where they lie is asked of the host, which knows it too."""
+        return gathered_images(self._store, rows, *extents(self._host, rows))
+
+
+class Window:
+    """Slices of a store, sent to a device one by one and there laid side by side.
+
+    images: the store on the host, where its rows have sizes of their own: it tells where they will lie.
+    """
+
+    def __init__(self, slices: list[tuple[int, int]], images: RaggedBatch | None = None) -> None:
         bounds = np.array(sorted(slices))
         self._starts, counts = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
         self._offsets = np.cumsum(counts) - counts
         # in file order: what reads them ahead then reads forwards
         self.slices = [(int(start), int(stop)) for start, stop in bounds]
         self.sent: list[Sent] = []
-        self._rows: ImageBatch | None = None
+        self._rows: Any = None
+        self._images = images
 
-    def rows(self) -> ImageBatch:
+    def rows(self) -> Any:
         """Return the slices as one; for the caller's thread."""
         if self._rows is None:
             self._rows = _joined([sent() if isinstance(sent, DeviceBatch) else sent for sent in self.sent])
             self.sent.clear()
         return self._rows
+
+    def gather(self, slots: Rows) -> Any:
+        """Gather rows by where they lie in it; for the caller's thread."""
+        if self._images is None:
+            return gathered(self.rows(), slots)
+        offsets, sizes = self._places
+        return gathered_images(self.rows(), slots, offsets[slots], sizes[slots])
+
+    @functools.cached_property
+    def _places(self) -> tuple[Rows, Rows]:
+        """Where rows begin once the slices, each gathered by its pages, lie side by side, and their bytes."""
+        begins, sizes, before = [], [], 0
+        for start, stop in self.slices:
+            assert self._images is not None
+            offsets, size = extents(self._images, np.arange(start, stop))
+            pages, begin = pages_of(offsets, size)
+            begins.append(before + begin)
+            sizes.append(size)
+            before += len(pages) * PAGE_BYTES
+        return np.concatenate(begins), np.concatenate(sizes)
 
     @property
     def missing(self) -> int:
@@ -90,12 +153,12 @@ class Window:
 class Later:
     """A batch that is gathered when the caller asks for it, on its stream: slots of one window, or of two that meet in it."""
 
-    pieces: list[tuple[Resident | Window, Rows]]
+    pieces: Sequence[tuple[Resident | ResidentImages | Window, Rows]]
 
-    def __call__(self) -> ImageBatch:
+    def __call__(self) -> Any:
         """Return the batch: memory of its own."""
         with record_function("pixpack.gather"):
-            made = [gathered(holder.rows(), slots) for holder, slots in self.pieces]
+            made = [holder.gather(slots) for holder, slots in self.pieces]
             return made[0] if len(made) == 1 else _joined(made)
 
 
@@ -117,14 +180,33 @@ def gathered(store: ImageBatch, slots: Rows) -> ImageBatch:
     )
 
 
+def gathered_images(store: RaggedBatch, rows: Rows, offsets: Rows, sizes: Rows) -> RaggedBatch:
+    """Gather rows with sizes of their own on the device where they lie.
+
+    offsets, sizes: int64[B] of the rows' bytes, which the host knows too: so no device is waited for.
+    """
+    device = store.pixels.device
+    pages, begins = pages_of(offsets, sizes)
+    index, new_offsets = (torch.from_numpy(n).to(device, non_blocking=True) for n in (pages, begins))
+    pixels = store.pixels.new_empty(len(pages), PAGE_BYTES)
+    words, into = as_words(store.pixels.view(-1, PAGE_BYTES), pixels)
+    torch.index_select(words, 0, index, out=into)
+    return store.chosen(rows, pixels.view(-1), new_offsets)
+
+
 def in_windows(
-    plan: Iterator[Steps], order: BlockOrder, position: int, send: Callable[[Iterator[Steps]], Iterator[Sent]]
+    plan: Iterator[Steps],
+    order: BlockOrder,
+    position: int,
+    send: Callable[[Iterator[Steps]], Iterator[Sent]],
+    images: RaggedBatch | None = None,
 ) -> Iterator[list[tuple[Later, int]]]:
     """Yield groups of the plan's batches, each with the position after it; the next window's slices travel meanwhile.
 
     order: the block order that the plan follows from a position on. send: reads slices, given as steps, and sends them.
+    images: as of `Window`.
     """
-    windows = deque(_windows(order, position))
+    windows = deque(_windows(order, position, images))
     sent = send(_slices([window for _, window in windows]))
     for steps in plan:
         group = []
@@ -152,16 +234,18 @@ def free_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
-def nbytes(store: ImageBatch) -> int:
+def nbytes(store: ImageBatch | RaggedBatch) -> int:
     """Return the bytes that a whole store takes on a device, row numbers included."""
+    if isinstance(store, RaggedBatch):
+        return sum(tensor.nbytes for tensor in store.values(True, True))
     return sum(tensor.nbytes for tensor in _leaves(store)) + 8 * len(store)
 
 
-def _windows(order: BlockOrder, position: int) -> Iterator[tuple[int, Window]]:
+def _windows(order: BlockOrder, position: int, images: RaggedBatch | None) -> Iterator[tuple[int, Window]]:
     """Yield the windows from the one that holds a position on, each with the position behind it."""
     while position < order.count:
         slices, position = order.slices(position), order.window_end(position)
-        yield position, Window(slices)
+        yield position, Window(slices, images)
 
 
 def _slices(windows: list[Window]) -> Iterator[Steps]:
@@ -171,7 +255,19 @@ def _slices(windows: list[Window]) -> Iterator[Steps]:
 
 
 def _joined(batches: list[Any]) -> Any:
-    return torch.cat(batches)
+    if not isinstance(batches[0], RaggedBatch):
+        return torch.cat(batches)
+    starts = list(itertools.accumulate((len(batch.pixels) for batch in batches), initial=0))[:-1]
+
+    def column(name: str) -> Any:
+        found = [getattr(batch, name) for batch in batches]
+        if found[0] is None:
+            return None
+        if name in ("offsets", "mask_offsets"):
+            found = [offsets + start for offsets, start in zip(found, starts, strict=True)]
+        return torch.cat(found)
+
+    return RaggedBatch(**{name: column(name) for name in ("pixels", "rows", *_BESIDE_PIXELS)}, batch_size=[])
 
 
 def _empty_like(store: ImageBatch, device: torch.device) -> ImageBatch:

@@ -52,6 +52,7 @@ class RaggedBatch(TensorClass):
     shapes:  int32[B, 3], height, width and channels of each
     extras:  a TensorDict of further per-row tensors, or None
     rows:    int64[B] positions in the store; filled in batches, None for a store
+    mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right behind it; None: there are none
 
     Its batch_size is [], as pixels have no dimension of rows; `len` is B.
     """
@@ -62,6 +63,7 @@ class RaggedBatch(TensorClass):
     shapes: torch.Tensor
     extras: TensorDict | None = None
     rows: torch.Tensor | None = None
+    mask_offsets: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -78,21 +80,42 @@ class RaggedBatch(TensorClass):
             raise StoreError(f"image {index} does not lie within the pixels: the store is damaged. Copy it again.")
         return self.pixels[start : start + size].view(height, width, channels)
 
+    def mask(self, index: int) -> torch.Tensor | None:
+        """Return the view uint8[H, W] of one image's mask; None where there are none.
+
+        Raises:
+            StoreError: it does not lie within the pixels.
+        """
+        if self.mask_offsets is None:
+            return None
+        height, width, channels = self.image(index).shape
+        start = int(self.offsets[index]) + height * width * channels
+        if int(self.mask_offsets[index]) != start or start + height * width > len(self.pixels):
+            raise StoreError(f"mask {index} does not lie behind its image: the store is damaged. Copy it again.")
+        return self.pixels[start : start + height * width].view(height, width)
+
     @property
     def images(self) -> list[torch.Tensor]:
         """The views uint8[C, H, W] of all images; their memory is channels_last."""
         return [self.image(index).movedim(-1, -3) for index in range(len(self))]
 
     def chosen(self, rows: Rows, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
-        """Make the batch of these rows of a store around their pixels, uint8[T], where they begin at offsets, int64[B]."""
-        index = torch.from_numpy(rows)
+        """Make the batch of these rows of a store, or of a batch, around their pixels.
+
+        pixels: uint8[T]. offsets: int64[B], where they begin there. All of it lies on the device of the store.
+        """
+        index = torch.from_numpy(rows).to(self.offsets.device, non_blocking=True)
+        masks = None
+        if self.mask_offsets is not None:
+            masks = self.mask_offsets.index_select(0, index) - self.offsets.index_select(0, index) + offsets
         return RaggedBatch(
             pixels=pixels,
             targets=self.targets.index_select(0, index),
+            mask_offsets=masks,
             offsets=offsets,
             shapes=self.shapes.index_select(0, index),
             extras=None if self.extras is None else self.extras[index],
-            rows=index,
+            rows=index if self.rows is None else self.rows.index_select(0, index),
             batch_size=[],
         )
 
@@ -117,8 +140,15 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Any]:
     extras = {name.removeprefix("extras/"): value for name, value in tensors.items() if "/" in name}
     further = TensorDict(extras, batch_size=[manifest.rows]) if extras else None
     if manifest.has_own_sizes:
-        pixels, targets, offsets, shapes = (tensors[name] for name in ("pixels", "targets", "offsets", "shapes"))
-        return manifest, RaggedBatch(pixels, targets, offsets, shapes, further, batch_size=[])
+        return manifest, RaggedBatch(
+            pixels=tensors["pixels"],
+            targets=tensors["targets"],
+            offsets=tensors["offsets"],
+            shapes=tensors["shapes"],
+            mask_offsets=tensors.get("mask_offsets"),
+            extras=further,
+            batch_size=[],
+        )
     store = ImageBatch(
         pixels=tensors["pixels"],
         targets=tensors["targets"],

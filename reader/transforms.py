@@ -7,16 +7,15 @@ batch is never changed. All of it may stand inside a function that torch.compile
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import is_tensor_collection
+from tensordict import TensorDict, is_tensor_collection
 from torch.utils import _pytree as pytree
 
 from reader.draws import CROP, FLIP, RESIZED_CROP, draw
 from reader.labels import Motion, moved_content, moved_extras
-from reader.resample import cut, nearest, resized, resized_images
+from reader.resample import cut, nearest, nearest_of_images, resized, resized_images
 from reader.store import ImageBatch, RaggedBatch, replaced
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
@@ -134,7 +133,7 @@ class RandomResizedCrop:
             batch,
             pixels=resized_boxes(batch, boxes, self.height, self.width),
             content=None,
-            extras=moved_extras(batch.extras, motion, masks_of(batch, boxes, self.height, self.width)),
+            extras=cropped_extras(batch, motion, boxes, self.height, self.width),
         )
 
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
@@ -201,17 +200,28 @@ def resized_boxes(
     return resized(batch.pixels, boxes, height, width, grids)
 
 
-def masks_of(
-    batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what does the same with masks uint8[B, H, W]."""
+def cropped_extras(
+    batch: ImageBatch | RaggedBatch,
+    motion: Motion,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+) -> TensorDict | None:
+    """Move boxes as motion says, and masks as `resized_boxes` moves pixels: uint8[B, height, width], the nearest of each."""
 
     def move(masks: torch.Tensor) -> torch.Tensor:
         if isinstance(batch, RaggedBatch):
             raise ValueError("extras' masks have one size and the images sizes of their own. Rename what is no masks.")
         return nearest(masks, boxes, height, width, grids)
 
-    return move
+    extras = moved_extras(batch.extras, motion, move)
+    if not isinstance(batch, RaggedBatch) or batch.mask_offsets is None:
+        return extras
+    masks = nearest_of_images(batch, boxes, height, width, grids)
+    return TensorDict(
+        {**({} if extras is None else extras), "masks": masks}, batch_size=[len(batch)], device=masks.device
+    )
 
 
 def _chosen(is_first: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

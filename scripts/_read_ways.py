@@ -1,4 +1,4 @@
-"""The six ways in which bench_read.py reads a store.
+"""The seven ways in which bench_read.py reads a store.
 
 Each has begin(), which is not timed, batch(), called `batches` times, and end(), which is timed; batch() tells the rows of
 the batch and its pixels. Knows what is fair to each way; no clock, no statistics.
@@ -63,10 +63,11 @@ class Loader:
 
     batches = BATCHES
 
-    def __init__(self, data: MemmapDataset, batch_size: int, order: str) -> None:
+    def __init__(self, data: MemmapDataset, batch_size: int, order: str, **options: Any) -> None:
         self._gathered = Gathered()
         self.buffers = self._gathered.buffers
-        self._loader = MemmapLoader(data, batch_size, shuffle=ORDERS[order], drop_last=True, transform=self._gathered)
+        options |= {"shuffle": ORDERS[order], "drop_last": True, "transform": self._gathered}
+        self._loader = MemmapLoader(data, batch_size, **options)
         self.prefetch = self._loader.prefetch
         self.batches = min(BATCHES, len(self._loader) - self.prefetch - 1)
         if self.batches < 1:

@@ -3,12 +3,14 @@
 
     python scripts/bench_read.py --rows 20000 --batch-size 256 --rounds 40
 
-Six ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times:
+Seven ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times:
 
     limit          consecutive slices of the store's pixels, copied into a ring of BufferPool buffers: as many as the loader
                    was seen to use, with as many threads, from the same mapping
     loader         MemmapLoader(shuffle=--order), prefetch thread, queue, targets and recycling included; the loop does nothing
                    with a batch and drops it
+    loader ram     the same with residency "ram": the rows are copied into memory of this process first; left out where a copy
+                   takes more than half of the free memory
     store[idx]     random rows of tensordict's own ImageBatch.load_memmap(OUT); the order is made before, untimed
     DataLoader     torch's, with 0 and 2 workers, over a numpy memmap with __getitems__ and no collation; likewise
     MemmapDataset  in torch's DataLoader as it is, 0 workers; likewise
@@ -62,9 +64,10 @@ from packer.scan import ScanError
 from packer.verify import verify
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.manifest import PIXELS, read_manifest
+from reader.residency import COPY_SHARE, available_bytes
 
 WORKERS = 2
-IN_DATALOADER = "MemmapDataset"
+IN_DATALOADER, IN_RAM = "MemmapDataset", "loader ram"
 # Smaller batches are queued in groups, and a full queue is then no number of batches.
 SMALLEST_BATCH_BYTES = 1 << 20
 CHECKED_EVERY = 16
@@ -163,17 +166,20 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     timed(loader, size)
     limit = Limit(data, size, len(loader.buffers))
     ways = {"limit": limit, "loader": loader, "store[idx]": StoreIndex(data, size), **torch_loaders}
+    if data.store.pixels.nbytes <= available_bytes() * COPY_SHARE:
+        ways[IN_RAM] = Loader(data, size, options.order, residency="ram")
     raw = np.memmap(store / PIXELS, np.uint8, "r", shape=tuple(data.store.pixels.shape))
     for name, way in ways.items():
         check_batch(name, way, raw)
     checked = check_epoch(data, raw, options)
     rates = in_turns(ways, size, options.rounds)
     loader.close()
+    pairs = [("loader", name) for name in ways if name not in ("loader", IN_RAM)]
+    pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")]
+    if IN_RAM in ways:
+        ways[IN_RAM].close()
+        pairs.append((IN_RAM, "limit"))
     epochs = time_epochs(data, options)
-    pairs = [("loader", name) for name in ways if name != "loader"] + [
-        ("store[idx]", "limit"),
-        (IN_DATALOADER, "loader"),
-    ]
     gigabyte = data.manifest.row_bytes / 1e9
     return {
         "benchmark": "bench_read",
@@ -200,6 +206,7 @@ def text(report: dict[str, Any]) -> str:
     titles = {
         "limit": "limit: copying consecutive slices",
         "loader": f"MemmapLoader, {report['order']}",
+        IN_RAM: f"MemmapLoader, {report['order']}, residency ram",
         "store[idx]": "store[idx] of the tensorclass",
         "DataLoader 0": "DataLoader over np.memmap, 0 workers",
         f"DataLoader {WORKERS}": f"DataLoader over np.memmap, {WORKERS} workers",
@@ -207,14 +214,18 @@ def text(report: dict[str, Any]) -> str:
     }
     lines = [["", "images/s", "min..max", "loader/it", "p10..p90"]]
     for name, title in titles.items():
+        if name not in report["images_per_second"]:
+            continue
         of = ratio_cells(report["ratio"].get(f"loader/{name}"))
         lines.append([title, *rate_cells(report["images_per_second"][name]), *of])
+    in_ram = ratio_cells(report["ratio"].get(f"{IN_RAM}/limit"))
     speed, first, epoch = (report[n] for n in ("gigabytes_per_second", "first_batch_ms", "epoch_images_per_second"))
     shape = "x".join(map(str, report["row_shape"]))
     return (
         f"{report['rows']} rows of {shape}, batch {report['batch_size']}, {report['threads']} threads,"
         f" {report['rounds']} rounds: medians; ratios are medians of the ratios of each round\n{table(lines)}\n"
         f"copied: {speed['limit']} GB/s the limit, {speed['loader']} GB/s the loader\n"
+        f"residency ram, of the limit: {in_ram[0] or 'not timed: too little memory'} {in_ram[1]}\n"
         f"whole epochs: {epoch['median']:,.0f} images/s, start included ({epoch['min']:,.0f}..{epoch['max']:,.0f})\n"
         f"first batch: {first['median']} ms after iter() of a new loader (at most {first['max']})\n"
         f"checked: {report['checks']['epoch_rows_once']} rows each once in an epoch,"

@@ -1,4 +1,4 @@
-"""Make the stores of tests/golden anew: `golden_make.py OUT`, or `golden_make.py OUT own-sizes`.
+"""Make the stores of tests/golden anew: `golden_make.py OUT`, `golden_make.py OUT own-sizes` or `... own-masks`.
 
 Only for a new format version or feature, into a new folder: an old golden store never changes.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from packer.worker import encode_line
 from reader.manifest import (
+    OWN_MASKS,
     OWN_SIZES,
     PAGE_BYTES,
     Block,
@@ -26,14 +27,18 @@ from reader.manifest import (
 )
 
 
-def own_sizes(out: Path) -> None:
-    """Write 3 rows of 2 x 3, 4 x 1 and 1 x 5 pixels in two blocks; value of a pixel as below."""
+def own_sizes(out: Path, *, has_masks: bool = False) -> None:
+    """Write 3 rows of 2 x 3, 4 x 1 and 1 x 5 pixels in two blocks; value of a pixel as below, of a mask 10 r + 3 y + x."""
     (out / "_tensordict").mkdir(parents=True)
     shapes = [(2, 3, 3), (4, 1, 3), (1, 5, 3)]
     rows = [
         bytes((97 * r + 13 * y + 7 * x + 31 * c) % 256 for y in range(h) for x in range(w) for c in range(3))
         for r, (h, w, _) in enumerate(shapes)
     ]
+    masks = [bytes(10 * r + 3 * y + x for y in range(h) for x in range(w)) for r, (h, w, _) in enumerate(shapes)]
+    mask_offsets, offsets = [18, 36, 55], [0, 18, 30]
+    if has_masks:
+        rows, offsets = [row + mask for row, mask in zip(rows, masks, strict=True)], [0, 24, 40]
     pixels = b"".join(rows).ljust(PAGE_BYTES, b"\0")
     lines = [
         encode_line({"path": f"{r}.jpg", "target": 1 - r % 2, "width": w, "height": h}).encode()
@@ -42,7 +47,7 @@ def own_sizes(out: Path) -> None:
     contents = {
         "_tensordict/pixels.memmap": pixels,
         "_tensordict/targets.memmap": struct.pack("<3q", 1, 0, 1),
-        "_tensordict/offsets.memmap": struct.pack("<3q", 0, 18, 30),
+        "_tensordict/offsets.memmap": struct.pack("<3q", *offsets),
         "_tensordict/shapes.memmap": struct.pack("<9i", *[side for shape in shapes for side in shape]),
         "samples.jsonl": b"".join(lines),
         "rejected.jsonl": b"",
@@ -63,8 +68,10 @@ def own_sizes(out: Path) -> None:
         "rejected": 0,
         "options": {"fit": "none", "size": None, "max_size": None},
         "decoders": {"pillow": {"version": "0"}},
-        "reader_features": (OWN_SIZES,),
+        "reader_features": (OWN_SIZES, OWN_MASKS) if has_masks else (OWN_SIZES,),
     }
+    if has_masks:
+        contents["_tensordict/mask_offsets.memmap"] = struct.pack("<3q", *mask_offsets)
     first = b"".join(rows[:2])
     blocks = [
         Block(0, 2, zlib.crc32(first), 0, len(first)),
@@ -127,4 +134,7 @@ def write(out: Path, contents: dict[str, bytes], fields: dict[str, Any], blocks:
 
 
 if __name__ == "__main__":
-    (own_sizes if sys.argv[2:] == ["own-sizes"] else main)(Path(sys.argv[1]))
+    if sys.argv[2:] in (["own-sizes"], ["own-masks"]):
+        own_sizes(Path(sys.argv[1]), has_masks=sys.argv[2] == "own-masks")
+    else:
+        main(Path(sys.argv[1]))

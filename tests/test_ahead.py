@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from reader import rawfile
 from reader.ahead import ReadAhead
 from reader.manifest import StoreError
-from reader.order import Steps
+from reader.order import BlockOrder, Steps
 from reader.rawfile import RowFile, plan_reads, read_all
 
 ROW_BYTES = 24
@@ -93,6 +93,18 @@ def test_reads_bring_each_row_once_and_none_reaches_into_another(rows: list[int]
     assert touched[-1][1] <= count * row_bytes + align
     for (_, stop, distance), (start, _, next_distance) in itertools.pairwise(touched):
         assert start >= stop or distance == next_distance, "overlapping blocks must hold the same bytes of the file"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_window_of_blocks_is_read_in_large_pieces(seed: int) -> None:
+    row_bytes, block = 150_528, (8 << 20) // 150_528
+    order = BlockOrder(100_000, block, 32, seed=seed, epoch=0)
+    end = order.window_end(0)
+    reads, _, _ = plan_reads(order.rows(0, end), row_bytes)
+    assert sum(count for _, count, _ in reads) == end == 32 * block
+    # each block is a read of its own; neighbours that both are in the window are one stretch of the file
+    assert len(reads) <= 33
+    assert min(count for _, count, _ in reads[:-1]) * row_bytes > 7 << 20
 
 
 def test_rows_that_lie_together_are_one_read() -> None:

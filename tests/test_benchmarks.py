@@ -145,8 +145,9 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
     report = last_line(run("bench_read.py", "--store", wide_store, *options))
     assert json.loads(file.read_text()) == report
     others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2", "MemmapDataset")
-    assert set(report["images_per_second"]) == {"loader", *others}
+    assert set(report["images_per_second"]) == {"loader", "loader ram", *others}
     assert set(report["ratio"]) == {
+        "loader ram/limit",
         "store[idx]/limit",
         "MemmapDataset/loader",
         *(f"loader/{other}" for other in others),
@@ -273,8 +274,10 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     torchvision_or_skip()
     found = last_line(run("bench_transforms.py", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2))
     names = ["copy", "RandomHorizontalFlip()", "RandomCrop(32)", "RandomResizedCrop(32)", "ColorJitter(0.4, 0.4, 0.4)"]
+    names += ["RandomResizedCrop(32), with labels", "RandomResizedCrop(32), own sizes"]
     assert [t["transform"] for t in found["transforms"]] == names
     assert all(len(t["ratio"]["values"]) == 2 and t["largest_difference"] <= 2 for t in found["transforms"])
+    assert [t["batch_ratio"] is None for t in found["transforms"]] == [True, *[False] * 4, True, True]
 
 
 def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,15 @@ def placed(size: tuple[int, int], fit: str, row: int) -> tuple[float, float, flo
         long = int(row * max(size) / min(size))
         new = (row, long) if width <= height else (long, row)
         return new[0] / width, new[1] / height, -round((new[0] - row) / 2.0), -round((new[1] - row) / 2.0)
+    if fit == "none":  # scaled down where the longer side is more than this
+        new = tuple(max(1, min(row, max(size)) * side // max(size)) for side in size)
+        return new[0] / width, new[1] / height, 0, 0
     new = tuple(min(row, max(1, round(row * side / max(size)))) for side in size)
     left, top = ((row - new[0]) // 2, (row - new[1]) // 2) if fit == "pad" else (0, 0)
     return new[0] / width, new[1] / height, left, top
 
 
-@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("fit", [*FITS, "none"])
 @pytest.mark.parametrize("orientation", SIDES)
 def test_ten_thousand_boxes_go_to_the_row_and_back_within_a_hundredth_of_a_pixel(orientation: int, fit: str) -> None:
     draw = np.random.default_rng(orientation)
@@ -437,6 +441,44 @@ def test_splits_share_one_coco_file(tmp_path: Path) -> None:
     assert found == {"train": [0, 0], "val": [0, 1]}
 
 
+def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, classes=1, each=1)
+        shutil.move(tmp_path / "images" / split / "class0" / "000.jpg", tmp_path / "images" / split / f"{split}.jpg")
+    boxes = [("val/val.jpg", [5 * n, 5, 30, 30]) for n in range(3)] + [("train.jpg", [0, 0, 9, 9])]
+    labels = coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
+    for name, options, most in (("out", {}, 3), ("fewer", {"max_boxes": 2}, 2), ("mixed", {"shuffle": 1}, 3)):
+        pack(tmp_path / "images", tmp_path / name, size=32, boxes=labels, workers=1, **options)
+        stores = [MemmapDataset(tmp_path / name / split) for split in ("train", "val")]
+        assert [store.manifest.extras["boxes"].row_shape for store in stores] == [(most, 4)] * 2
+        assert [store.store.extras["box_count"].tolist() for store in stores] == [[1], [most]]
+    # one more box in a val image is another K for train, too
+    labels = coco(
+        tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, [*boxes, ("val/val.jpg", [1, 1, 8, 8])]
+    )
+    with pytest.raises(PackError, match=r"train is finished, but with room for other boxes in a row \(3, now 4\)"):
+        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1, resume=True)
+
+
+def test_a_begun_split_with_room_for_other_boxes_is_refused(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, classes=1, each=1)
+        shutil.move(tmp_path / "images" / split / "class0" / "000.jpg", tmp_path / "images" / split / f"{split}.jpg")
+
+    def labels(count: int) -> Path:
+        boxes = [("val/val.jpg", [5 * n, 5, 30, 30]) for n in range(count)] + [("train.jpg", [0, 0, 9, 9])]
+        return coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "pack":
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, progress=stop)
+    with pytest.raises(PackError, match=r"train was begun with other input files"):
+        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(2), workers=1, resume=True)
+
+
 def test_show_draws_boxes_where_they_are(flat: Path, tmp_path: Path) -> None:
     from packer.show import contact_sheet
 
@@ -485,6 +527,76 @@ def test_yolo_finds_labels_where_its_own_layout_has_them(tmp_path: Path) -> None
     (tmp_path / "data" / "classes.txt").write_text("cat")
     pack(tmp_path / "data", tmp_path / "out", size=32, boxes=tmp_path / "data", workers=1)
     assert [len(boxes_of(tmp_path / "out" / split)[0]) for split in ("train", "val")] == [1, 1]
+
+
+# what ultralytics' own files hold beside the names, which is passed over
+DATA_YAML = "path: ../datasets/pets  # root\ntrain: images/train\nval: images/val\nnc: 3\n"
+NAMES = {"list": "names: [no, 'dog: small', 3]\n", "numbered": "names:\n  1: 'dog: small'\n  0: no\n  2: 3\n"}
+
+
+@pytest.mark.parametrize("where", ["labels", "above", "--classes"])
+@pytest.mark.parametrize("names", NAMES.values(), ids=list(NAMES))
+def test_names_of_classes_come_from_data_yaml(names: str, where: str, flat: Path, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    labels = yolo(flat, tmp_path / "data/labels", {"1.txt": "2 0.5 0.5 0.5 0.5"}, classes=None)
+    place = {"labels": labels, "above": labels.parent, "--classes": tmp_path}[where] / "data.yaml"
+    place.write_text(DATA_YAML + names)
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, classes=str(place) if where == "--classes" else None)
+    train = MemmapDataset(tmp_path / "out")
+    assert (train.classes, report.notes) == (["no", "dog: small", "3"], [])
+    assert train.store.extras["box_targets"][1].tolist() == [2]
+
+
+def test_a_label_that_data_yaml_does_not_name_rejects_its_image(flat: Path, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    labels = yolo(flat, tmp_path / "labels", {"1.txt": "2 0.5 0.5 0.5 0.5"}, classes=None)
+    (labels / "data.yaml").write_text("names: [cat, dog]")
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
+    reason = (
+        "line 1 of 1.txt is '2 0.5 0.5 0.5 0.5'; expected class x y width height, the class below 2 as in data.yaml"
+    )
+    assert (report.rows, report.reasons) == (5, {reason: 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("names: [cat, dog]\nnc: 3\n", "data.yaml says nc: 3, and names 2 classes"),
+        ("names: {0: cat, 2: dog}\n", "data.yaml numbers a class 2. Expected 0 to 1, each once"),
+        ("names: {zero: cat}\n", "data.yaml numbers a class zero. Expected 0 to 0"),
+        ("names: [cat, cat]\n", "data.yaml names the class 'cat' twice"),
+        ("names: [cat, [dog]]\n", "data.yaml has no names of classes"),
+        ("names: []\n", "data.yaml has no names of classes"),
+        ("- cat\n- dog\n", "data.yaml has no names of classes. Expected 'names:'"),
+        ("names: [cat\n", "data.yaml cannot be read .while parsing a flow sequence"),
+        ("names: &a [*a]\n", "data.yaml cannot be read .found unconstructable recursive node"),
+        ("[" * 20_000, "data.yaml cannot be read"),
+        (b"\xff\xfe\x00", "data.yaml cannot be read"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_data_yaml_that_makes_no_sense_ends_the_pack_before_it_begins(
+    text: str | bytes, message: str, flat: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("yaml")
+    labels = yolo(flat, tmp_path / "labels", {}, classes=None)
+    (labels / "data.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ScanError, match=message) as caught:
+        pack(flat, tmp_path / "out", size=32, boxes=labels)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_pyyaml_a_data_yaml_names_it(flat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = yolo(flat, tmp_path / "labels", {}, classes=None)
+    (labels / "data.yaml").write_text("names: [cat, dog]")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(
+        ScanError, match=r"data.yaml needs PyYAML: pip install 'pixpack\[yaml\]', or give --classes FILE"
+    ):
+        pack(flat, tmp_path / "out", size=32, boxes=labels)
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    assert pack(flat, tmp_path / "out", size=32, boxes=labels, classes=str(tmp_path / "names.txt")).rows == 6
 
 
 @pytest.mark.parametrize(

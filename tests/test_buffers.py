@@ -114,6 +114,16 @@ def test_a_large_gather_is_cut_into_pieces_that_are_right(monkeypatch: pytest.Mo
         assert torch.equal(out, source[torch.from_numpy(rows)])
 
 
+@pytest.mark.parametrize("width, parts", [(8, 1), (700, 1), (1600, 2), (9000, 9), (9007, 1)])
+def test_large_rows_are_copied_in_parts(width: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(copying, "_MOST_BYTES", 1000)
+    source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (9, width), np.uint8))
+    assert copying._parts(source.numpy()) == parts
+    rows = np.array([3, 3, 8, 0, 1, 2, 7])
+    assert torch.equal(gather(source, rows, torch.zeros((7, width), dtype=torch.uint8)), source[torch.from_numpy(rows)])
+
+
 def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
     source, rows, out = torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000))

@@ -55,6 +55,8 @@ def test_one_row_a_slice_and_a_list(train: MemmapDataset) -> None:
         ([[1]], r"rows are int64\[1, 1\], expected a list of whole numbers"),
         ([0.5], r"rows are float64\[1\], expected a list of whole numbers"),
         ([True, False], r"the mask has the shape \[2\], expected \[90\]"),
+        ([[1], [2, 3]], "rows are a list of lists, expected a list of whole numbers"),
+        ("7", r"rows are <U1\[\], expected a list of whole numbers"),
     ],
 )
 def test_wrong_rows_are_refused(train: MemmapDataset, index: Any, text: str) -> None:
@@ -91,6 +93,39 @@ def test_a_subset_keeps_store_rows(train: MemmapDataset) -> None:
         MemmapDataset(train.path, target_transform=int)
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda train: train.store.targets == 1,
+        lambda train: np.array(train.targets) == train.class_to_idx["class1"],
+        lambda train: [row for row, target in enumerate(train.targets) if target == 1],
+        lambda train: slice(30, 60),
+    ],
+    ids=["a mask of torch", "a mask of numpy", "a list", "a slice"],
+)
+def test_the_rows_of_a_class_are_a_subset_without_a_copied_pixel(train: MemmapDataset, kept: Any) -> None:
+    part = train.subset(kept(train))
+    assert (len(part), set(part.targets), part.classes) == (30, {1}, train.classes)
+    assert part.store is train.store
+    # they lie together: a slice of them is a view of the store
+    assert part[:].pixels.data_ptr() == train.store.pixels[30:].data_ptr()
+    assert part[[2, 0]].rows.tolist() == [32, 30]
+    for shuffle in (False, "full", "block"):
+        batches = list(MemmapLoader(part, 7, shuffle=shuffle))
+        assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(range(30, 60))
+        assert all((batch.targets == 1).all() for batch in batches)
+
+
+def test_several_classes_are_a_subset_and_parts_of_parts_hold_the_stores_rows(train: MemmapDataset) -> None:
+    part = train.subset(torch.isin(train.store.targets, torch.tensor([0, 2])))
+    assert (len(part), set(part.targets)) == (60, {0, 2})
+    first, rest = part.split(0.5, stratify=True)
+    assert [first.targets.count(target) for target in range(3)] == [15, 0, 15]
+    assert {int(row) for some in (first, rest) for row in some[:].rows} == {*range(30), *range(60, 90)}
+    assert first.subset(np.array(first.targets) == 2).targets == [2] * 15
+    assert all(one.store is train.store for one in (first, rest))
+
+
 @pytest.mark.parametrize("stratify", [False, True])
 def test_split_is_disjoint_complete_and_repeatable(train: MemmapDataset, stratify: bool) -> None:
     a, b = train.split(0.9, seed=3, stratify=stratify)
@@ -104,8 +139,11 @@ def test_split_is_disjoint_complete_and_repeatable(train: MemmapDataset, stratif
 
 
 def test_wrong_splits_are_refused(train: MemmapDataset) -> None:
-    with pytest.raises(ValueError, match="fraction is 1, expected a number between 0 and 1"):
-        train.split(1)
+    for fraction in (0, 1, 1.5, float("nan"), "half"):
+        with pytest.raises(ValueError, match=f"fraction is {fraction!r}, expected a number between 0 and 1"):
+            train.split(fraction)  # type: ignore[arg-type]
+    for stratify in (False, True):
+        assert [len(part) for part in train.subset([]).split(0.5, stratify=stratify)] == [0, 0]
 
 
 def test_numpy_shares_the_stores_memory(train: MemmapDataset) -> None:
@@ -191,6 +229,24 @@ def test_the_plain_dataloader_works_as_it_is(shared_store: Path, context: str | 
             assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
         seen += targets.tolist()
     assert sorted(seen) == train.targets
+
+
+def _where_it_lies(batch: Any) -> tuple[bool, Any]:
+    return batch.pixels.is_shared(), batch
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_worker_gathers_straight_into_shared_memory(train: MemmapDataset) -> None:
+    def loader(workers: int) -> DataLoader[Any]:
+        context = "fork" if workers else None
+        return DataLoader(
+            train, batch_size=45, num_workers=workers, collate_fn=_where_it_lies, multiprocessing_context=context
+        )
+
+    # asked before it is sent: torch copies what lies elsewhere
+    assert [is_shared for is_shared, _ in loader(0)] == [False, False]
+    assert [is_shared for is_shared, _ in loader(1)] == [True, True]
+    assert torch.equal(torch.cat([batch.pixels for _, batch in loader(1)]), train.store.pixels)
 
 
 def test_no_per_item_work(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import devices, make_tree
-from torch.utils.data import BatchSampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import BatchSampler, Sampler, SequentialSampler, SubsetRandomSampler
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip
@@ -288,7 +288,126 @@ def test_any_torch_sampler_decides_the_order(train: MemmapDataset) -> None:
     assert len(loader) == 3
 
 
+ITEMS = {
+    "ints": lambda rows: rows,
+    "numpy ints": lambda rows: list(np.array(rows)),
+    "tensors": lambda rows: list(torch.tensor(rows)),
+    "lists": lambda rows: [rows[:4], rows[4:]],
+    "tuples of numpy ints": lambda rows: [tuple(np.array(rows[:4])), tuple(np.array(rows[4:]))],
+    "lists of tensors": lambda rows: [list(torch.tensor(rows[:4])), list(torch.tensor(rows[4:]))],
+    "arrays": lambda rows: [np.array(rows[:4]), np.array(rows[4:], np.uint8)],
+    "batches that are tensors": lambda rows: list(torch.tensor(rows).split(4)),
+    "empty batches between": lambda rows: [[], rows[:4], [], rows[4:], []],
+    "one tensor": torch.tensor,
+}
+
+
+@pytest.mark.parametrize("items", ITEMS)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_sampler_may_give_rows_of_any_kind(train: MemmapDataset, items: str, prefetch: int) -> None:
+    class Given(Sampler[Any]):
+        def __iter__(self) -> Any:
+            yield from ITEMS[items]([7, 3, 80, -1, 5, 3])  # a generator: every epoch another one
+
+    expected = [[7, 3, 80, 89], [5, 3]]
+    given = ITEMS[items]([7, 3, 80, -1, 5, 3])
+    assert len(MemmapLoader(train, 4, sampler=given)) == (2 if items != "empty batches between" else 5)
+    for sampler in (Given(), given):
+        loader = MemmapLoader(train, 4, sampler=sampler, prefetch=prefetch)
+        for _ in range(2):
+            assert [batch.rows.tolist() for batch in loader] == expected
+        iterator = iter(loader)
+        next(iterator)
+        fresh = MemmapLoader(train, 4, sampler=sampler, prefetch=prefetch)
+        fresh.load_state_dict(loader.state_dict())
+        assert [batch.rows.tolist() for batch in fresh] == expected[1:]
+
+
+def test_a_sampler_without_a_length_gives_a_loader_without_one(train: MemmapDataset) -> None:
+    class Endless(Sampler[int]):
+        def __iter__(self) -> Any:
+            return iter(range(10))
+
+    loader = MemmapLoader(train, 4, sampler=Endless())
+    with pytest.raises(TypeError, match="the sampler, a Endless, has no length, so the loader has none either"):
+        len(loader)
+    assert "some steps" in repr(loader)
+    assert len(list(loader)) == 3
+
+
+def test_a_sampler_may_give_more_rows_than_there_are(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 100, sampler=list(range(90)) * 3, drop_last=True)
+    assert [len(batch) for batch in loader] == [100, 100]
+    assert len(loader) == 2
+
+
 # -- errors
+
+
+@pytest.mark.parametrize(
+    ("sampler", "text"),
+    [
+        (7, "sampler is a int, expected a torch Sampler or BatchSampler, or a list of rows"),
+        ((row for row in range(4)), "sampler is a generator, which gives its rows once only, expected a torch Sampler"),
+    ],
+    ids=["a number", "a generator"],
+)
+def test_what_is_no_sampler_is_refused(train: MemmapDataset, sampler: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        MemmapLoader(train, 4, sampler=sampler)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize(
+    ("item", "error", "text"),
+    [
+        (90, IndexError, "row 90 is out of range: .* has 90 rows"),
+        ([3, -91], IndexError, "row -91 is out of range: .* has 90 rows"),
+        (2.0, ValueError, "the sampler gave 2.0, expected a row or a list of rows, whole numbers"),
+        (torch.tensor(0.5), ValueError, r"the sampler gave tensor\(0.5000\), expected a row"),
+        ("3", ValueError, "the sampler gave '3', expected a row"),
+        (None, ValueError, "the sampler gave None, expected a row"),
+        (np.array([[1], [2]]), ValueError, r"the sampler gave array\(\[\[1\], \[2\]\]\), expected a row"),
+    ],
+    ids=["above", "below", "a float", "a float tensor", "text", "nothing", "a table"],
+)
+def test_a_sampler_that_gives_no_rows_is_one_sentence_at_that_step(
+    train: MemmapDataset, item: Any, error: type[Exception], text: str, prefetch: int
+) -> None:
+    iterator = iter(MemmapLoader(train, 1, sampler=[5, 6, item], prefetch=prefetch))
+    assert [next(iterator).rows.tolist() for _ in range(2)] == [[5], [6]]
+    with pytest.raises(error, match=text) as caught:
+        next(iterator)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": "full"},
+        {"shuffle": "block"},
+        {"weights": []},
+        {"residency": "disk"},
+        {"rank": 1, "world_size": 2},
+    ],
+    ids=["in order", "full", "block", "weights", "disk", "ranks"],
+)
+def test_an_empty_subset_has_no_steps(train: MemmapDataset, options: dict[str, Any]) -> None:
+    loader = MemmapLoader(train.subset([]), 4, **options)
+    assert (len(loader), list(loader)) == (0, [])
+    loader.load_state_dict(loader.state_dict())
+    assert list(loader) == []
+    with pytest.raises(ValueError, match="drop_last leaves nothing: 0 rows are fewer than batch_size 4 x world_size"):
+        MemmapLoader(train.subset([]), 4, drop_last=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "text"), [(-1, "epoch is -1, expected 0 or more"), (1.5, "epoch is 1.5, expected a whole number")]
+)
+def test_an_epoch_that_is_none_is_refused(train: MemmapDataset, epoch: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        MemmapLoader(train, 4).set_epoch(epoch)
 
 
 @pytest.mark.parametrize(
@@ -301,6 +420,11 @@ def test_any_torch_sampler_decides_the_order(train: MemmapDataset) -> None:
         ({"batch_size": 4, "shuffle": True, "weights": [1.0] * 90}, "each decide the order: give one of them"),
         ({"batch_size": 4, "weights": [1.0] * 89}, r"weights have the shape \[89\], expected one a row: \[90\]"),
         ({"batch_size": 4, "weights": [-1.0] * 90}, "weights must be finite, 0 or more"),
+        ({"batch_size": 4, "weights": [1e308] * 90}, "0; their sum must be finite too"),
+        ({"batch_size": 4, "weights": "heavy"}, "weights are a str, expected one number a row"),
+        ({"batch_size": 91, "drop_last": True, "rank": 1, "world_size": 2}, "batch_size 91 x world_size 2"),
+        ({"batch_size": 4, "transform": "flip"}, "transform is 'flip', expected a function of a batch"),
+        ({"batch_size": 4, "device": None}, "device is None, expected cpu or cuda"),
         ({"batch_size": 4, "device": "tpu"}, "device is 'tpu'"),
         ({"batch_size": 4, "device": "meta"}, "device is 'meta', expected cpu or cuda"),
         ({"batch_size": 4, "rank": 1}, "rank is 1 and world_size None: give both, or neither"),
@@ -480,7 +604,7 @@ def test_a_closed_loader_says_so_instead_of_ending_early(large: MemmapDataset) -
 
 
 def test_a_sampler_draws_in_the_callers_thread_and_needs_no_length(large: MemmapDataset) -> None:
-    from torch.utils.data import RandomSampler, Sampler
+    from torch.utils.data import RandomSampler
 
     orders = []
     for _ in range(2):

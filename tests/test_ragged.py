@@ -166,19 +166,20 @@ def test_a_row_that_leads_out_of_the_pixels_is_refused(own: Path) -> None:
 # -- packing
 
 
-def _expected(path: Path, max_size: int | None) -> Image.Image:
-    """Decode as a viewer would, and scale as torchvision's Resize(max_size=) of a PIL image does."""
+def _expected(path: Path, max_size: int | str | None) -> Image.Image:
+    """Decode as a viewer would, and scale as torchvision's Resize(max_size=) of a PIL image does, or its Resize(size)."""
     from PIL import ImageOps
 
     image = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
-    longest = max(image.size)
-    if max_size is None or longest <= max_size:
+    side = min(image.size) if max_size == "short:40" else max(image.size)
+    limit = 40 if max_size == "short:40" else max_size
+    if not isinstance(limit, int) or side <= limit:
         return image
-    return image.resize((image.width * max_size // longest, image.height * max_size // longest), 2)
+    return image.resize((int(limit * image.width / side), int(limit * image.height / side)), 2)
 
 
-@pytest.mark.parametrize("max_size", [None, 80])
-def test_rows_are_the_images_in_their_own_sizes_upright(tmp_path: Path, max_size: int | None) -> None:
+@pytest.mark.parametrize("max_size", [None, 80, "short:40"])
+def test_rows_are_the_images_in_their_own_sizes_upright(tmp_path: Path, max_size: int | str | None) -> None:
     images = tmp_path / "images"
     images.mkdir()
     for n in range(8):
@@ -196,7 +197,9 @@ def test_rows_are_the_images_in_their_own_sizes_upright(tmp_path: Path, max_size
     pixels = int(data.store.shapes[:, :2].long().prod(1).sum())
     assert data.manifest.mean == pytest.approx((total / pixels / 255).tolist(), rel=1e-12)
     assert (data.manifest.height, data.manifest.width) == tuple(data.store.shapes[:, :2].amax(0).tolist())
-    assert data[0].pixels.shape[1] == (max_size or 90)
+    assert data[0].pixels.shape[1] == {None: 90, 80: 80, "short:40": 59}[max_size]
+    assert data.manifest.options["max_size"] == max_size
+    assert verify(tmp_path / "out", redecode=9, images=images).problems == []
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -303,7 +306,11 @@ def test_the_room_is_known_by_headers_before_decoding(
         ({"fit": "none", "size": 32}, "--size gives all rows one size, --fit none leaves each its own"),
         ({"max_size": 32, "size": 32}, "--max-size belongs to --fit none, not to --fit crop"),
         ({"fit": "none", "max_size": 0}, "--max-size is 0, expected 1 to 16384 pixels"),
-        ({"fit": "none", "boxes": "coco.json"}, "--boxes needs rows of one size, --fit none leaves each its own"),
+        ({"fit": "none", "max_size": "short:0"}, "--max-size is 'short:0', expected 1 to 16384 pixels"),
+        ({"fit": "none", "max_size": "broad:9"}, "--max-size is 'broad:9', expected pixels such as 512 for the longer"),
+        ({"fit": "none", "max_size": "short"}, "--max-size is 'short', expected pixels such as 512 for the longer"),
+        ({"fit": "none", "max_size": -3}, "--max-size is -3, expected pixels such as 512"),
+        ({"fit": "none", "max_size": True}, "--max-size is True, expected pixels such as 512"),
         ({"fit": "none", "crop_fraction": 0.5}, "--crop-fraction belongs to --fit crop"),
     ],
 )
@@ -513,11 +520,6 @@ def test_without_a_transform_the_images_come_as_they_are(ragged_store: Path, res
     assert [image.shape for image in images] == [data[row].images.shape for row in range(16)]
     assert targets.shape == (16,)
     assert "16, 204, 267, 3] on cpu" in repr(loader)
-
-
-def test_residency_gpu_needs_rows_of_one_size(ragged_store: Path) -> None:
-    with pytest.raises(ValueError, match="residency 'gpu' needs rows of one size, these have their own"):
-        MemmapLoader(MemmapDataset(ragged_store), 8, residency="gpu")
 
 
 def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:

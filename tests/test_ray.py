@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import queue
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator
@@ -18,14 +22,10 @@ import pytest
 from conftest import make_tree, store_bytes
 
 from packer import OptionsError, PackError, pack, ray_workers
+from packer import node as nodes
 from packer import pipeline as pipelines
 from packer.decode import Decoder
-from packer.engine import serve
-from packer.inputs import Inputs
-from packer.options import PackOptions
-from packer.profile import StageClock
 from packer.report import Progress
-from packer.worker import Job
 from reader.manifest import read_json_lines
 
 PACK = [sys.executable, "-m", "packer"]
@@ -133,6 +133,24 @@ def test_an_address_that_nobody_answers_at_is_one_sentence(images: Path, tmp_pat
     )
 
 
+@pytest.mark.parametrize("by", ["--address", "RAY_ADDRESS"])
+def test_who_accepts_a_connection_and_is_no_ray_is_one_sentence_and_out_is_untouched(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'pixpack[ray]'")
+    monkeypatch.setattr(ray_workers, "_ANSWER_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(PackError) as caught:
+            pack(images, tmp_path / "out", size=32, engine="ray", address=address if by == "--address" else None)
+    assert str(caught.value) == (
+        f"{address} accepts connections, but no Ray cluster answers there within 1 seconds."
+        " Give the address that `ray start --head` tells."
+    )
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("address", ["head-node", "head-node:", ":6379", "ray://head-node:10001", "host:70000"])
 def test_an_address_that_is_none_is_refused_before_anything_is_begun(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
@@ -210,7 +228,7 @@ class _Forked:
             child = os.fork()
             if not child:
                 connection = Client(listener.address)
-                serve(job, connection, ray_workers._Told(connection), StageClock("start"))
+                nodes.work(job, connection)
                 os._exit(0)
             connection = listener.accept()
         return _Process(child), connection
@@ -266,14 +284,52 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
     assert (tmp_path / "out" / pixels).read_bytes() == (tmp_path / "clean" / pixels).read_bytes()
 
 
-def test_a_pack_lets_only_workers_elsewhere_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(**options: Any) -> bool:
-        inputs = Inputs(tmp_path, paths=["0.jpg"])
-        return pipelines._Pack(
-            inputs, tmp_path, (8, 8), PackOptions(**options), print, "", StageClock(""), Job
-        )._job.syncs
+class _Messages:
+    """The other end of a connection, as a queue of what was said."""
 
-    assert (told(), told(engine="ray")) == (False, True)
+    def __init__(self) -> None:
+        self.said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.send = self.said.put
+
+
+@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="holds up fdatasync")
+def test_a_block_is_told_as_written_once_it_is_on_disk_and_its_worker_goes_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a shared file system rows are in their machine's memory until it has synced them."""
+    (tmp_path / "pixels").touch()
+    may_end, begun, synced = threading.Event(), threading.Event(), []
+
+    def sync(descriptor: int) -> None:
+        begun.set()
+        assert may_end.wait(10)
+        synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    connection = _Messages()
+    end = nodes._SyncingEnd(connection, [str(tmp_path / "pixels")])  # type: ignore[arg-type]
+    end.send(("written", 0, {}))
+    assert begun.wait(10)
+    for message in (("mark", 7, 1), ("written", 1, {}), ("written", 2, {})):
+        end.send(message)
+    assert connection.said.get(timeout=10) == ("mark", 7, 1)
+    assert connection.said.empty()
+    may_end.set()
+    assert [connection.said.get(timeout=10)[1] for _ in range(3)] == [0, 1, 2]
+    assert synced == [(tmp_path / "pixels").stat().st_ino] * 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="spoils fdatasync")
+def test_an_error_of_the_sync_ends_the_pack_and_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "pixels").touch()
+    monkeypatch.setattr(os, "fdatasync", fails)
+    connection = _Messages()
+    nodes._SyncingEnd(connection, [str(tmp_path / "pixels")]).send(("written", 0, {}))  # type: ignore[arg-type]
+    kind, error = connection.said.get(timeout=10)
+    assert (kind, error.errno, error.filename) == ("failed", errno.EIO, str(tmp_path / "pixels"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")

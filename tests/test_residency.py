@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from reader import MemmapDataset, MemmapLoader, residency
+from reader import MemmapDataset, MemmapLoader, rawfile, residency
 from reader.manifest import PIXELS, StoreError
 from reader.rawfile import RowFile, RowMemory
 
@@ -218,6 +219,36 @@ def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
     assert residency.file_system(tmp_path) not in ("proc", "unknown")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_ram_asks_for_huge_pages_and_tells_how_many_it_got(
+    train: MemmapDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="reader"):
+        MemmapLoader(train, 8, residency="ram")
+    assert re.search(r"0\.3 MB copied into memory, 0\.[0-3] MB of it in huge pages", caplog.text)
+    rows = RowMemory(64, 1 << 20).rows.fill_(1)
+    # hg: asked for by madvise(2)
+    assert "hg" in _flags(rows.data_ptr())
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("this system gives no huge pages")
+    assert residency.huge_page_bytes(rows.data_ptr(), rows.nbytes) in range(1 << 20, (64 << 20) + 1)
+    small = torch.zeros(1000)
+    assert residency.huge_page_bytes(small.data_ptr(), small.nbytes) in range(small.nbytes + 1)
+
+
+def _flags(address: int) -> list[str]:
+    """Return what /proc/self/smaps calls VmFlags, of the memory at an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            start, stop = (int(bound, 16) for bound in line.split(" ")[0].split("-"))
+            inside = start <= address < stop
+        elif inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError("no such memory")
+
+
 def test_memory_is_bounded_by_the_machine() -> None:
     total = residency._meminfo("MemTotal")
     assert 0 < residency.available_bytes() <= total
@@ -285,15 +316,19 @@ def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(
 
 
 @pytest.mark.slow
-def test_reading_past_the_cache_leaves_nothing_in_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["past the cache", "through the cache"])
+def test_what_was_read_from_a_disk_is_let_go(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows"
     path.write_bytes(bytes(64 << 20))
+    if way == "through the cache":
+        monkeypatch.setattr(rawfile, "_open_direct", lambda path, row_bytes: (-1, 1))
     file = RowFile(path, 1 << 20, past_cache=True)
     with open(path, "rb+") as written:
         os.fsync(written.fileno())
         os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if residency.cached_share(path) > 0.5:
         pytest.skip("the file system of the temporary folder keeps or hides what is cached")
-    file.read(RowMemory(64, 1 << 20).bytes, [(0, 64, 0)])
+    for start in range(0, 64, 8):
+        file.read(RowMemory(8, 1 << 20).bytes, [(start, 8, 0)])
     file.close()
     assert residency.cached_share(path) < 0.1

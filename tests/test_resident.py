@@ -6,6 +6,7 @@ Nothing of it but the copies knows CUDA, so all of it runs on a CPU that plays t
 from __future__ import annotations
 
 import gc
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from conftest import devices, make_tree
 from hypothesis import given
 from hypothesis import strategies as st
 from late_streams import World
+from PIL import Image
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 from reader import loader as loaders
+from reader import resident as residents
 from reader.buffers import PinnedMemoryError
+from reader.manifest import StoreError
 from reader.order import BlockOrder
 from reader.residency import Room
 from reader.resident import Window
@@ -281,3 +285,128 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(
     assert loader.residency == "ram"
     assert "cannot be pinned. Batches are copied into pinned memory first." in caplog.text
     assert sum(len(batch) for batch in loader) == 90
+
+
+# -- rows with sizes of their own
+
+
+@pytest.fixture(scope="module")
+def own_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 rows of many sizes, with a mask and an extra each."""
+    root = tmp_path_factory.mktemp("own")
+    (root / "masks").mkdir()
+    make_tree(root / "images", classes=2, each=20)
+    lines = []
+    for n, path in enumerate(sorted((root / "images").rglob("*.jpg"))):
+        with Image.open(path) as image:
+            lines.append(f"{path.relative_to(root)},{n % 3},{n / 2}\n")
+            mask = root / "masks" / path.relative_to(root).with_suffix(".png")
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            image.convert("L").save(mask)
+    (root / "list.csv").write_text("path,label,weight\n" + "".join(lines))
+    pack(root / "list.csv", root / "out", fit="none", max_size=90, masks=root / "masks", workers=1)
+    return root / "out"
+
+
+def assert_same_images(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
+    for _ in range(epochs):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.pixels.device.type == ours.extras["weight"].device.type == found.device.type
+            assert ours.rows.tolist() == theirs.rows.tolist()
+            assert ours.targets.tolist() == theirs.targets.tolist()
+            assert ours.extras["weight"].tolist() == theirs.extras["weight"].tolist()
+            for n in range(len(theirs)):
+                assert torch.equal(ours.image(n).cpu(), theirs.image(n))
+                assert torch.equal(ours.mask(n).cpu(), theirs.mask(n))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": "full", "seed": 3},
+        {"shuffle": "block", "rank": 1, "world_size": 3},
+        {"weights": np.arange(40), "prefetch": 0},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_images_of_their_own_sizes_on_the_device_are_those_of_the_cpu(
+    own_store: Path, device: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residents, "_PIECE_BYTES", 1000)
+    data = MemmapDataset(own_store)
+    loader = MemmapLoader(data, 7, device=device, residency="gpu", **options)
+    assert (loader.residency, loader.in_windows) == ("gpu", False)
+    assert_same_images(loader, MemmapLoader(data, 7, residency="cache", **options))
+
+
+def test_crops_and_parts_of_images_on_the_device(own_store: Path, device: str) -> None:
+    data, crop = MemmapDataset(own_store), RandomResizedCrop(24, seed=2)
+    for part in data.split(0.7):
+        loader = MemmapLoader(part, 8, device=device, residency="gpu", shuffle=True, transform=crop)
+        expected = MemmapLoader(part, 8, residency="cache", shuffle=True, transform=crop)
+        assert_same(loader, expected)
+        for ours, theirs in zip(loader, expected, strict=True):
+            assert torch.equal(ours.extras["masks"].cpu(), theirs.extras["masks"])
+
+
+def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path, device: str) -> None:
+    data = MemmapDataset(own_store)
+    one, other = (MemmapLoader(part, 8, device=device) for part in (data, data.subset([3, 1])))
+    # chosen by "auto", as there is room
+    assert one.residency == "gpu"
+    assert one.resident is other.resident
+    kept = next(iter(other))
+    count = len(loaders._residents)
+    del one, other
+    gc.collect()
+    assert len(loaders._residents) == count - 1
+    assert torch.equal(kept.image(0).cpu(), data[3].pixels)
+
+
+@pytest.mark.parametrize("size", [1, 5, 40])
+@pytest.mark.parametrize("host", ["cache", "disk"])
+def test_windows_of_images_give_the_batches_of_the_block_order(
+    own_store: Path, device: str, size: int, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MemmapDataset(own_store)
+    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
+    monkeypatch.setattr(loaders, "_WINDOWS_HELD", 1)
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: 400_000)
+    monkeypatch.setattr("reader.residency._way_there", lambda path, size: host)
+    options: dict[str, Any] = {"shuffle": "block", "seed": 5}
+    loader = MemmapLoader(data, size, device=device, residency="gpu", **options)
+    assert loader.in_windows
+    expected = MemmapLoader(data, size, residency="cache", **options)
+    assert_same_images(loader, expected)
+    # in the middle of an epoch, which is in the middle of a window
+    iterator = iter(loader)
+    for _ in range(len(loader) // 2):
+        next(iterator)
+    state = loader.state_dict()
+    rest = [batch.rows.tolist() for batch in iterator]
+    loader.load_state_dict(state)
+    assert [batch.rows.tolist() for batch in loader] == rest
+
+
+def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(
+    own_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: 50_000)
+    data = MemmapDataset(own_store)
+    with pytest.raises(ValueError, match="residency 'gpu': the store needs 0.0 GB, and 0.0 GB are free on the device"):
+        MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full")
+    assert MemmapLoader(data, 8, device=device).residency != "gpu"
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: None)
+    with pytest.raises(ValueError, match="residency 'gpu' needs a CUDA device, but device is 'cpu'"):
+        MemmapLoader(data, 8, residency="gpu")
+
+
+def test_a_damaged_row_of_images_on_the_device_is_named(own_store: Path, tmp_path: Path, device: str) -> None:
+    shutil.copytree(own_store, tmp_path / "own")
+    offsets = np.memmap(tmp_path / "own/_tensordict/offsets.memmap", np.int64, "r+")
+    offsets[4] = 1 << 40
+    offsets.flush()
+    with pytest.raises(StoreError, match="row 4 does not lie within the pixels: the store is damaged"):
+        list(MemmapLoader(MemmapDataset(tmp_path / "own"), 8, device=device, residency="gpu"))

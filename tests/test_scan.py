@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from conftest import make_tree, torchvision_or_skip
 
-from packer.scan import ScanError, load_classes, scan
+from packer.classlists import load_classes
+from packer.scan import ScanError, scan
 
 
 def touch(root: Path, *names: str) -> Path:

@@ -62,6 +62,42 @@ def test_a_state_resumes_at_every_step(
         assert [batch.rows.tolist() for batch in fresh] == following
 
 
+@pytest.mark.parametrize("order", [order for order in ORDERS if "ranks" not in order])
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_state_of_any_step_goes_on_with_any_number_of_ranks(
+    train: MemmapDataset, order: str, before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.loader._BLOCK_BYTES", 5 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loader._WINDOW_BLOCKS", 3)
+
+    def ranks(world: int, **options: Any) -> list[MemmapLoader]:
+        options = ORDERS[order] | {"seed": 2, "prefetch": 0, "residency": "cache"} | options
+        return [MemmapLoader(train, 7, rank=rank, world_size=world, **options) for rank in range(world)]
+
+    whole = [row for batch in ranks(1, drop_last=False)[0] for row in batch.rows.tolist()]
+    running = ranks(before)
+    for taken, _ in enumerate(zip(*running, strict=True), start=1):
+        states = [loader.state_dict() for loader in running]
+        assert all(state == states[0] for state in states)
+        position = states[0]["position"]
+        assert position == (min(7 * before * taken, 90) if taken < len(running[0]) else 0)
+        going_on = ranks(after)
+        for loader in going_on:
+            loader.load_state_dict(states[0])
+        if not position:
+            continue  # the epoch was over
+        steps = [[batch.rows.tolist() for batch in step] for step in zip(*going_on, strict=True)]
+        rest = [row for step in steps for rows in step for row in rows]
+        if order == "drop_last":
+            left = (90 - position) // (7 * after) * 7 * after
+            assert rest == whole[position : position + left]
+        else:
+            # where the last step does not divide, it wraps around to the first rows
+            assert rest == whole[position:] + whole[: len(rest) - (90 - position)]
+            assert len(rest) - (90 - position) < after
+
+
 # -- torchdata
 
 

@@ -202,20 +202,3 @@ def test_channel_sums_are_exact(rows: int, height: int, width: int, channels: in
     values = pixels.reshape(-1, channels).astype(np.int64)
     assert sums.take() == (values.sum(axis=0).tolist(), (values * values).sum(axis=0).tolist())
     assert sums.take() == ([0] * channels, [0] * channels)
-
-
-@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="counts calls of fdatasync")
-@pytest.mark.parametrize("syncs", [False, True])
-def test_a_worker_on_another_machine_syncs_its_rows_before_it_says_that_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: bool
-) -> None:
-    """On a shared file system its rows are in its own machine's memory until then; errors of writing come with the sync."""
-    photo(40, 30, 0).save(tmp_path / "0.jpg")
-    (tmp_path / "pixels").touch()
-    pixels = str(tmp_path / "pixels")
-    job = Job(str(tmp_path), pixels, Geometry(32, 32), "rgb", False, False, 10_000, syncs=syncs)
-    worker, synced = BlockWorker(job), []
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
-    worker.decode(Task(0, 0, ["0.jpg"], [0]))
-    worker.write(0, 0)
-    assert synced == ([32 * 32 * 3] if syncs else [])
