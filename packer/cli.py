@@ -1,4 +1,4 @@
-"""The command `pack`: the only module that imports click, prints, or knows an exit code."""
+"""The command `pack`: the only module that imports click, prints reports, or knows an exit code."""
 
 from __future__ import annotations
 
@@ -13,21 +13,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from packer import __version__
+from packer import __version__, wording
 from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, OptionsError, parse_size
 from packer.profile import profile_table
+from packer.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from packer.info import Duplicates, Sources
     from packer.push import CopyReport
-    from packer.report import PackReport, Progress
-    from packer.requantize import RequantizeReport
-    from reader.manifest import Manifest
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 
-_REASONS_SHOWN = 8
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -240,12 +236,12 @@ def build(
             f"{images[0]} and -0 cannot be packed together." if images else "Missing argument 'OUT'."
         )
     size = None if options["size"] is None else parse_size(options["size"])
-    with _ProgressBar(hidden=quiet or as_json) as bar:
+    with ProgressBar(hidden=quiet or as_json) as bar:
         report = pack(images, out, **{**options, "size": size}, progress=bar.update)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
-        click.echo(_summary(report))
+        click.echo(wording.summary(report))
         if profile and report.profile:
             click.echo(profile_table(report.profile))
     for note in [] if quiet else report.notes:
@@ -279,12 +275,12 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
     """
     from packer.join import seal_parts
 
-    with _ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+    with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
         report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
-        lines = [*_store_lines(report), f"sealed in {report.seconds:.1f} s", *_reject_lines(report)]
+        lines = [*wording.store_lines(report), f"sealed in {report.seconds:.1f} s", *wording.reject_lines(report)]
         click.echo("\n".join(lines))
     if report.too_many_rejects:
         return _too_many(report.rejected, report.inputs, max_rejects)
@@ -305,7 +301,7 @@ def push(out: str, url: str, as_json: bool, quiet: bool) -> int:
     """
     from packer.push import push as run
 
-    with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+    with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
         report = run(out, url, progress=lambda done, total: bar.bytes_done(done, total, "push"))
     return _copied(report, f"{report.out} is at {report.url}", as_json, quiet)
 
@@ -324,7 +320,7 @@ def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
     """
     from packer.push import pull as run
 
-    with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+    with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
         report = run(url, out, progress=lambda done, total: bar.bytes_done(done, total, "pull"))
     return _copied(report, f"{report.url} is at {report.out}", as_json, quiet)
 
@@ -354,7 +350,7 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, **options: Any) -> 
     from packer.plan import plan as run
     from packer.plan import summary
 
-    with _ProgressBar(hidden=as_json) as bar:
+    with ProgressBar(hidden=as_json) as bar:
         options |= {"scale": _parse_limits("--scale", scale), "ratio": _parse_limits("--ratio", ratio)}
         found = run(images, **options, progress=bar.update)
     click.echo(json.dumps(dataclasses.asdict(found)) if as_json else summary(found))
@@ -381,7 +377,7 @@ def info(out: str, brief: bool, as_json: bool) -> int:
     if brief:
         manifest = check_store(out)
         head = manifest.to_json() | {"digest": manifest.digest}
-        click.echo(json.dumps(head) if as_json else _table(_manifest_lines(out, manifest)))
+        click.echo(json.dumps(head) if as_json else wording.table(wording.manifest_lines(out, manifest)))
         return 0
     from packer.info import describe
 
@@ -391,10 +387,12 @@ def info(out: str, brief: bool, as_json: bool) -> int:
         return 0
     for split, manifest in found.manifests.items():
         name = os.path.join(out, split) if split else out
-        click.echo(_table(_manifest_lines(name, manifest) | _source_lines(manifest, found.sources[split])))
+        click.echo(
+            wording.table(wording.manifest_lines(name, manifest) | wording.source_lines(manifest, found.sources[split]))
+        )
         if split:
             click.echo()
-    click.echo(_table(_duplicate_lines(found.duplicates, "" not in found.manifests)))
+    click.echo(wording.table(wording.duplicate_lines(found.duplicates, "" not in found.manifests)))
     return 0
 
 
@@ -418,7 +416,7 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
 
     if redecode and images is None:
         raise OptionsError("--redecode needs --images, the folder that was packed.")
-    with _ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+    with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
         report = run(out, redecode=redecode, images=images, progress=bar.bytes_done)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
@@ -429,7 +427,9 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
         return EXIT_FAILED
     if not quiet and not as_json:
         again = f", {report.redecoded} rows decoded again" if report.redecoded else ""
-        click.echo(f"{out} is whole: {report.rows:,} rows, {_size(report.checked_bytes)} read and compared{again}.")
+        click.echo(
+            f"{out} is whole: {report.rows:,} rows, {wording.size(report.checked_bytes)} read and compared{again}."
+        )
     return 0
 
 
@@ -475,12 +475,12 @@ def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: An
     """
     from packer.requantize import requantize as run
 
-    with _ProgressBar(hidden=quiet or as_json) as bar:
+    with ProgressBar(hidden=quiet or as_json) as bar:
         report = run(images, dest, **options, progress=bar.update)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
-        click.echo(_requantized(report))
+        click.echo(wording.requantized(report))
     if report.too_many_rejects:
         return _too_many(report.rejected, report.inputs, options["max_rejects"])
     return 0
@@ -626,7 +626,7 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
 
     recorded = None
     try:
-        with _ProgressBar(hidden=as_json) as bar:
+        with ProgressBar(hidden=as_json) as bar:
             report = dataclasses.asdict(measure(out, **options, tell=bar.share_done))
         if pictures["timeline"] or pictures["trace"]:
             run |= {name: options[name] for name in ("batch_size", "device")}
@@ -743,224 +743,14 @@ def _ended(error: BaseException) -> int:
     return _fail(f"{what}. Go on with --resume where a pack had begun.", code)
 
 
-class _ProgressBar:
-    """One tqdm line on stderr, only where that is a terminal; a new one for each stage."""
-
-    def __init__(self, *, hidden: bool, unit: str = " images") -> None:
-        # sys.stderr is None where the caller closed it
-        self._hidden = hidden or sys.stderr is None or not sys.stderr.isatty()
-        self._unit = unit
-        self._bar: Any = None
-        self._stage = ""
-
-    def __enter__(self) -> _ProgressBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, progress: Progress) -> None:
-        """Show where a pack is."""
-        if self._hidden:
-            return
-        bar = self._stage_bar(f"{progress.split} {progress.stage}".strip(), progress.total)
-        if progress.stage == "pack":
-            elapsed = bar.format_dict["elapsed"]
-            megabytes = progress.source_bytes / 1e6 / elapsed if elapsed else 0
-            bar.set_postfix_str(
-                f"{megabytes:.0f} MB/s, {progress.rejected} rejected", refresh=progress.done == progress.total
-            )
-        self._move(bar, progress.done)
-
-    def bytes_done(self, done: int, total: int, stage: str = "verify") -> None:
-        """Show bytes read."""
-        if not self._hidden:
-            self._move(self._stage_bar(stage, total), done)
-
-    def share_done(self, stage: str, share: float) -> None:
-        """Show the share of a stage that is done, 0..1."""
-        if not self._hidden:
-            bar = self._stage_bar(stage, 100)
-            bar.bar_format = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
-            self._move(bar, round(100 * share))
-
-    def _move(self, bar: Any, done: int) -> None:
-        bar.update(done - bar.n)
-
-    def _stage_bar(self, stage: str, total: int) -> Any:
-        if self._bar is None or stage != self._stage:
-            from tqdm import tqdm
-
-            # tqdm's monitor is a thread: workers could not be forked beside it
-            tqdm.monitor_interval = 0
-            if self._bar is not None:
-                self._bar.close()
-            scale = self._unit == "B" or "allocate" in stage
-            unit = "B" if scale else self._unit
-            # a terminal that does not know its size says 0 x 0, and tqdm would draw nothing
-            columns, lines = os.get_terminal_size(sys.stderr.fileno())
-            size = {"ncols": columns or 80, "nrows": lines or 24}
-            self._bar = tqdm(
-                total=total or None, desc=stage, unit=unit, unit_scale=scale, file=sys.stderr, leave=False, **size
-            )
-            self._stage = stage
-        return self._bar
-
-
-def _summary(report: PackReport) -> str:
-    lines = _store_lines(report)
-    if report.resumed_from == report.inputs:
-        return "\n".join([*lines, "already finished; nothing was done", *_part_lines(report)])
-    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
-    lines.append(
-        f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
-        f" {report.images_per_second:,.0f} images/s, from {_size(report.source_bytes)}"
-    )
-    if report.changed:
-        more = report.changed_count - len(report.changed_paths)
-        named = ", ".join(report.changed_paths) + (f" and {more} more" if more else "")
-        lines.append(
-            f"{named} changed since the pack was interrupted: all from the first one's block on was decoded anew"
-        )
-    if report.ignored:
-        lines.append(f"{report.ignored:,} other files were left alone")
-    return "\n".join([*lines, *_reject_lines(report), *_part_lines(report)])
-
-
-def _store_lines(report: PackReport) -> list[str]:
-    """Say what each store holds."""
-    lines = []
-    for part in list(report.splits.values()) or [report]:
-        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
-        labelled = f", {part.classes} classes" if part.classes else f", {labels}"
-        lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {_size(part.store_bytes)}")
-    return lines
-
-
-def _reject_lines(report: PackReport) -> list[str]:
-    """Sum up the rejects by reason."""
-    if not report.rejected:
-        return []
-    where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
-    lines = [f"rejected {report.rejected:,} (see {where}{' of the sealed store' if report.part else ''}):"]
-    reasons = list(report.reasons.items())
-    for reason, count in reasons[:_REASONS_SHOWN]:
-        lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
-    if len(reasons) > _REASONS_SHOWN:
-        lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
-    return lines
-
-
-def _part_lines(report: PackReport) -> list[str]:
-    return [f"this is part {report.part}; when all are there, pack seal makes the store"] if report.part else []
-
-
 def _copied(report: CopyReport, what: str, as_json: bool, quiet: bool) -> int:
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
-        speed = f"{_size(int(report.copied_bytes / report.seconds))}/s"
-        kept = f", {_size(report.kept_bytes)} were there" if report.kept_bytes else ""
-        click.echo(f"{what}: {_size(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){kept}")
+        speed = f"{wording.size(int(report.copied_bytes / report.seconds))}/s"
+        kept = f", {wording.size(report.kept_bytes)} were there" if report.kept_bytes else ""
+        click.echo(f"{what}: {wording.size(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){kept}")
     return 0
-
-
-def _requantized(report: RequantizeReport) -> str:
-    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
-    share = report.bytes_after / report.bytes_before if report.bytes_before else 1
-    lines = [
-        f"{report.out}: {report.requantized:,} of {report.inputs:,} images requantized{already} in {report.seconds:.1f} s",
-        f"{'before':10}{_size(report.bytes_before)}",
-        f"{'after':10}{_size(report.bytes_after)}, {share:.0%} of it",
-    ]
-    if report.ssim is not None and report.lowest_ssim is not None:
-        psnr = "no error" if report.psnr is None else f"PSNR {report.psnr:.1f} dB"
-        lowest, path = report.lowest_ssim
-        lines.append(
-            f"{'fidelity':10}{psnr}, SSIM {report.ssim:.3f}, of {report.compared} images; least {lowest:.3f}, {path}"
-        )
-    for what, count, reasons in (
-        ("kept as they are", report.kept, report.kept_reasons),
-        ("rejected", report.rejected, report.reasons),
-    ):
-        if count:
-            lines.append(f"{what} {count:,} (see requantized.jsonl):")
-            lines += [f"  {number:>6,} x {reason}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
-            if len(reasons) > _REASONS_SHOWN:
-                lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
-    return "\n".join(lines)
-
-
-def _table(lines: dict[str, str]) -> str:
-    return "\n".join(f"{key:12}{value}" for key, value in lines.items())
-
-
-def _further(m: Manifest) -> str:
-    """Say of each further target its kind and classes."""
-    classes = {
-        name: f", {len(t.classes)} classes{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
-    }
-    return "; ".join(f"{name} {t.kind}{classes.get(name, '')}" for name, t in m.further_targets.items())
-
-
-def _manifest_lines(out: str, m: Manifest) -> dict[str, str]:
-    size_bytes = sum(entry.size_bytes for entry in m.files.values())
-    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
-    decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
-    width = f" x {m.target_count}" if m.target_count else ""
-    return {
-        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
-        "rows": f"{m.rows:,} of {'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}],"
-        f" {_size(size_bytes)}",
-        "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
-        "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
-        **({"further": _further(m)} if m.further_targets else {}),
-        "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
-        "mean": " ".join(f"{value:.4f}" for value in m.mean),
-        "std": " ".join(f"{value:.4f}" for value in m.std),
-        "options": options,
-        "decoders": decoders,
-    }
-
-
-def _source_lines(manifest: Manifest, sources: Sources) -> dict[str, str]:
-    """Say how rows spread over classes, and what sizes their sources had."""
-    lines = {}
-    if counts := sources.class_counts:
-        least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
-        spread = f"{counts[least]:,} ({manifest.classes[least]}) to {counts[most]:,} ({manifest.classes[most]})"
-        lines["a class"] = f"{spread} rows" if counts[least] != counts[most] else f"{counts[least]:,} rows"
-        lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
-    if sources.sizes:
-        common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
-        more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
-        lines["sources"] = f"{_size(sources.source_bytes)}; {common}{more}"
-        sides = ", ".join(f"{start} to {stop - 1} ({count:,})" for start, stop, count in sources.short_sides)
-        lines["short side"] = sides
-    return lines
-
-
-def _duplicate_lines(duplicates: Duplicates, has_splits: bool) -> dict[str, str]:
-    if not duplicates.images:
-        return {"duplicates": "none"}
-    across = f", {duplicates.across:,} of them in more than one split" if has_splits else ""
-    lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows{across}"]
-    lines += [" = ".join(group) for group in duplicates.examples]
-    return {"duplicates": f"\n{'':12}".join(lines)}
-
-
-def _line_numbers(numbers: list[int], count: int) -> str:
-    """Name lines of the list: " (line 7)", " (lines 7, 9)", " (lines 7, 9, 12, 13, 20, ...)"."""
-    if not numbers:
-        return ""
-    named = ", ".join(map(str, numbers)) + (", ..." if count > len(numbers) else "")
-    return f" (line{'s' if count > 1 else ''} {named})"
-
-
-def _shape(report: PackReport) -> str:
-    up_to = "up to " if report.has_own_sizes else ""
-    return f"{up_to}{report.size[0]} x {report.size[1]} x {report.channels}"
 
 
 def _check_writable(option: str, path: str) -> None:
@@ -986,19 +776,6 @@ def _parse_limits(option: str, text: str) -> tuple[float, float]:
     except ValueError:
         raise OptionsError(f"{option} is {text!r}, expected two numbers such as 0.08,1.") from None
     return low, high
-
-
-def _size(size_bytes: int) -> str:
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.1f} {unit}"
-    return f"{size_bytes} bytes"
-
-
-def _some(names: tuple[str, ...]) -> str:
-    if not names:
-        return ""
-    return f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 
 from _bench import machine
 
-from packer.pipeline import block_inputs
+from packer.build import block_inputs
 from reader import MemmapDataset
 from reader.manifest import Block, FileEntry, Manifest, encode_manifest, metadata_files
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from conftest import photo, store_bytes
 
-from packer import OptionsError, PackError, ScanError, pack
-from packer import pipeline as pipelines
+from packer import OptionsError, PackError, ScanError, build, pack
 from packer.cli import run
 from packer.inputs import Inputs
 from packer.options import PackOptions
@@ -183,7 +182,7 @@ def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:
 def test_a_pack_of_tars_resumes_to_the_same_bytes_and_notices_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     shards = [make_tar(tmp_path / f"s{s}.tar", samples(8 * s, 8 * s + 8)) for s in range(2)]
     for workers in (1, 3):
         pack(shards, tmp_path / f"whole{workers}", size=32, workers=workers)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from conftest import make_tree, photo, store_bytes
 
-from packer import PackError, pack, pack_dataset
-from packer import pipeline as pipelines
+from packer import PackError, build, pack, pack_dataset
 from packer.changes import names_difference
 from packer.cli import run
 from packer.report import Progress
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut 24 inputs into 12 blocks, so that a part of them can be committed."""
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
 
 
 def stop(progress: Progress) -> None:
@@ -177,17 +176,15 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
     listed = "".join(f"{path}\n" for path in sorted(images.rglob("*.jpg")))
     script = (
         "import packer\n"
-        "from packer import pipeline\n"
-        "pipeline._SMALLEST_BLOCK = 2\n"
+        "from packer import build\n"
+        "build._SMALLEST_BLOCK = 2\n"
         "def stop(progress):\n    if progress.stage == 'pack' and progress.done >= 12:\n        raise SystemExit\n"
         f"packer.pack('-', {str(tmp_path / 'out')!r}, size=32, workers=1, progress=stop)\n"
     )
     subprocess.run([sys.executable, "-c", script], input=listed, text=True, check=True)
     words = named_command(tmp_path / "out")
     assert words == ["-", str(tmp_path / "out"), "--size", "32", "--resume"]
-    go_on = (
-        "import sys; from packer import cli, pipeline; pipeline._SMALLEST_BLOCK = 2; sys.exit(cli.run(sys.argv[1:]))"
-    )
+    go_on = "import sys; from packer import build, cli; build._SMALLEST_BLOCK = 2; sys.exit(cli.run(sys.argv[1:]))"
     subprocess.run([sys.executable, "-c", go_on, *words, "--quiet"], input=listed, text=True, check=True)
     assert len(MemmapDataset(tmp_path / "out")) == 24
 

@@ -215,7 +215,7 @@ def test_a_signal_while_modules_are_imported_ends_the_command_without_a_tracebac
 
 def test_a_signal_that_its_parent_ignores_does_not_end_the_command(images: Path, tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys\nfrom packer.cli import run\nimport packer.pipeline as p\n"
+        "import os, signal, sys\nfrom packer.cli import run\nimport packer.build as p\n"
         "p.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))\n"
     )
     command = [

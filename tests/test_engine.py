@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 from conftest import make_tree, photo, store_bytes
 
-from packer import PackError, pack
+from packer import PackError, build, pack
 from packer import engine as engines
-from packer import pipeline as pipelines
 from packer.decode import DecodeError, Decoder
 from packer.fit import Geometry
 from packer.verify import verify
@@ -35,7 +34,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers inherit
 @pytest.fixture(autouse=True)
 def _forked_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 2 inputs, and workers that inherit what a test does to the decoder."""
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
 
 

@@ -44,7 +44,7 @@ def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Pat
     ("library", "homes"),
     [
         ("click", {"cli.py"}),
-        ("tqdm", {"cli.py"}),
+        ("tqdm", {"progress.py"}),
         ("jpeg4py", {"jpeg.py"}),
         # fit.py names it for types alone; masks.py decodes masks; show.py and overlay.py draw; datasets.py is given
         # images of it

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from conftest import photo, store_bytes
 
-from packer import OptionsError, PackError, ScanError, pack
-from packer import pipeline as pipelines
+from packer import OptionsError, PackError, ScanError, build, pack
 from packer.inputs import Inputs
 from packer.options import PackOptions
 from packer.scan import scan
@@ -372,7 +371,7 @@ def test_options_of_another_kind_of_images_are_refused(images: Path) -> None:
 @pytest.fixture
 def manifest(images: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A list with vectors, extras, a broken and a missing file, cut into many blocks."""
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     (images / "class1/bad.jpg").write_bytes(b"no image")
     paths = [os.path.relpath(path, images) for path in listed(images)]
     paths.insert(5, "gone.jpg")

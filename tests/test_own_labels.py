@@ -18,8 +18,7 @@ from tensordict import TensorDict
 from test_boxes import SIDES, boxes_of, coco
 from torch.utils.data import DataLoader
 
-from packer import pack
-from packer import pipeline as pipelines
+from packer import build, pack
 from packer.show import contact_sheet
 from packer.verify import verify
 from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop
@@ -172,7 +171,7 @@ def test_a_drawn_rectangle_lies_under_its_box_and_mask_however_exif_turns_it(tmp
 def test_workers_order_and_resuming_give_the_same_bytes(
     sources: Path, own_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     small = packed(sources, tmp_path / "small")
     assert len(read_blocks(small)) > len(read_blocks(own_store))
     assert store_bytes(packed(sources, tmp_path / "two", workers=2)) == store_bytes(small)

@@ -22,10 +22,9 @@ import pytest
 from conftest import make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
+from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, build, pack
 from packer import engine as engines
 from packer import journal as journals
-from packer import pipeline as pipelines
 from packer import place as places
 from packer.report import Progress
 from packer.verify import verify
@@ -70,7 +69,7 @@ def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -850,7 +849,7 @@ def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
     def killed(new: Path, old: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipelines, "swap", killed)
+    monkeypatch.setattr(build, "swap", killed)
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
     monkeypatch.undo()

@@ -20,12 +20,11 @@ from conftest import make_tree, store_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer import LockedError, OptionsError, PackError, pack, seal_parts
+from packer import LockedError, OptionsError, PackError, build, pack, seal_parts
 from packer import join as joins
 from packer import journal as journals
-from packer import pipeline as pipelines
+from packer.build import block_inputs
 from packer.parts import Part
-from packer.pipeline import block_inputs
 from packer.report import Progress
 from packer.verify import verify
 from reader import IncompleteStoreError, MemmapDataset
@@ -39,7 +38,7 @@ PACK = [sys.executable, "-m", "packer"]
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut 25 inputs into 13 blocks."""
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
 
 
 @pytest.fixture
@@ -183,13 +182,13 @@ def test_a_part_of_another_pack_is_refused(
 
 def test_parts_of_other_decoders_are_refused(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pack_parts(images, tmp_path / "out", 2, [1])
-    monkeypatch.setattr(pipelines, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
+    monkeypatch.setattr(build, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
     with pytest.raises(
         PackError, match=r"part 1/2 of .* was begun with other decoders .*\. Pack all parts with the same"
     ):
         _pack_parts(images, tmp_path / "out", 2, [2])
     # begun at the same moment, so that neither saw the other
-    monkeypatch.setattr(pipelines, "check_siblings", lambda *_: None)
+    monkeypatch.setattr(build, "check_siblings", lambda *_: None)
     _pack_parts(images, tmp_path / "out", 2, [2])
     with pytest.raises(PackError, match=r"part 1/2 of .* was packed with other decoders .* in part 2/2"):
         seal_parts(tmp_path / "out")
@@ -226,7 +225,7 @@ def held(images: Path, tmp_path: Path) -> Iterator[Path]:
     out = tmp_path / "out"
     _pack_parts(images, out, 2, [1])
     script = (
-        "import sys\nfrom packer import pack, pipeline\npipeline._SMALLEST_BLOCK = 2\n"
+        "import sys\nfrom packer import build, pack\nbuild._SMALLEST_BLOCK = 2\n"
         "def hold(progress):\n    if progress.stage == 'pack':\n        print(flush=True)\n        sys.stdin.read()\n"
         "pack(sys.argv[1], sys.argv[2], size=32, fit='pad', workers=1, part='2/2', progress=hold)\n"
     )

@@ -20,9 +20,8 @@ import torch
 from conftest import store_bytes
 from torch.utils.data import DataLoader
 
-from packer import PackError, pack
+from packer import PackError, build, pack
 from packer import journal as journals
-from packer import pipeline as pipelines
 from packer.report import Progress
 from reader import MemmapDataset, MemmapLoader, StoreError
 
@@ -70,15 +69,15 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
     out = tmp_path / "out"
     if replaces:
         pack(images, out, size=16)
-    original = getattr(pipelines, moment)
+    original = getattr(build, moment)
     errors = []
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(pipelines, moment, original)
+        monkeypatch.setattr(build, moment, original)
         errors.append(_command(images, out, *second).stderr)
         original(*arguments)
 
-    monkeypatch.setattr(pipelines, moment, late)
+    monkeypatch.setattr(build, moment, late)
     pack(images, out, size=32, overwrite=replaces)
     assert store_bytes(out) == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]
@@ -106,7 +105,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     out = tmp_path / "out"
     if begun:
         _interrupt(images, out)
-    name, owner = ("__init__", journals.Lock) if moment == "lock" else (moment, pipelines._Pack)
+    name, owner = ("__init__", journals.Lock) if moment == "lock" else (moment, build.Build)
     original = getattr(owner, name)
     inode: list[int] = []
 

@@ -19,8 +19,7 @@ from PIL import Image
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from packer import DiskFullError, OptionsError, pack
-from packer import pipeline as pipelines
+from packer import DiskFullError, OptionsError, build, pack
 from packer.cli import run
 from packer.report import Progress
 from packer.show import contact_sheet, row_image
@@ -77,7 +76,7 @@ def own(ragged_store: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
 
 
 # -- the format
@@ -244,8 +243,8 @@ def test_a_pack_goes_on_though_its_sources_grew_meanwhile(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How many inputs make a block follows from what headers said when it began."""
-    monkeypatch.setattr(pipelines, "_BLOCK_BYTES", 40_000)
-    monkeypatch.setattr(pipelines, "_BLOCKS_AT_LEAST", 1)
+    monkeypatch.setattr(build, "_BLOCK_BYTES", 40_000)
+    monkeypatch.setattr(build, "_BLOCKS_AT_LEAST", 1)
 
     def stop(progress: Progress) -> None:
         if progress.stage == "pack" and progress.done:

@@ -21,9 +21,8 @@ from typing import Any
 import pytest
 from conftest import make_tree, store_bytes
 
-from packer import OptionsError, PackError, pack, ray_workers
+from packer import OptionsError, PackError, build, pack, pipeline, ray_workers
 from packer import node as nodes
-from packer import pipeline as pipelines
 from packer.decode import Decoder
 from packer.report import Progress
 from reader.manifest import read_json_lines
@@ -53,7 +52,7 @@ def node(cluster: Any) -> Iterator[Any]:
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """150 small JPEGs in 75 blocks, one of them broken."""
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     images = make_tree(tmp_path / "images", each=50, size=(60, 40))
     (images / "class1/007.jpg").write_bytes(b"no image")
     return images
@@ -88,7 +87,7 @@ def test_a_cluster_gives_the_bytes_of_one_machine_also_where_a_node_is_killed(
 def test_a_killed_driver_is_gone_on_with_locally(cluster: Any, photos: Path, tmp_path: Path) -> None:
     whole, out = _whole(photos, tmp_path), tmp_path / "out"
     script = (
-        "import os, signal, sys\nfrom packer import pack, pipeline\npipeline._SMALLEST_BLOCK = 2\n"
+        "import os, signal, sys\nfrom packer import build, pack\nbuild._SMALLEST_BLOCK = 2\n"
         "def kill(progress):\n"
         "    if progress.stage == 'pack' and progress.done >= 40:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
         "pack(sys.argv[1], sys.argv[2], size=32, engine='ray', address=sys.argv[3], progress=kill)\n"
@@ -271,13 +270,13 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
         return original(decoder, data)
 
     monkeypatch.setattr(Decoder, "row", row)
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
-    monkeypatch.setattr(pipelines._Pack, "_launcher", lambda self: _Forked())
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build.Build, "_launcher", lambda self: _Forked())
     pack(images, tmp_path / "out", size=32, timeout=1.5, max_rejects=1)
     (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
     assert reject == {"path": "class1/003.jpg", "reason": reason}
     monkeypatch.undo()
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     (images / "class1/003.jpg").unlink()
     pack(images, tmp_path / "clean", size=32)
     pixels = "_tensordict/pixels.memmap"
@@ -337,10 +336,10 @@ def test_rows_of_their_own_sizes_are_the_same_bytes_from_connected_workers(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (images / "class1/003.jpg").write_bytes(b"no image")
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     options: dict[str, Any] = {"fit": "none", "max_size": 50, "max_rejects": 1, "workers": 2}
     pack(images, tmp_path / "whole", **options)
-    monkeypatch.setattr(pipelines, "_check_ray", lambda address: None)
-    monkeypatch.setattr(pipelines._Pack, "_launcher", lambda self: _Forked())
+    monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
+    monkeypatch.setattr(build.Build, "_launcher", lambda self: _Forked())
     pack(images, tmp_path / "out", engine="ray", **options)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 from conftest import make_tree, store_bytes
 
-from packer import PackError, ScanError, pack, seal_parts
-from packer import pipeline as pipelines
+from packer import PackError, ScanError, build, pack, seal_parts
 from packer import remote as remotes
 from packer.push import pull, push
 from packer.report import Progress
@@ -36,7 +35,7 @@ PACK = [sys.executable, "-m", "packer"]
 def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Objects in this process's memory, which forked workers inherit; blocks of 2 inputs."""
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    monkeypatch.setattr(pipelines, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     yield
     fsspec.filesystem("memory").store.clear()
 

@@ -91,6 +91,10 @@ def draw_speedups(make: Any, found: Figures, slow: str, fast: str) -> Any:
         axes.plot([int(batch) for batch in batches], ratios, "o-", color=colour, label=size)
     axes.axhline(1, color=_plot.GRAY, linewidth=1)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"images a batch; how many times as fast: {fast}, against {slow}")
+    batches = sorted({int(batch) for of in found.values() for batch in of})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.set_xlabel("images a batch")
+    axes.set_ylabel(f"times as fast: {fast},\nagainst {slow}")
     axes.legend(frameon=False)
     return figure

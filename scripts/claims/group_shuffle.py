@@ -91,6 +91,8 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     axes.set_xscale("log")
     axes.set_yscale("log")
     _plot.written_out(axes.xaxis)
-    axes.set_xlabel("rows; milliseconds to make the order, log scales")
+    _plot.written_out(axes.yaxis)
+    axes.set_xlabel("rows of the epoch, log scale")
+    axes.set_ylabel("milliseconds to make the order, log scale")
     axes.legend(frameon=False)
     return figure

@@ -1,0 +1,177 @@
+"""What the command says of reports, manifests and sources, as lines of text. Never prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packer.info import Duplicates, Sources
+    from packer.report import PackReport
+    from packer.requantize import RequantizeReport
+    from reader.manifest import Manifest
+
+_REASONS_SHOWN = 8
+
+
+def summary(report: PackReport) -> str:
+    """Say what a pack has done."""
+    lines = store_lines(report)
+    if report.resumed_from == report.inputs:
+        return "\n".join([*lines, "already finished; nothing was done", *_part_lines(report)])
+    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    lines.append(
+        f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
+        f" {report.images_per_second:,.0f} images/s, from {size(report.source_bytes)}"
+    )
+    if report.changed:
+        more = report.changed_count - len(report.changed_paths)
+        named = ", ".join(report.changed_paths) + (f" and {more} more" if more else "")
+        lines.append(
+            f"{named} changed since the pack was interrupted: all from the first one's block on was decoded anew"
+        )
+    if report.ignored:
+        lines.append(f"{report.ignored:,} other files were left alone")
+    return "\n".join([*lines, *reject_lines(report), *_part_lines(report)])
+
+
+def store_lines(report: PackReport) -> list[str]:
+    """Say what each store holds."""
+    lines = []
+    for part in list(report.splits.values()) or [report]:
+        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
+        labelled = f", {part.classes} classes" if part.classes else f", {labels}"
+        lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {size(part.store_bytes)}")
+    return lines
+
+
+def reject_lines(report: PackReport) -> list[str]:
+    """Sum up the rejects by reason."""
+    if not report.rejected:
+        return []
+    where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
+    lines = [f"rejected {report.rejected:,} (see {where}{' of the sealed store' if report.part else ''}):"]
+    reasons = list(report.reasons.items())
+    for reason, count in reasons[:_REASONS_SHOWN]:
+        lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
+    if len(reasons) > _REASONS_SHOWN:
+        lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+    return lines
+
+
+def _part_lines(report: PackReport) -> list[str]:
+    return [f"this is part {report.part}; when all are there, pack seal makes the store"] if report.part else []
+
+
+def requantized(report: RequantizeReport) -> str:
+    """Say what a requantization has done."""
+    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    share = report.bytes_after / report.bytes_before if report.bytes_before else 1
+    lines = [
+        f"{report.out}: {report.requantized:,} of {report.inputs:,} images requantized{already} in {report.seconds:.1f} s",
+        f"{'before':10}{size(report.bytes_before)}",
+        f"{'after':10}{size(report.bytes_after)}, {share:.0%} of it",
+    ]
+    if report.ssim is not None and report.lowest_ssim is not None:
+        psnr = "no error" if report.psnr is None else f"PSNR {report.psnr:.1f} dB"
+        lowest, path = report.lowest_ssim
+        lines.append(
+            f"{'fidelity':10}{psnr}, SSIM {report.ssim:.3f}, of {report.compared} images; least {lowest:.3f}, {path}"
+        )
+    for what, count, reasons in (
+        ("kept as they are", report.kept, report.kept_reasons),
+        ("rejected", report.rejected, report.reasons),
+    ):
+        if count:
+            lines.append(f"{what} {count:,} (see requantized.jsonl):")
+            lines += [f"  {number:>6,} x {reason}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
+            if len(reasons) > _REASONS_SHOWN:
+                lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+    return "\n".join(lines)
+
+
+def table(lines: dict[str, str]) -> str:
+    """Set names and values side by side."""
+    return "\n".join(f"{key:12}{value}" for key, value in lines.items())
+
+
+def _further(m: Manifest) -> str:
+    """Say of each further target its kind and classes."""
+    classes = {
+        name: f", {len(t.classes)} classes{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
+    }
+    return "; ".join(f"{name} {t.kind}{classes.get(name, '')}" for name, t in m.further_targets.items())
+
+
+def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
+    """Say what a store holds."""
+    size_bytes = sum(entry.size_bytes for entry in m.files.values())
+    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
+    decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
+    width = f" x {m.target_count}" if m.target_count else ""
+    return {
+        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
+        "rows": f"{m.rows:,} of {'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}],"
+        f" {size(size_bytes)}",
+        "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
+        "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
+        **({"further": _further(m)} if m.further_targets else {}),
+        "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
+        "mean": " ".join(f"{value:.4f}" for value in m.mean),
+        "std": " ".join(f"{value:.4f}" for value in m.std),
+        "options": options,
+        "decoders": decoders,
+    }
+
+
+def source_lines(manifest: Manifest, sources: Sources) -> dict[str, str]:
+    """Say how rows spread over classes, and what sizes their sources had."""
+    lines = {}
+    if counts := sources.class_counts:
+        least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
+        spread = f"{counts[least]:,} ({manifest.classes[least]}) to {counts[most]:,} ({manifest.classes[most]})"
+        lines["a class"] = f"{spread} rows" if counts[least] != counts[most] else f"{counts[least]:,} rows"
+        lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
+    if sources.sizes:
+        common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
+        more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
+        lines["sources"] = f"{size(sources.source_bytes)}; {common}{more}"
+        sides = ", ".join(f"{start} to {stop - 1} ({count:,})" for start, stop, count in sources.short_sides)
+        lines["short side"] = sides
+    return lines
+
+
+def duplicate_lines(duplicates: Duplicates, has_splits: bool) -> dict[str, str]:
+    """Say which images come more than once."""
+    if not duplicates.images:
+        return {"duplicates": "none"}
+    across = f", {duplicates.across:,} of them in more than one split" if has_splits else ""
+    lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows{across}"]
+    lines += [" = ".join(group) for group in duplicates.examples]
+    return {"duplicates": f"\n{'':12}".join(lines)}
+
+
+def _line_numbers(numbers: list[int], count: int) -> str:
+    """Name lines of the list: " (line 7)", " (lines 7, 9)", " (lines 7, 9, 12, 13, 20, ...)"."""
+    if not numbers:
+        return ""
+    named = ", ".join(map(str, numbers)) + (", ..." if count > len(numbers) else "")
+    return f" (line{'s' if count > 1 else ''} {named})"
+
+
+def _shape(report: PackReport) -> str:
+    up_to = "up to " if report.has_own_sizes else ""
+    return f"{up_to}{report.size[0]} x {report.size[1]} x {report.channels}"
+
+
+def size(size_bytes: int) -> str:
+    """Say so many bytes for a person."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    return f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
