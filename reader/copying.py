@@ -3,20 +3,23 @@
 One thread can nearly fill the bandwidth of memory, so what counts is that copies follow each other without a gap: those of the
 next batch are begun before those of this one are waited for. Threads of OpenMP cannot do that, and all of them wait where
 another program holds the core of one.
+
+Queues are SimpleQueues, and threads are started without a lock of Python's: Ctrl-C may come between any two instructions of a
+caller, see `feed.py`, and what it left locked here would stop every loader of the process.
 """
 
 from __future__ import annotations
 
-import functools
+import _thread
+import contextlib
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from dataclasses import dataclass
+from queue import SimpleQueue
 
 import numpy as np
 import numpy.typing as npt
 import torch
-
-Copies = Sequence[Future[None]]
 
 # A thread is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
 _LEAST_BYTES = 2 << 20
@@ -29,29 +32,60 @@ _MOST_BYTES = 512 << 10
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 
-def begin_gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> Copies:
-    """Begin to copy source[rows] into out, on as many threads as torch uses; what is small is copied at once.
+@dataclass(frozen=True)
+class _Piece:
+    """Rows for one thread to copy; done gets None, or the error."""
+
+    source: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    out: npt.NDArray[np.int64]
+    done: SimpleQueue[BaseException | None]
+
+
+class Copies:
+    """Pieces that are being copied."""
+
+    def __init__(self, pieces: int, done: SimpleQueue[BaseException | None]) -> None:
+        self._pieces, self._done = pieces, done
+
+    def wait(self) -> None:
+        """Wait for all of them; raises what one has raised."""
+        errors = [self._done.get() for _ in range(self._pieces)]
+        self._pieces = 0
+        for error in errors:
+            if error is not None:
+                raise error
+
+
+def begin_gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> Copies | None:
+    """Begin to copy source[rows] into out, on as many threads as torch uses; None: it was small, and is copied already.
 
     source: any[N, ...] contiguous, on the CPU; rows: int64[B] in [0, N); out: any[B, ...] of the same dtype, contiguous, whole
-    when all that is returned is done. Both are held until then.
+    when what is returned was waited for. The threads hold both until they are done, also where nobody waits.
     """
     threads = torch.get_num_threads()
     pieces = min(_PIECES * threads, out.nbytes // _LEAST_BYTES)
     if pieces < 1:
         _gather_small(source, rows, out)
-        return ()
+        return None
     words, into = (tensor.numpy() for tensor in as_words(source, out))
     if (parts := _parts(words)) > 1:
         words, into = (array.reshape(len(array) * parts, -1) for array in (words, into))
         rows = (rows[:, None] * parts + np.arange(parts)).reshape(-1)
-    step, pool = -(-len(rows) // pieces), _pool(threads)
-    return [pool.submit(_copy, words, rows[i : i + step], into[i : i + step]) for i in range(0, len(rows), step)]
+    if (queue := _queue(threads)) is None:
+        _copy(words, rows, into)
+        return None
+    step, done = -(-len(rows) // pieces), SimpleQueue[BaseException | None]()
+    starts = range(0, len(rows), step)
+    for start in starts:
+        queue.put(_Piece(words, rows[start : start + step], into[start : start + step], done))
+    return Copies(len(starts), done)
 
 
 def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> torch.Tensor:
     """Copy source[rows] into out, as `begin_gather` does, and return out."""
-    for copy in begin_gather(source, rows, out):
-        copy.result()
+    if (copies := begin_gather(source, rows, out)) is not None:
+        copies.wait()
     return out
 
 
@@ -89,10 +123,60 @@ def _copy(source: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], out: npt.N
     np.take(source, rows, axis=0, out=out, mode="clip")
 
 
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="pixpack-copier")
+# -- the threads
+
+# number of threads -> what they wait for; those of a number that was asked for once stay
+_queues: dict[int, SimpleQueue[_Piece | None]] = {}
+_ended: SimpleQueue[None] = SimpleQueue()
+_at_exit = False
+
+
+def _queue(threads: int) -> SimpleQueue[_Piece | None] | None:
+    """Return what so many threads take pieces from; None where no thread may be started."""
+    if _at_exit or threads in _queues:
+        return None if _at_exit else _queues[threads]
+    made: SimpleQueue[_Piece | None] = SimpleQueue()
+    started = 0
+    with contextlib.suppress(RuntimeError):  # a limit of this user's, or of the container
+        while started < threads:
+            _thread.start_new_thread(_serve, (made,))
+            started += 1
+    # known only now: an interrupt before this leaves threads without work, the other way round work without threads
+    known = _queues.setdefault(threads, made) if started else None
+    if known is not made:
+        _end(made, started)
+    return known
+
+
+def _serve(queue: SimpleQueue[_Piece | None]) -> None:
+    while (piece := queue.get()) is not None:
+        error: BaseException | None = None
+        try:
+            _copy(piece.source, piece.rows, piece.out)
+        except BaseException as e:
+            error = e
+        done = piece.done
+        del piece  # before the caller goes on: then nothing here holds its batch
+        done.put(error)
+        del done, error
+    _ended.put(None)
+
+
+def _end(queue: SimpleQueue[_Piece | None], threads: int) -> None:
+    for _ in range(threads):
+        queue.put(None)
+    for _ in range(threads):
+        _ended.get()
+
+
+def _end_all() -> None:
+    global _at_exit
+    _at_exit = True
+    for threads, queue in list(_queues.items()):
+        _end(queue, threads)
 
 
 # a process that is forked has none of the threads
-os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=_queues.clear)
+# threading's own hook, see `feed.py`, whose feeders it ends first: what is registered later is called earlier
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -80,6 +81,11 @@ class Feed:
         """Say whether the thread has nothing to do: the queue is full, or the thread is done."""
         return self._made - self._taken >= self._depth or not self._thread.is_alive()
 
+    @property
+    def is_alive(self) -> bool:
+        """Say whether the thread goes on."""
+        return self._thread.is_alive()
+
     def stop(self, *, wait: bool = False) -> None:
         """Tell the thread to end and drop what is queued."""
         self._stopped = True
@@ -113,6 +119,14 @@ class Feed:
             self._ready.put(_End)
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What was begun: iterating over groups waits for them, unless they are complete already."""
+
+    groups: Iterator[Any]
+    is_complete: bool = False
+
+
 def without_thread(wait: bool) -> bool:
     """A `Claim` for who takes each group as it comes: none is begun before the one before it was taken."""
     return wait
@@ -126,26 +140,32 @@ def paced(groups: Iterator[Any], claim: Claim) -> Iterator[Any]:
         claim(True)
 
 
-def overlapped(begun: Iterator[Iterator[Any]], claim: Claim) -> Iterator[Any]:
-    """Yield the groups of what is begun, in order: the next is begun before one is waited for, where there is room for both.
+def overlapped(works: Iterator[Begun], claim: Claim) -> Iterator[Any]:
+    """Yield the groups of works, in order: the next is begun before one is waited for, where there is room for both.
 
-    begun: taking an item begins it, iterating over the item waits for its groups.
+    works: taking one begins it.
     """
-    under_way: deque[Iterator[Any]] = deque()
-    error: Exception | None = None
+    under_way: deque[Begun] = deque()
+    error: BaseException | None = None
     while error is None:
         try:
-            under_way.append(next(begun))
+            under_way.append(next(works))
         except StopIteration:
             break
-        except Exception as e:
+        except BaseException as e:
             error = e  # it comes after what was begun before
-        while len(under_way) > 1 or not claim(not under_way):
-            yield from under_way.popleft()
+            break
+        while under_way and (len(under_way) > 1 or under_way[0].is_complete or not claim(False)):
+            yield from under_way.popleft().groups
+        if not under_way:
+            claim(True)
     while under_way:
-        yield from under_way.popleft()
+        yield from under_way.popleft().groups
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # else error and frame hold each other, and with them the batch that failed
 
 
 def _wait_for(queue: SimpleQueue[Any]) -> Any:

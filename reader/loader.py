@@ -2,7 +2,8 @@
 
 Who does what: the feeder thread (one an iterator) computes rows, gathers them into leased buffers, starts the copy to the
 device on a side stream; the caller's thread waits for the queue, makes its own stream wait for the copy, and, on CUDA, runs
-the transform. Nothing else is shared but the queue in `Feed`.
+the transform. Nothing else is shared but the queue in `Feed`. Pixels are copied by the threads of `copying.py`, which all
+loaders of the process share.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from reader.buffers import BufferPool, PinnedMemoryError
 from reader.copying import Copies, begin_gather, is_run
 from reader.dataset import MemmapDataset, batch_of
 from reader.draws import in_epoch
-from reader.feed import Claim, Feed, overlapped, paced, without_thread
+from reader.feed import Begun, Claim, Feed, overlapped, paced, without_thread
 from reader.manifest import PAGE_BYTES, PIXELS
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 from reader.ragged import extents, gathered, pages_of, parted
@@ -340,15 +341,15 @@ class MemmapLoader:
                 None if ahead is None else lambda _, pages: ahead.take(pages),
             )
 
-    def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies]:
+    def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies | None]:
         if self._is_pinned and is_run(rows) and len(rows):
-            return self._store.pixels[int(rows[0]) : int(rows[-1]) + 1], ()
+            return self._store.pixels[int(rows[0]) : int(rows[-1]) + 1], None
         shape = self._store.pixels.shape[1:]
         need = len(rows) * shape.numel()
         pixels = self._buffers(need).lease()[:need].view(len(rows), *shape)
         if ahead is not None:
             ahead.take(pixels)
-            return pixels, ()
+            return pixels, None
         return pixels, begin_gather(self._store.pixels, rows, pixels)
 
     def _pin(self, *, asked: bool) -> bool:
@@ -444,14 +445,18 @@ Group = list[tuple[Any, int]]
 class HostBatches:
     """Batches whose pixels may still be copied: iterating waits for them, and lets go of each batch as it is given."""
 
-    def __init__(self, batches: list[Any], copies: Copies = ()) -> None:
+    def __init__(self, batches: list[Any], copies: Copies | None = None) -> None:
         self._batches, self._copies = deque(batches), copies
 
+    @property
+    def is_complete(self) -> bool:
+        """Say whether there is nothing to wait for."""
+        return self._copies is None
+
     def __iter__(self) -> Iterator[Any]:
-        if self._copies:
+        if self._copies is not None:
             with record_function("pixpack.gather"):
-                for copy in self._copies:
-                    copy.result()
+                self._copies.wait()
         while self._batches:
             yield self._batches.popleft()
 
@@ -491,8 +496,9 @@ class _Iteration:
         if not self._ready:
             try:
                 group = self._feed.take() if self._feed else next(self._source, None)
-            except Exception:
-                self._failed = True
+            except BaseException as e:
+                # Ctrl-C while it waits for the thread does not end the epoch
+                self._failed = isinstance(e, Exception) or self._feed is None or not self._feed.is_alive
                 raise
             if group is None:
                 # after an error the epoch is not done: its state stays at the batch that could not be made
@@ -546,13 +552,16 @@ def _produce(loader: MemmapLoader, epoch: int, position: int, items: Iterator[An
             copier.drain()
 
 
-def _begun(
-    loader: MemmapLoader, epoch: int, plan: Iterator[Steps], copier: CudaCopier | None
-) -> Iterator[Iterator[Group]]:
+def _begun(loader: MemmapLoader, epoch: int, plan: Iterator[Steps], copier: CudaCopier | None) -> Iterator[Begun]:
     ahead = loader.read_ahead(epoch, plan)
     try:
         for steps in plan if ahead is None else ahead:
-            yield _finished(loader, epoch, loader.begin_batches(steps.batches, ahead), steps.positions, copier)
+            batches = loader.begin_batches(steps.batches, ahead)
+            is_complete = batches.is_complete
+            groups = _finished(loader, epoch, batches, steps.positions, copier)
+            del batches
+            yield Begun(groups, is_complete)
+            del groups
     finally:
         if ahead is not None:
             ahead.close()

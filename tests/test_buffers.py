@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -108,9 +110,8 @@ def test_a_large_gather_is_cut_into_pieces_that_are_right(monkeypatch: pytest.Mo
     for rows in (np.arange(7, 90), np.random.default_rng(1).integers(0, 100, 83)):
         out = torch.zeros((83, 30, 8), dtype=torch.uint8)
         copies = copying.begin_gather(source, rows, out)
-        assert len(copies) > 1
-        for copy in copies:
-            copy.result()
+        assert copies is not None
+        copies.wait()
         assert torch.equal(out, source[torch.from_numpy(rows)])
 
 
@@ -122,6 +123,39 @@ def test_large_rows_are_copied_in_parts(width: int, parts: int, monkeypatch: pyt
     assert copying._parts(source.numpy()) == parts
     rows = np.array([3, 3, 8, 0, 1, 2, 7])
     assert torch.equal(gather(source, rows, torch.zeros((7, width), dtype=torch.uint8)), source[torch.from_numpy(rows)])
+
+
+def test_an_error_of_a_piece_is_raised_where_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(copying, "_copy", lambda *_: {}["no such piece"])
+    with pytest.raises(KeyError, match="no such piece"):
+        gather(torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000)))
+
+
+@pytest.mark.parametrize("lacks", ["threads", "an interpreter that goes on"])
+def test_without_threads_the_caller_copies(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(copying, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(copying, "_queues", {})
+    if lacks == "threads":
+        monkeypatch.setattr("_thread.start_new_thread", refuse)
+    else:
+        monkeypatch.setattr(copying, "_at_exit", True)
+    source = torch.rand((9, 1000))
+    assert torch.equal(gather(source, np.arange(9), torch.zeros((9, 1000))), source)
+
+
+def test_the_copying_threads_end_with_the_process_and_rows_can_be_read_after_them() -> None:
+    script = (
+        "import atexit, numpy as np, torch\nfrom reader.copying import gather\n"
+        "source = torch.rand((64, 100_000))\n"
+        "def read(): print(torch.equal(gather(source, np.arange(64), torch.zeros((64, 100_000))), source))\n"
+        "atexit.register(read)\nread()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("True\nTrue\n", "", 0)
 
 
 def test_a_forked_process_copies_with_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from reader.feed import overlapped, without_thread
+from reader.feed import Begun, overlapped, without_thread
 
 
-def begun(log: list[str], count: int, fails_at: int | None = None) -> Iterator[Iterator[int]]:
+def begun(log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False) -> Iterator[Begun]:
     for i in range(count):
         if i == fails_at:
             raise KeyError(i)
         log.append(f"begin {i}")
-        yield finished(log, i)
+        yield Begun(finished(log, i), is_complete)
 
 
 def finished(log: list[str], i: int) -> Iterator[int]:
@@ -26,6 +28,12 @@ def test_the_next_is_begun_before_one_is_waited_for() -> None:
     log: list[str] = []
     assert list(overlapped(begun(log, 3), lambda wait: True)) == [0, 1, 2]
     assert log == ["begin 0", "begin 1", "finish 0", "begin 2", "finish 1", "finish 2"]
+
+
+def test_what_is_complete_comes_before_the_next_is_begun() -> None:
+    log: list[str] = []
+    assert list(overlapped(begun(log, 3, is_complete=True), lambda wait: True)) == [0, 1, 2]
+    assert log == ["begin 0", "finish 0", "begin 1", "finish 1", "begin 2", "finish 2"]
 
 
 def test_without_room_none_is_begun_ahead() -> None:
@@ -42,9 +50,28 @@ def test_what_was_begun_before_an_error_comes_before_it(fails_at: int) -> None:
         next(groups)
 
 
+def test_an_error_of_what_is_begun_is_held_by_nobody_once_it_was_raised() -> None:
+    class Failed(Exception):
+        pass
+
+    def fails() -> Iterator[Begun]:
+        yield Begun(iter([0]))
+        raise Failed
+
+    gc.disable()
+    try:
+        with pytest.raises(Failed) as raised:
+            list(overlapped(fails(), lambda wait: True))
+        held = weakref.ref(raised.value)
+        del raised
+        assert held() is None
+    finally:
+        gc.enable()
+
+
 def test_nothing_comes_after_an_error() -> None:
     missing: dict[int, int] = {}
-    groups = overlapped(iter([map(missing.__getitem__, [0]), iter([1])]), lambda wait: True)
+    groups = overlapped(iter([Begun(map(missing.__getitem__, [0])), Begun(iter([1]))]), lambda wait: True)
     with pytest.raises(KeyError):
         next(groups)
     assert list(groups) == []

@@ -676,7 +676,7 @@ def test_what_the_dataset_says_is_heeded_or_refused(shared_store: Path) -> None:
 
 def _interrupted_at(loader: MemmapLoader, opcode: int) -> bool:
     """Raise KeyboardInterrupt before an opcode of next() in this thread; says whether there were so many."""
-    left, files = opcode, ("feed.py", "loader.py", "threading.py")
+    left, files = opcode, ("feed.py", "loader.py", "copying.py", "buffers.py", "threading.py")
 
     def count(frame: Any, event: str, _: Any) -> Any:
         nonlocal left
@@ -710,6 +710,20 @@ def test_an_interrupt_at_any_instruction_of_next_leaves_a_thread_that_ends(large
             assert not feed._thread.is_alive(), opcode
         opcode += 1
     assert opcode > 50
+
+
+def test_an_interrupt_at_any_instruction_of_a_gather_leaves_threads_that_copy(
+    large: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.copying._LEAST_BYTES", 1000)
+    opcode = 1
+    while _interrupted_at(MemmapLoader(large, 8, prefetch=0), opcode):
+        opcode += 1
+    assert opcode > 200
+    right = threading.Thread(target=lambda: next(iter(MemmapLoader(large, 8, prefetch=0))), daemon=True)
+    right.start()
+    right.join(10)
+    assert not right.is_alive()
 
 
 _EPOCH = """
