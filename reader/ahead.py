@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.profiler import record_function
 
 from reader.copying import gather
 from reader.order import Rows, Steps
 from reader.rawfile import READERS, Read, RowFile, RowMemory, plan_reads, tasks
+from reader.stages import stage
 
 
 class ReadAhead:
@@ -125,7 +125,7 @@ class ReadAhead:
         return _Chunk(memory, slots, [self._readers.submit(self._read, memory.bytes, group) for group in groups])
 
     def _read(self, memory: memoryview, group: Sequence[Read]) -> None:
-        with record_function("pixpack.read"):
+        with stage("read"):
             self._file.read(memory, group)
 
     def _memory(self, count: int) -> RowMemory:
@@ -148,7 +148,7 @@ class _Chunk:
     def wait(self) -> None:
         """Wait for the reads; raises what they raised."""
         if not all(read.done() for read in self.reads):
-            with record_function("pixpack.wait"):
+            with stage("wait"):
                 wait(self.reads)
         for read in self.reads:
             read.result()

@@ -34,8 +34,8 @@ class BufferPool:
         self._pinned = pinned
         self._idle: deque[npt.NDArray[np.uint8]] = deque(maxlen=keep)
 
-    def lease(self) -> torch.Tensor:
-        """Return uint8[size_bytes] of undefined content, the caller's until no tensor or view of it is left.
+    def lease(self, size_bytes: int | None = None) -> torch.Tensor:
+        """Return uint8[size_bytes] (default: all of a buffer) of undefined content, the caller's until no view of it is left.
 
         Raises:
             PinnedMemoryError: it was to be pinned, and cannot be.
@@ -44,7 +44,7 @@ class BufferPool:
             memory = self._idle.pop()
         except IndexError:
             memory = self._allocate()
-        lease = np.ndarray((self.size_bytes,), np.uint8, buffer=memory)
+        lease = np.ndarray((self.size_bytes if size_bytes is None else size_bytes,), np.uint8, buffer=memory)
         # a bound method of the deque, not of the pool: leases that outlive the pool then free their memory
         weakref.finalize(lease, self._idle.append, memory).atexit = False
         return torch.from_numpy(lease)

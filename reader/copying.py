@@ -14,7 +14,6 @@ import _thread
 import contextlib
 import os
 import threading
-from dataclasses import dataclass
 from queue import SimpleQueue
 
 import numpy as np
@@ -32,59 +31,80 @@ _MOST_BYTES = 512 << 10
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """Rows for one thread to copy; done gets None, or the error."""
-
-    source: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    out: npt.NDArray[np.int64]
-    done: SimpleQueue[BaseException | None]
-
-
 class Copies:
     """Pieces that are being copied."""
 
-    def __init__(self, pieces: int, done: SimpleQueue[BaseException | None]) -> None:
-        self._pieces, self._done = pieces, done
+    def __init__(self, pieces: int) -> None:
+        self._pieces = pieces
+        self._outcomes: list[BaseException | None] = []
+        self._whole: SimpleQueue[None] = SimpleQueue()
+
+    def tell(self, error: BaseException | None) -> None:
+        """Count a piece that is copied, or has failed."""
+        self._outcomes.append(error)
+        # whoever waits is woken once, by the last; two that both see all there wake it twice, which nobody feels
+        if len(self._outcomes) >= self._pieces:
+            self._whole.put(None)
 
     def wait(self) -> None:
-        """Wait for all of them; raises what one has raised."""
-        errors = [self._done.get() for _ in range(self._pieces)]
-        self._pieces = 0
-        for error in errors:
+        """Wait for all of them, once; raises what one has raised."""
+        self._whole.get()
+        for error in self._outcomes:
             if error is not None:
                 raise error
 
 
-def begin_gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> Copies | None:
-    """Begin to copy source[rows] into out, on as many threads as torch uses; None: it was small, and is copied already.
+# For one thread to copy: source, rows, out, and what it is a part of.
+_Words = npt.NDArray[np.int64]
+_Piece = tuple[_Words, _Words, _Words, Copies]
 
-    source: any[N, ...] contiguous, on the CPU; rows: int64[B] in [0, N); out: any[B, ...] of the same dtype, contiguous, whole
-    when what is returned was waited for. The threads hold both until they are done, also where nobody waits.
+
+class Gatherer:
+    """Copies rows of one tensor, batch after batch.
+
+    What is the same for all batches is done once: beside threads that stream through the caches, each line of Python takes ten
+    times as long as alone.
     """
-    threads = torch.get_num_threads()
-    pieces = min(_PIECES * threads, out.nbytes // _LEAST_BYTES)
-    if pieces < 1:
-        _gather_small(source, rows, out)
-        return None
-    words, into = (tensor.numpy() for tensor in as_words(source, out))
-    if (parts := _parts(words)) > 1:
-        words, into = (array.reshape(len(array) * parts, -1) for array in (words, into))
-        rows = (rows[:, None] * parts + np.arange(parts)).reshape(-1)
-    if (queue := _queue(threads)) is None:
-        _copy(words, rows, into)
-        return None
-    step, done = -(-len(rows) // pieces), SimpleQueue[BaseException | None]()
-    starts = range(0, len(rows), step)
-    for start in starts:
-        queue.put(_Piece(words, rows[start : start + step], into[start : start + step], done))
-    return Copies(len(starts), done)
+
+    def __init__(self, source: torch.Tensor) -> None:
+        """source: any[N, ...] contiguous, on the CPU."""
+        words = as_words(source)[0].numpy() if source.numel() else np.empty((0, 1), np.int64)
+        self._source, self._parts = source, _parts(words)
+        self._table = words.reshape(len(words) * self._parts, words.shape[1] // self._parts)
+
+    def begin(self, rows: npt.NDArray[np.int64], out: torch.Tensor) -> Copies | None:
+        """Begin to copy source[rows] into out, on as many threads as torch uses; None: it was small, and is copied already.
+
+        rows: int64[B] in [0, N); out: any[B, ...] of the source's dtype, contiguous, whole when what is returned was waited
+        for. The threads hold source and out until they are done, also where nobody waits.
+        """
+        threads = torch.get_num_threads()
+        pieces = min(_PIECES * threads, out.nbytes // _LEAST_BYTES)
+        if pieces < 1:
+            _gather_small(self._source, rows, out)
+            return None
+        table, parts = self._table, self._parts
+        if out.data_ptr() % table.itemsize:
+            table, into = (tensor.numpy() for tensor in as_words(self._source, out))
+            parts = 1
+        else:
+            into = out.numpy().reshape(-1).view(table.dtype).reshape(-1, table.shape[1])
+        if parts > 1:
+            rows = (rows[:, None] * parts + np.arange(parts)).reshape(-1)
+        if (queue := _queue(threads)) is None:
+            _copy(table, rows, into)
+            return None
+        step = -(-len(rows) // pieces)
+        starts = range(0, len(rows), step)
+        copies = Copies(len(starts))
+        for start in starts:
+            queue.put((table, rows[start : start + step], into[start : start + step], copies))
+        return copies
 
 
 def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> torch.Tensor:
-    """Copy source[rows] into out, as `begin_gather` does, and return out."""
-    if (copies := begin_gather(source, rows, out)) is not None:
+    """Copy source[rows] into out, as `Gatherer` does, and return out."""
+    if (copies := Gatherer(source).begin(rows, out)) is not None:
         copies.wait()
     return out
 
@@ -152,13 +172,13 @@ def _serve(queue: SimpleQueue[_Piece | None]) -> None:
     while (piece := queue.get()) is not None:
         error: BaseException | None = None
         try:
-            _copy(piece.source, piece.rows, piece.out)
+            _copy(*piece[:3])
         except BaseException as e:
             error = e
-        done = piece.done
+        copies = piece[3]
         del piece  # before the caller goes on: then nothing here holds its batch
-        done.put(error)
-        del done, error
+        copies.tell(error)
+        del copies, error
     _ended.put(None)
 
 

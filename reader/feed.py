@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from torch.profiler import record_function
+from reader.stages import stage
 
 # Takes room for one more group: claim(True) waits for it, claim(False) says whether there was some.
 Claim = Callable[[bool], bool]
@@ -35,7 +35,7 @@ class _StoppedError(Exception):
 class Feed:
     """A bounded queue and the thread that fills it. Every wait ends when the other side stops, fails or is done.
 
-    Waits carry the profiler's name pixpack.wait; naming one costs 6 us, so what need not wait is not named.
+    Waits carry the profiler's name pixpack.wait; what need not wait is not named.
     """
 
     def __init__(self, source: Source, depth: int) -> None:
@@ -171,7 +171,7 @@ def overlapped(works: Iterator[Begun], claim: Claim) -> Iterator[Any]:
 def _wait_for(queue: SimpleQueue[Any]) -> Any:
     if not queue.empty():
         return queue.get()
-    with record_function("pixpack.wait"):
+    with stage("wait"):
         return queue.get()
 
 

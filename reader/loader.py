@@ -21,12 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.profiler import record_function
 
 from reader import residency as residencies
 from reader.ahead import ReadAhead
 from reader.buffers import BufferPool, PinnedMemoryError
-from reader.copying import Copies, begin_gather, is_run
+from reader.copying import Copies, Gatherer, is_run
 from reader.dataset import MemmapDataset, batch_of
 from reader.draws import in_epoch
 from reader.feed import Begun, Claim, Feed, overlapped, paced, without_thread
@@ -35,6 +34,7 @@ from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 from reader.ragged import extents, gathered, pages_of, parted
 from reader.rawfile import read_all
 from reader.resident import Later, Resident, ResidentImages, free_bytes, in_windows, nbytes
+from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import CudaCopier, DeviceBatch, pin
 
@@ -165,6 +165,8 @@ class MemmapLoader:
             )
         self.residency, self._host, self.in_windows = chosen.name, chosen.host, chosen.in_windows
         self._store = _copied(dataset) if chosen.name == "ram" else dataset.store
+        self._row_shape = self._store.pixels.shape[1:]
+        self._gatherer = Gatherer(self._store.pixels)
         # flat pixels are gathered into pinned buffers
         self._is_pinned = (
             not dataset.manifest.has_own_sizes
@@ -323,7 +325,7 @@ class MemmapLoader:
         if self.dataset.manifest.has_own_sizes:
             ragged = self._ragged_batch(rows, ahead)
             return HostBatches([ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups]))
-        with record_function("pixpack.gather"):
+        with stage("gather"):
             # the pixels may come from elsewhere, targets and the like are mapped in any case
             self.dataset.check_files()
             pixels, copies = self._begin_pixels(rows, ahead)
@@ -331,7 +333,7 @@ class MemmapLoader:
         return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
 
     def _ragged_batch(self, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
-        with record_function("pixpack.gather"):
+        with stage("gather"):
             self.dataset.check_files()
             # a little room spares most of the batches that follow a fresh buffer
             return gathered(
@@ -344,13 +346,12 @@ class MemmapLoader:
     def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies | None]:
         if self._is_pinned and is_run(rows) and len(rows):
             return self._store.pixels[int(rows[0]) : int(rows[-1]) + 1], None
-        shape = self._store.pixels.shape[1:]
-        need = len(rows) * shape.numel()
-        pixels = self._buffers(need).lease()[:need].view(len(rows), *shape)
+        need = len(rows) * self._row_shape.numel()
+        pixels = self._buffers(need).lease(need).view(len(rows), *self._row_shape)
         if ahead is not None:
             ahead.take(pixels)
             return pixels, None
-        return pixels, begin_gather(self._store.pixels, rows, pixels)
+        return pixels, self._gatherer.begin(rows, pixels)
 
     def _pin(self, *, asked: bool) -> bool:
         """Pin the copy in memory, for as long as this loader lives; what was not asked for may be refused."""
@@ -455,7 +456,7 @@ class HostBatches:
 
     def __iter__(self) -> Iterator[Any]:
         if self._copies is not None:
-            with record_function("pixpack.gather"):
+            with stage("gather"):
                 self._copies.wait()
         while self._batches:
             yield self._batches.popleft()
@@ -607,7 +608,7 @@ def _finish(loader: MemmapLoader, batch: Any, epoch: int) -> Any:
     """Run the transform, which may ask for the epoch, and give the caller the form that it wants."""
     made: Any = batch
     if loader.transform is not None:
-        with record_function("pixpack.transform"), in_epoch(epoch):
+        with stage("transform"), in_epoch(epoch):
             made = loader.transform(batch)
     return (made.images, made.targets) if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch) else made
 

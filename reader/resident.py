@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.profiler import record_function
 
 from reader.copying import as_words
 from reader.manifest import PAGE_BYTES
 from reader.order import BlockOrder, Rows, Steps
 from reader.ragged import extents, pages_of
+from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import DeviceBatch
 
@@ -157,7 +157,7 @@ class Later:
 
     def __call__(self) -> Any:
         """Return the batch: memory of its own."""
-        with record_function("pixpack.gather"):
+        with stage("gather"):
             made = [holder.gather(slots) for holder, slots in self.pieces]
             return made[0] if len(made) == 1 else _joined(made)
 

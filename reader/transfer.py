@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import cuda
-from torch.profiler import record_function
 
 from reader.buffers import PinnedMemoryError
+from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
 
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
@@ -55,7 +55,7 @@ class CudaCopier:
                 event, _ = self._in_flight.popleft()
                 event.synchronize()
             # the guard of the device: in a new thread device 0 is current, and would get a context
-            with record_function("pixpack.copy"), cuda.device(self._device), cuda.stream(self._stream):
+            with stage("copy"), cuda.device(self._device), cuda.stream(self._stream):
                 sent, event = send_batch(batch, self._device), sleeping_event()
                 event.record(self._stream)
         except torch.OutOfMemoryError:

@@ -109,7 +109,7 @@ def test_a_large_gather_is_cut_into_pieces_that_are_right(monkeypatch: pytest.Mo
     source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (100, 30, 8), np.uint8))
     for rows in (np.arange(7, 90), np.random.default_rng(1).integers(0, 100, 83)):
         out = torch.zeros((83, 30, 8), dtype=torch.uint8)
-        copies = copying.begin_gather(source, rows, out)
+        copies = copying.Gatherer(source).begin(rows, out)
         assert copies is not None
         copies.wait()
         assert torch.equal(out, source[torch.from_numpy(rows)])
