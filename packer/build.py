@@ -54,6 +54,7 @@ from reader.manifest import (
     PAGE_BYTES,
     PARTS,
     PIXELS,
+    naming,
     sync_folder,
 )
 
@@ -288,7 +289,8 @@ class Build:
         paths = [self._out / name for name in self._row_files]
         for path in paths:
             path.parent.mkdir(exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+            with naming(path):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
         for path in reversed(paths):
             sync_folder(path.parent)
         sync_folder(self._out)
