@@ -129,3 +129,21 @@ def test_a_source_that_nothing_more_can_open_is_no_reject(tmp_path: Path, monkey
         with pytest.raises(PackError, match=r"003\.jpg cannot be opened: .* \(EMFILE\), of which .* fewer --workers"):
             pack(images, tmp_path / "out", size=32, workers=1)
     assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells by /proc which file is closed")
+def test_a_close_that_fails_while_out_is_begun_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = make_tree(tmp_path / "images")
+    close = os.close
+
+    def close_or_fail(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        close(descriptor)
+        if name.endswith("pixels.memmap"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close_or_fail)
+        with pytest.raises(PackError, match=r"pixels\.memmap cannot be read or written: .* \(EIO\)"):
+            pack(images, tmp_path / "out", size=32, workers=1)
+    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
