@@ -24,8 +24,8 @@ import torch
 _LEAST_BYTES = 2 << 20
 # Pieces a thread: a thread that was held up leaves the rest of a batch to others.
 _PIECES = 2
-# Of one memcpy: glibc's writes past the caches from about 768 kB on, which took 1.5 times as long (rows of 1280 x 960 x 3,
-# 2 cores, 2026-11-21).
+# Of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times beside other
+# programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
 _MOST_BYTES = 512 << 10
 # Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))

@@ -4,8 +4,8 @@
     python scripts/read_epoch.py sample/packed
 
 First a whole epoch, checked: every row comes once. Then, in turns, the loader's shuffled batches and the limit:
-consecutive slices of the same rows, copied into a ring of as many buffers of the same size by as many threads, started anew
-for each pass as the loader's are. What is printed are medians.
+consecutive slices of the same rows, copied into a ring of as many buffers of the same size by the same threads. What is printed
+are medians.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from reader import MemmapDataset, MemmapLoader, StoreError
+from reader.copying import Copies, Gatherer
 
 # 8,192 rows of 224 x 224 are 1.2 GB: long enough to time, and they stay in the page cache.
 TURN_ROWS = 8192
@@ -86,23 +86,24 @@ def read(loader: MemmapLoader) -> int:
 def copier(data: MemmapDataset, batch_size: int, buffers: int) -> Callable[[], int]:
     """Return a function that copies the rows of `data` in store order, batch by batch, and returns how many."""
     pixels = data.store.pixels[: len(data)]
+    gatherer = Gatherer(pixels)
     # numpy asks for huge pages where torch does not, and so does the loader.
     ring = [torch.from_numpy(np.ones((batch_size, *pixels.shape[1:]), np.uint8)) for _ in range(buffers)]
 
-    def copy_all() -> None:
+    def copy_all() -> int:
+        # as the loader copies, two slices under way: torch's copy_, one after the other, is slower and would be no limit
+        before: Copies | None = None
         for step, start in enumerate(range(0, len(pixels), batch_size)):
-            rows = pixels[start : start + batch_size]
-            ring[step % buffers][: len(rows)].copy_(rows)
-
-    def one_pass() -> int:
-        # In a thread of its own, as the loader reads: torch makes a team of threads for each thread that calls it, and on
-        # a busy machine an old team waits up to 5 ms at every copy: 8 k images/s where a new one has 48 k.
-        thread = threading.Thread(target=copy_all)
-        thread.start()
-        thread.join()
+            rows = np.arange(start, min(start + batch_size, len(pixels)))
+            copies = gatherer.begin(rows, ring[step % buffers][: len(rows)])
+            if before is not None:
+                before.wait()
+            before = copies
+        if before is not None:
+            before.wait()
         return len(pixels)
 
-    return one_pass
+    return copy_all
 
 
 def in_turns(*ways: Callable[[], int]) -> list[list[float]]:
