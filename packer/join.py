@@ -28,6 +28,7 @@ from packer.report import PackError, PackReport, Progress, store_report, summed_
 from packer.seal import remove_working_folder, seal
 from packer.worker import Job, Result, write_at
 from reader.manifest import PARTS, PIXELS, check_store, naming, sync_folder
+from reader.names import look_again
 
 _COPY_BYTES = 16 << 20
 
@@ -149,6 +150,8 @@ class _Parts:
     def _gather(self, tell: Callable[[int, int], None]) -> None:
         """Bring all rows to their place in OUT."""
         pixels, row_bytes = self.out / PIXELS, self._job().row_bytes
+        for folder in (self.out, *self.folders):
+            look_again(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
             pixels.parent.mkdir(exist_ok=True)
             os.rename(self.folders[0] / PIXELS, pixels)

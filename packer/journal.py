@@ -22,11 +22,14 @@ from packer.report import PackError
 from packer.source import BINARY
 from packer.worker import Result
 from reader.manifest import naming, sync_folder
+from reader.names import look_again, or_again
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
 LOCK = f"{FOLDER}/lock"
 
+# what says that another process holds a lock, the last two on Windows; all else, that there are none to be had
+_HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 _HOLDER_TRIES = 20
 _HOLDER_SECONDS = 0.01
 
@@ -114,7 +117,7 @@ def has_begun(out: Path) -> bool:
         OSError: there is a journal that cannot be read; what it records must not be taken for lost.
     """
     try:
-        return any(True for _ in _whole_lines(out / JOURNAL))
+        return or_again(out / JOURNAL, lambda: any(True for _ in _whole_lines(out / JOURNAL)))
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -140,6 +143,7 @@ class Lock:
 
     Raises:
         LockedError: another process holds it; names its pid and host.
+        PackError: the file system has no locks.
         FileNotFoundError: another process has just finished OUT and taken the lock's file away.
     """
 
@@ -147,11 +151,15 @@ class Lock:
         self.path = out / LOCK
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _take(self._descriptor, is_shared)
-        except OSError:
-            holder = _holder(self._descriptor)
+            take_lock(self._descriptor, is_shared)
+        except OSError as e:
             os.close(self._descriptor)
+            if e.errno not in _HELD:
+                raise _no_locks(self.path, e) from None
+            holder = _holder(self.path)
             raise LockedError(f"{out} is being packed by {holder}. Wait for it, or choose another OUT.") from None
+        # over NFS also for whatever is looked at in OUT once it is held: what the one before did must be seen
+        look_again(self.path)
         try:
             is_there = os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
         except FileNotFoundError:
@@ -164,6 +172,8 @@ class Lock:
             os.ftruncate(self._descriptor, 0)
             if not is_shared:
                 os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+                # NFS keeps written bytes here for half a minute, and other hosts must read who holds OUT
+                os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Let go; also called in a forked worker, whose copy would outlive this process's."""
@@ -173,7 +183,7 @@ class Lock:
             os.rmdir(self.path.parent)
 
 
-def _take(descriptor: int, is_shared: bool) -> None:
+def take_lock(descriptor: int, is_shared: bool) -> None:
     """Lock an open file or raise OSError; the system lets go when the process ends, however it ends."""
     try:
         import fcntl
@@ -190,11 +200,20 @@ def _take(descriptor: int, is_shared: bool) -> None:
     fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
-def _holder(descriptor: int) -> str:
+def _no_locks(path: Path, error: OSError) -> PackError:
+    name = errno.errorcode.get(error.errno or 0, "?")
+    return PackError(
+        f"{path} cannot be locked: {error.strerror} ({name}). OUT needs a file system with locks (flock): NFS 3 needs"
+        " its lock service (rpc.statd), Lustre the mount option flock."
+    )
+
+
+def _holder(path: Path) -> str:
     """Read who holds a lock; one who has just taken it needs a moment to write its name."""
     for _ in range(_HOLDER_TRIES):
         with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):
-            found = json.loads(os.pread(descriptor, 4096, 0))
+            # opened each time: over NFS an open file shows for seconds what it held before
+            found = json.loads(path.read_bytes())
             return f"process {found['pid']} on {found['host']}"
         time.sleep(_HOLDER_SECONDS)
     return "another process"

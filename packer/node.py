@@ -13,13 +13,16 @@ import signal
 import socket
 import threading
 from multiprocessing.connection import Client, Connection
+from pathlib import Path
 from typing import Any
 
 from packer.engine import serve
+from packer.journal import take_lock
 from packer.profile import StageClock
 from packer.source import BINARY
 from packer.worker import Job
 from reader.manifest import naming
+from reader.names import look_again
 
 
 class Host:
@@ -47,12 +50,22 @@ class _SyncingEnd:
 
     A sync by the command's process reaches what its own machine wrote, and no other. Blocks that are written while a sync runs
     are brought to disk together by the next one. The engine bounds how many wait: a block counts as held until it is told.
+
+    Holds the files under a lock that workers share. An NFS client that knows a whole page writes all of it back when some of
+    it was written, and would undo what another host has written to the rest; of locked files it writes no more than it was
+    given (nfs_can_extend_write of Linux).
     """
 
     def __init__(self, connection: Connection, paths: list[str]) -> None:
         self._connection, self._lock = connection, threading.Lock()
         self._written: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-        threading.Thread(target=self._sync, args=(paths,), name="pixpack-sync", daemon=True).start()
+        files: dict[str, int] = {}
+        try:
+            for path in paths:
+                files[path] = _open_shared(path)
+        except OSError as e:  # the store's disk: the whole pack has to know
+            self._tell(("failed", e))
+        threading.Thread(target=self._sync, args=(files,), name="pixpack-sync", daemon=True).start()
 
     def recv(self) -> Any:
         """Return the next message."""
@@ -70,10 +83,9 @@ class _SyncingEnd:
             for message in messages:
                 self._connection.send(message)
 
-    def _sync(self, paths: list[str]) -> None:
+    def _sync(self, files: dict[str, int]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody is left to be told
             try:
-                files = {path: os.open(path, os.O_RDWR | BINARY) for path in paths}
                 while True:
                     messages = [self._written.get()]
                     while not self._written.empty():
@@ -101,7 +113,15 @@ class _Told:
             self._connection.send(("mark", *self._values))
 
 
+def _open_shared(path: str) -> int:
+    with naming(path):
+        descriptor = os.open(path, os.O_RDWR | BINARY)
+        take_lock(descriptor, is_shared=True)
+        return descriptor
+
+
 def _sees(path: str, content: bytes) -> bool:
+    look_again(Path(path))
     try:
         with open(path, "rb") as file:
             return file.read() == content

@@ -13,6 +13,7 @@ from packer import journal as journals
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
 from reader.manifest import MANIFEST, REJECTED, SAMPLES, naming, read_unfinished, sync_folder
+from reader.names import look_again
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
@@ -95,6 +96,7 @@ def replacement(out: Path) -> Path:
 
 def is_finished(out: Path) -> bool:
     """Whether OUT holds a store and no pack that replaces it is under way."""
+    look_again(out / MANIFEST)
     return (out / MANIFEST).is_file() and not (replacement(out) / journals.JOURNAL).is_file()
 
 

@@ -303,8 +303,10 @@ class MemmapLoader:
 
     def read_ahead(self, epoch: int, steps: Iterator[Steps]) -> ReadAhead | None:
         """Read the steps' rows ahead from the disk, or return None: they are gathered from memory."""
+        if self._host == "ram":
+            return None
         path, pixels = self.dataset.opened("pixels"), self.dataset.store.pixels
-        if self._host == "ram" or (self._host == "cache" and not residencies.is_cold(path, pixels.nbytes)):
+        if self._host == "cache" and not residencies.is_cold(path, pixels.nbytes):
             return None
         manifest, store = self.dataset.manifest, self.dataset.store
         room, row_bytes = residencies.available_bytes(), PAGE_BYTES if manifest.has_own_sizes else manifest.row_bytes

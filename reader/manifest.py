@@ -1,6 +1,6 @@
 """The format of a store, and nothing else: what manifest.json says, whether a folder on disk agrees, how files get there.
 
-Byte-level specification: FORMAT.md beside this file. Imports only the standard library, so that `pack` and its workers can
+Byte-level specification: FORMAT.md beside this file. Imports only the standard library and `names.py`, so that `pack` and its workers can
 write stores without torch; it never maps or decodes a pixel.
 """
 
@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from reader.names import or_again
 
 FORMAT_NAME = "pixpack"
 FORMAT_VERSION = (1, 0)
@@ -291,7 +293,7 @@ def read_manifest(out: str | os.PathLike[str]) -> Manifest:
     try:
         if path.is_symlink():
             raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
-        with naming(path), open(path, "rb") as file:
+        with naming(path), or_again(path, lambda: open(path, "rb")) as file:
             head, digest = _read_head(file, path)
     except FileNotFoundError:
         raise _no_manifest(root) from None
@@ -354,7 +356,10 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
 def check_file(path: Path, size_bytes: int) -> None:
     """Raise StoreError unless path is a regular file of exactly size_bytes."""
     try:
-        found = path.lstat()
+        found = or_again(path, path.lstat)
+        if stat.S_ISREG(found.st_mode) and found.st_size != size_bytes:
+            with open(path, "rb") as file:  # NFS tells what it was a minute ago, until it is opened
+                found = os.fstat(file.fileno())
     except OSError as e:
         raise StoreError(f"{path} is missing ({e.strerror}). The copy is incomplete: copy the store again.") from None
     if stat.S_ISLNK(found.st_mode):

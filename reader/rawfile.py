@@ -68,10 +68,16 @@ class RowFile:
         """A path that opens this very file again, also after another one has taken its name.
 
         Raises:
-            StoreError: this system has no such paths, and the name is another file's by now.
+            StoreError: the file is gone from its server (NFS); or this system has no such paths, and the name is another
+                file's by now.
         """
         if _OPEN_FILES.is_dir():
-            return _OPEN_FILES / str(self._descriptor)
+            path = _OPEN_FILES / str(self._descriptor)
+            try:
+                os.close(os.open(path, os.O_RDONLY))  # so that its server is asked
+            except OSError as e:
+                raise self._named(e) from e
+            return path
         if not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor)):
             raise self._replaced()
         return self.path

@@ -56,23 +56,24 @@ def stop(progress):
         sys.stdin.read()
 pack(sys.argv[1], sys.argv[2], size=int(sys.argv[4]), workers=2, exact=True, progress=stop)
 """
-# a loader each of a store, read when told; a line each: residency, checksum or what was said
+# a loader for each store and residency, read when told; a line each: the checksum of its rows, or what was said.
+# One process for both mounts, which share no cache all the same: in an emulated machine, importing torch takes minutes.
 _READER = """
-import os, sys, zlib
+import contextlib, os, sys, zlib
 from reader import MemmapDataset, MemmapLoader, StoreError
-out, residencies = sys.argv[1], sys.argv[2:]
-loaders = [MemmapLoader(MemmapDataset(out), 9, shuffle="full", residency=one) for one in residencies]
+stores = zip(sys.argv[1::2], sys.argv[2::2])
+loaders = [MemmapLoader(MemmapDataset(out), 9, shuffle="full", residency=residency) for out, residency in stores]
 print("open", flush=True)
 sys.stdin.readline()
 for loader in loaders:  # nothing of it in the cache, but for what is mapped
-    with open(loader.dataset.opened("pixels"), "rb") as file:
+    with contextlib.suppress(StoreError), open(loader.dataset.opened("pixels"), "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-for name, loader in zip(residencies, loaders):
+for loader in loaders:
     try:
         rows = sorted((int(row), pixels.numpy().tobytes()) for batch in loader for row, pixels in zip(batch.rows, batch.pixels))
-        print(name, zlib.crc32(b"".join(pixels for _, pixels in rows)), flush=True)
+        print(zlib.crc32(b"".join(pixels for _, pixels in rows)), flush=True)
     except StoreError as e:
-        print(name, e, flush=True)
+        print(e, flush=True)
 """
 
 
@@ -199,22 +200,23 @@ def in_parts(place: Place) -> str:
 
 
 def read(place: Place) -> str:
-    reader = opened(place.other / "out", "auto", *RESIDENCIES)
-    found = told(reader)
-    wanted = checksum(place.local / "whole")
-    if found != dict.fromkeys(("auto", *RESIDENCIES), wanted):
+    names, wanted = ("auto", *RESIDENCIES), checksum(place.local / "whole")
+    found = Readers([(place.other / "out", name) for name in names]).told()
+    if found != [wanted] * len(names):
         raise TrialError(f"readers got {found}, expected {wanted} of each")
-    return f"the rows by {', '.join(found)}"
+    return f"the rows by {', '.join(names)}"
 
 
 def replaced(place: Place) -> str:
     out, wanted = place.one / "out", checksum(place.local / "whole")
     # a mapped page of a file that is gone from the server ends its process: "cache" is for readers on this host
-    readers = [opened(place.one / "out", *RESIDENCIES), opened(place.other / "out", "disk", "ram")]
+    names = ("disk", "ram")
+    readers = Readers([(out, name) for name in RESIDENCIES] + [(place.other / "out", name) for name in names])
     expect(place.pack(out, "--overwrite", "--resample", "box"), 0, "--overwrite under readers")
-    here, there = (told(reader) for reader in readers)
-    if here != dict.fromkeys(RESIDENCIES, wanted):
+    *here, disk, ram = readers.told()
+    if here != [wanted] * len(RESIDENCIES):
         raise TrialError(f"readers of a replaced store got {here}, expected {wanted} of each")
+    there = dict(zip(names, (disk, ram), strict=True))
     if wrong := {name: said for name, said in there.items() if said != wanted and "was packed anew" not in said}:
         raise TrialError(
             f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or to be told"
@@ -249,19 +251,24 @@ def stopped(place: Place, out: Path, how: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def opened(out: Path, *residencies: str) -> subprocess.Popen[str]:
-    """Start a process that has a store open."""
-    words = [sys.executable, "-c", _READER, str(out), *residencies]
-    reader = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert reader.stdout is not None
-    reader.stdout.readline()
-    return reader
+class Readers:
+    """A process that has stores open, each by a residency."""
 
+    def __init__(self, stores: list[tuple[Path, str]]) -> None:
+        self._stores = stores
+        words = [sys.executable, "-c", _READER, *(str(word) for store in stores for word in store)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
 
-def told(reader: subprocess.Popen[str]) -> dict[str, str]:
-    """Let a reader read; returns what each residency gave or said."""
-    output, _ = reader.communicate("\n", timeout=300)
-    return dict(line.split(" ", 1) for line in output.splitlines())
+    def told(self) -> list[str]:
+        """Let them read; returns what each gave or said."""
+        output, errors = self._process.communicate("\n", timeout=300)
+        if self._process.returncode or len(lines := output.splitlines()) != len(self._stores):
+            last = (errors.strip().splitlines() or ["nothing was said"])[-1]
+            raise TrialError(f"readers ended with exit code {self._process.returncode} before all had read: {last}")
+        return lines
 
 
 def checksum(out: Path) -> str:

@@ -112,7 +112,7 @@ def test_rows_that_lie_together_are_one_read() -> None:
     assert reads == [(7, 50, 0)]
 
 
-@pytest.mark.parametrize("call", ["preadv", "fstat"])
+@pytest.mark.parametrize("call", ["preadv", "fstat", "open"])
 def test_a_file_that_another_host_has_replaced_is_named(
     rows_file: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -122,11 +122,17 @@ def test_a_file_that_another_host_has_replaced_is_named(
     def stale(*_: Any) -> Any:
         raise OSError(errno.ESTALE, "Stale file handle")
 
+    asking: dict[str, Any] = {
+        "preadv": lambda: file.read(memoryview(bytearray(28)), [(0, 4, 0)]),
+        "fstat": lambda: file.check_size(70),
+        "open": lambda: file.opened,
+    }
+
     def gone() -> None:
         # for this call alone: pytest makes the same ones
         with monkeypatch.context() as patch:
             patch.setattr(os, call, stale)
-            file.read(memoryview(bytearray(28)), [(0, 4, 0)]) if call == "preadv" else file.check_size(70)
+            asking[call]()
 
     with pytest.raises(StoreError, match=r"rows was packed anew since it was opened\. Open the dataset again"):
         gone()

@@ -126,13 +126,13 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
 def test_a_lock_whose_file_was_removed_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened, then removed by the pack that held it, then locked: others would lock another file of that name."""
     (tmp_path / ".packing").mkdir()
-    original = journals._take
+    original = journals.take_lock
 
     def removed_before(descriptor: int, is_shared: bool) -> None:
         (tmp_path / journals.LOCK).unlink()
         original(descriptor, is_shared)
 
-    monkeypatch.setattr(journals, "_take", removed_before)
+    monkeypatch.setattr(journals, "take_lock", removed_before)
     with pytest.raises(FileNotFoundError):
         journals.Lock(tmp_path)
     (tmp_path / journals.LOCK).touch()
@@ -141,7 +141,7 @@ def test_a_lock_whose_file_was_removed_holds_nothing(tmp_path: Path, monkeypatch
         removed_before(descriptor, is_shared)
         (tmp_path / journals.LOCK).touch()
 
-    monkeypatch.setattr(journals, "_take", replaced_before)
+    monkeypatch.setattr(journals, "take_lock", replaced_before)
     with pytest.raises(FileNotFoundError):
         journals.Lock(tmp_path)
 

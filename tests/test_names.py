@@ -1,0 +1,160 @@
+"""What a network file system remembers of names, sizes and bytes is asked anew where another host may have changed it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packer import journal as journals
+from packer import node as nodes
+from packer.report import PackError
+from reader.manifest import StoreError, check_file
+from reader.names import look_again, or_again
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened, files locked by flock")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were opened: that is when an NFS client asks its server."""
+    paths: list[str] = []
+    original = os.open
+
+    def recording(path: Any, *arguments: Any, **options: Any) -> int:
+        paths.append(os.fspath(path))
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", recording)
+    return paths
+
+
+def test_every_folder_on_the_way_is_asked_from_above(tmp_path: Path, opened: list[str]) -> None:
+    (tmp_path / "a").mkdir()
+    look_again(tmp_path / "a/missing/name")
+    assert opened[-3:] == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a/missing")]
+    assert opened[0] == "/"
+
+
+def test_what_is_remembered_as_missing_is_looked_for_once_more(tmp_path: Path, opened: list[str]) -> None:
+    path = tmp_path / "journal"
+    path.touch()
+
+    def look() -> str:
+        if str(tmp_path) not in opened:
+            raise FileNotFoundError(path)
+        return "found"
+
+    assert or_again(path, look) == "found"
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        or_again(path, path.stat)
+
+
+def test_a_journal_that_another_host_has_just_begun_is_seen(
+    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".packing").mkdir()
+    journals.Journal.create(tmp_path, {"journal": 2}).close()
+    opened.clear()
+    whole_lines = journals._whole_lines
+
+    def remembered(path: Path) -> Any:
+        if str(path.parent) not in opened:
+            raise FileNotFoundError(path)
+        return whole_lines(path)
+
+    monkeypatch.setattr(journals, "_whole_lines", remembered)
+    assert journals.has_begun(tmp_path)
+
+
+def test_a_size_that_is_remembered_is_not_taken_for_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pixels"
+    path.write_bytes(b"1")
+    before = path.lstat()
+    path.write_bytes(b"12345")
+    monkeypatch.setattr(Path, "lstat", lambda self: before)
+    check_file(path, 5)
+    with pytest.raises(StoreError, match="pixels is 5 bytes, the manifest says 6"):
+        check_file(path, 6)
+
+
+def test_who_holds_out_is_brought_to_the_server_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".packing").mkdir()
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.pread(descriptor, 4096, 0)))
+    journals.Lock(tmp_path).close()
+    assert json.loads(synced[-1])["pid"] == os.getpid()
+
+
+def test_a_lock_whose_name_is_only_remembered_holds_nothing(
+    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder on another host has removed it: the name is still remembered here, until its folder is opened."""
+    (tmp_path / ".packing").mkdir()
+    stat, take_lock, held = os.stat, journals.take_lock, []
+
+    def removed_before(descriptor: int, is_shared: bool) -> None:
+        (tmp_path / journals.LOCK).unlink()
+        opened.clear()
+        held.append(descriptor)
+        take_lock(descriptor, is_shared)
+
+    def remembering(path: Any, **options: Any) -> os.stat_result:
+        is_old = held and path == tmp_path / journals.LOCK and str(tmp_path / journals.FOLDER) not in opened
+        return os.fstat(held[0]) if is_old else stat(path, **options)
+
+    monkeypatch.setattr(journals, "take_lock", removed_before)
+    monkeypatch.setattr(os, "stat", remembering)
+    with pytest.raises(FileNotFoundError, match="the lock was removed meanwhile"):
+        journals.Lock(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_is_not_taken_for_another_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    (tmp_path / ".packing").mkdir()
+
+    def refuse(descriptor: int, is_shared: bool) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(journals, "take_lock", refuse)
+    with pytest.raises(
+        PackError, match=rf"lock cannot be locked: .* \({errno.errorcode[number]}\)\. OUT needs"
+    ) as told:
+        journals.Lock(tmp_path)
+    assert not isinstance(told.value, journals.LockedError)
+
+
+def test_workers_on_nodes_share_a_lock_on_the_rows_before_they_write(tmp_path: Path) -> None:
+    """Without one an NFS client writes whole pages back, and with them what another host wrote there before."""
+    import fcntl
+
+    rows = tmp_path / "rows"
+    rows.touch()
+    mine, theirs = Pipe()
+    ends = [nodes._SyncingEnd(theirs, [str(rows)]) for _ in range(2)]
+    with open(rows, "r+b") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not mine.poll()
+    assert len(ends) == 2
+
+
+def test_rows_that_cannot_be_locked_fail_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows").touch()
+
+    def refuse(descriptor: int, is_shared: bool) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(nodes, "take_lock", refuse)
+    mine, theirs = Pipe()
+    nodes._SyncingEnd(theirs, [str(tmp_path / "rows")])
+    kind, error = mine.recv()
+    assert (kind, error.errno, error.filename) == ("failed", errno.ENOLCK, str(tmp_path / "rows"))
