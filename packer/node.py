@@ -50,10 +50,6 @@ class _SyncingEnd:
 
     A sync by the command's process reaches what its own machine wrote, and no other. Blocks that are written while a sync runs
     are brought to disk together by the next one. The engine bounds how many wait: a block counts as held until it is told.
-
-    Holds the files under a lock that workers share. An NFS client that knows a whole page writes all of it back when some of
-    it was written, and would undo what another host has written to the rest; of locked files it writes no more than it was
-    given (nfs_can_extend_write of Linux).
     """
 
     def __init__(self, connection: Connection, paths: list[str]) -> None:
@@ -62,7 +58,7 @@ class _SyncingEnd:
         files: dict[str, int] = {}
         try:
             for path in paths:
-                files[path] = _open_shared(path)
+                files[path] = open_shared(path)
         except OSError as e:  # the store's disk: the whole pack has to know
             self._tell(("failed", e))
         threading.Thread(target=self._sync, args=(files,), name="pixpack-sync", daemon=True).start()
@@ -113,13 +109,6 @@ class _Told:
             self._connection.send(("mark", *self._values))
 
 
-def _open_shared(path: str) -> int:
-    with naming(path):
-        descriptor = os.open(path, os.O_RDWR | BINARY)
-        take_lock(descriptor, is_shared=True)
-        return descriptor
-
-
 def _sees(path: str, content: bytes) -> bool:
     look_again(Path(path))
     try:
@@ -127,6 +116,18 @@ def _sees(path: str, content: bytes) -> bool:
             return file.read() == content
     except OSError:
         return False
+
+
+def open_shared(path: str) -> int:
+    """Open a file that workers on several hosts write to, under a lock that they share.
+
+    An NFS client that knows a whole page writes all of it back when some of it was written, and would undo what another host
+    has written to the rest; of locked files it writes no more than it was given (Linux: nfs_can_extend_write).
+    """
+    with naming(path):
+        descriptor = os.open(path, os.O_RDWR | BINARY)
+        take_lock(descriptor, is_shared=True)
+        return descriptor
 
 
 def keep_alive(connection: Connection) -> None:

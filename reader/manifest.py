@@ -1,7 +1,7 @@
 """The format of a store, and nothing else: what manifest.json says, whether a folder on disk agrees, how files get there.
 
-Byte-level specification: FORMAT.md beside this file. Imports only the standard library and `names.py`, so that `pack` and its workers can
-write stores without torch; it never maps or decodes a pixel.
+Byte-level specification: FORMAT.md beside this file. Imports only the standard library and `names.py`, so that `pack` and
+its workers can write stores without torch; it never maps or decodes a pixel.
 """
 
 from __future__ import annotations

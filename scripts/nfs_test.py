@@ -9,7 +9,8 @@ The two mounts share no cache, so each stands for a host. What must come out:
     pack       the bytes of a pack to a local disk, seen through both mounts; `pack verify` finds nothing
     resume     a pack that was killed goes on through the other mount, not from the beginning, to the same bytes
     lock       a second pack is refused through either mount, naming process and host; the holder killed, OUT is taken over
-    parts      packed through both mounts, sealed through one: the same bytes
+    in_parts   packed through both mounts, sealed through one: the same bytes
+    together   rows that share pages, written through both mounts in turns to one file, as workers on nodes do: all are kept
     read       with nothing in the cache, every residency gives the rows
     replaced   readers on the mount that replaces the store keep the old rows; on the other mount they have these too, or
                are told that it was packed anew. With the readers gone, nothing is left beside OUT
@@ -24,6 +25,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -36,6 +38,9 @@ from pathlib import Path
 from _bench import BenchError, photographs, repeat_files
 from _loopback import NoNfsError, two_mounts
 
+from packer.disk import allocate
+from packer.node import open_shared
+from packer.worker import write_at
 from reader.manifest import PIXELS
 from reader.residency import file_system
 
@@ -44,6 +49,8 @@ SHAPE = ("--size", str(SIZE), "--workers", "2", "--exact")
 RESIDENCIES = ("cache", "disk", "ram")
 # What another client has changed is seen within so many seconds: attributes are cached for up to 60.
 _SEEN_SECONDS = 90
+# several to a page, and no whole number of them
+_TOGETHER_ROWS, _TOGETHER_BYTES = 600, 1003
 # images, out, then: kill this process, or wait for the end of stdin, as soon as a block is in the journal
 _STOPPED = """
 import os, signal, sys
@@ -199,6 +206,28 @@ def in_parts(place: Place) -> str:
     return "packed through both mounts, sealed, the same bytes"
 
 
+def together(place: Place) -> str:
+    name, draw = "rows", random.Random(0)
+    (place.one / name).touch()
+    allocate(place.one / name, _TOGETHER_ROWS * _TOGETHER_BYTES, lambda done: None)
+    # the lock that a worker holds, and the descriptor that it writes by
+    locks = [open_shared(str(mount / name)) for mount in (place.one, place.other)]
+    files = [os.open(mount / name, os.O_WRONLY) for mount in (place.one, place.other)]
+    rows = [bytes([row % 255 + 1]) * _TOGETHER_BYTES for row in range(_TOGETHER_ROWS)]
+    for row in draw.sample(range(_TOGETHER_ROWS), _TOGETHER_ROWS):
+        write_at(draw.choice(files), memoryview(rows[row]), row * _TOGETHER_BYTES)
+        if draw.random() < 0.3:
+            os.fdatasync(draw.choice(files))
+    for descriptor in (*files, *locks):
+        os.fsync(descriptor)
+        os.close(descriptor)
+    found = (place.other / name).read_bytes()
+    parts = [found[i : i + _TOGETHER_BYTES] for i in range(0, _TOGETHER_ROWS * _TOGETHER_BYTES, _TOGETHER_BYTES)]
+    if lost := sum(part != row for part, row in zip(parts, rows, strict=True)):
+        raise TrialError(f"{lost} of {len(rows)} rows that two mounts wrote to one file are lost or torn")
+    return f"{len(rows)} rows of {_TOGETHER_BYTES} bytes written through both mounts, all kept"
+
+
 def read(place: Place) -> str:
     names, wanted = ("auto", *RESIDENCIES), checksum(place.local / "whole")
     found = Readers([(place.other / "out", name) for name in names]).told()
@@ -228,7 +257,7 @@ def replaced(place: Place) -> str:
     return f"old rows for readers on this mount; on the other: {there}"
 
 
-TRIALS = (packed, resumed, locked, in_parts, read, replaced)
+TRIALS = (packed, resumed, locked, in_parts, together, read, replaced)
 
 
 # -- what trials are made of

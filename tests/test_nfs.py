@@ -32,7 +32,7 @@ def test_every_trial_holds_where_both_mounts_are_one_local_folder(tmp_path: Path
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
-    trials = ["packed", "resumed", "locked", "in_parts", "read", "replaced"]
+    trials = ["packed", "resumed", "locked", "in_parts", "together", "read", "replaced"]
     assert [line.split()[0] for line in lines] == trials == list(json.loads(last)["seconds"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "mount"]
     assert not list((tmp_path / "mount").iterdir())
