@@ -23,7 +23,16 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader.buffers import BufferPool
 from reader.copying import gather, is_run
-from reader.manifest import PAGE_BYTES, SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
+from reader.manifest import (
+    MANIFEST,
+    PAGE_BYTES,
+    SAMPLES,
+    Manifest,
+    StoreError,
+    read_blocks,
+    read_json_lines,
+    read_manifest,
+)
 from reader.order import Rows, permuted
 from reader.ragged import gathered, row_of, viewed
 from reader.rawfile import Read, RowFile, reads_in_order
@@ -78,16 +87,29 @@ class MemmapDataset(Dataset[Any]):
         self._open()
 
     def _open(self) -> None:
-        self.manifest, self.store = open_store(self.path)
-        self._files = {
-            name: RowFile(self.path / path, self._unit_bytes(name), past_cache=False)
-            for name, path in self.manifest.tensor_paths().items()
-        }
+        is_one_store = False
+        # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
+        while not is_one_store:
+            before = self._seen()
+            self.manifest, self.store = open_store(self.path)
+            self._files = {
+                name: RowFile(self.path / path, self._unit_bytes(name), past_cache=False)
+                for name, path in self.manifest.tensor_paths().items()
+            }
+            is_one_store = before == self._seen()
         sizes = {name: self.manifest.files[path].size_bytes for name, path in self.manifest.tensor_paths().items()}
         self._sizes = [(file, sizes[name]) for name, file in self._files.items()]
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
         self._blocks: tuple[list[int], list[Any]] | None = None
         self._lists: dict[str, list[Any]] = {}
+
+    def _seen(self) -> tuple[int, int] | None:
+        """Say which file the manifest is; None where there is none just now."""
+        try:
+            status = os.stat(self.path / MANIFEST)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     def _unit_bytes(self, name: str) -> int:
         """Return what a tensor's file is read by: rows, but of flat pixels pages."""

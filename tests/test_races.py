@@ -24,6 +24,7 @@ from packer import PackError, build, pack
 from packer import journal as journals
 from packer.report import Progress
 from reader import MemmapDataset, MemmapLoader, StoreError
+from reader import store as stores
 
 PACK = [sys.executable, "-m", "packer"]
 RACE_TEST = Path(__file__).parents[1] / "scripts/race_test.py"
@@ -144,6 +145,28 @@ def test_a_lock_whose_file_was_removed_holds_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setattr(journals, "take_lock", replaced_before)
     with pytest.raises(FileNotFoundError):
         journals.Lock(tmp_path)
+
+
+def test_a_store_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest of the one is read, then its name stands for the other, of the same sizes."""
+    out, other = tmp_path / "out", tmp_path / "other"
+    pack(images, out, size=32)
+    pack(images, other, size=32, resample="box")
+    wanted = MemmapDataset(other)
+    map_tensor = stores.map_tensor
+
+    def replaced_before(*arguments: Any) -> torch.Tensor:
+        if other.exists():
+            out.rename(tmp_path / "old")
+            other.rename(out)
+        return map_tensor(*arguments)
+
+    monkeypatch.setattr(stores, "map_tensor", replaced_before)
+    found = MemmapDataset(out)
+    assert torch.equal(found.store.pixels, wanted.store.pixels)
+    assert found.manifest.digest == wanted.manifest.digest
 
 
 def _workers(dataset: MemmapDataset) -> Any:
