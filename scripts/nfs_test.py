@@ -63,24 +63,27 @@ def stop(progress):
         sys.stdin.read()
 pack(sys.argv[1], sys.argv[2], size=int(sys.argv[4]), workers=2, exact=True, progress=stop)
 """
-# a loader for each store and residency, read when told; a line each: the checksum of its rows, or what was said.
+# a loader for each store and residency, read when told and then closed; a line each: the checksum of its rows, or what was said.
 # One process for both mounts, which share no cache all the same: in an emulated machine, importing torch takes minutes.
 _READER = """
-import contextlib, os, sys, zlib
+import contextlib, gc, os, sys, zlib
 from reader import MemmapDataset, MemmapLoader, StoreError
 stores = zip(sys.argv[1::2], sys.argv[2::2])
 loaders = [MemmapLoader(MemmapDataset(out), 9, shuffle="full", residency=residency) for out, residency in stores]
 print("open", flush=True)
 sys.stdin.readline()
-for loader in loaders:  # nothing of it in the cache, but for what is mapped
+while loaders:
+    loader = loaders.pop(0)
+    # nothing of it in the cache, but for what is mapped
     with contextlib.suppress(StoreError), open(loader.dataset.opened("pixels"), "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-for loader in loaders:
     try:
         rows = sorted((int(row), pixels.numpy().tobytes()) for batch in loader for row, pixels in zip(batch.rows, batch.pixels))
         print(zlib.crc32(b"".join(pixels for _, pixels in rows)), flush=True)
     except StoreError as e:
         print(e, flush=True)
+    loader = None
+    gc.collect()
 """
 
 
