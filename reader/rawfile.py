@@ -58,7 +58,10 @@ class RowFile:
         self._descriptor, self.align = _open_direct(path, row_bytes) if past_cache else (-1, 1)
         self._forget = past_cache and self._descriptor < 0 and hasattr(os, "posix_fadvise")
         if self._descriptor < 0:
-            self._descriptor = os.open(path, os.O_RDONLY)
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY)
+            except OSError as e:
+                raise self._named(e) from e
             if hasattr(os, "posix_fadvise"):  # the sizes of reads are ours, no read-ahead by the system
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self.close = weakref.finalize(self, os.close, self._descriptor)

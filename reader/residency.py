@@ -7,6 +7,7 @@ nothing to page faults, "gpu" the memory of the device that batches are wanted o
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 from collections.abc import Iterator
@@ -151,7 +152,13 @@ def cached_share(path: Path, first_bytes: int | None = None) -> float:
     if not hasattr(os, "RWF_NOWAIT"):
         return 1.0
     byte, hits = bytearray(1), 0
-    with open(path, "rb", buffering=0) as file:
+    try:
+        opened = open(path, "rb", buffering=0)  # noqa: SIM115 (closed below)
+    except OSError as e:
+        if e.errno == errno.ESTALE:
+            return 0.0  # gone from its server (NFS): who reads it is told
+        raise
+    with opened as file:
         size_bytes = os.fstat(file.fileno()).st_size if first_bytes is None else first_bytes
         if size_bytes == 0:
             return 1.0

@@ -112,7 +112,7 @@ def test_rows_that_lie_together_are_one_read() -> None:
     assert reads == [(7, 50, 0)]
 
 
-@pytest.mark.parametrize("call", ["preadv", "fstat", "open"])
+@pytest.mark.parametrize("call", ["preadv", "fstat", "open", "read_all"])
 def test_a_file_that_another_host_has_replaced_is_named(
     rows_file: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -126,12 +126,13 @@ def test_a_file_that_another_host_has_replaced_is_named(
         "preadv": lambda: file.read(memoryview(bytearray(28)), [(0, 4, 0)]),
         "fstat": lambda: file.check_size(70),
         "open": lambda: file.opened,
+        "read_all": lambda: read_all(rows_file, 7, 4, past_cache=False),
     }
 
     def gone() -> None:
         # for this call alone: pytest makes the same ones
         with monkeypatch.context() as patch:
-            patch.setattr(os, call, stale)
+            patch.setattr(os, "open" if call == "read_all" else call, stale)
             asking[call]()
 
     with pytest.raises(StoreError, match=r"rows was packed anew since it was opened\. Open the dataset again"):

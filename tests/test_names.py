@@ -17,6 +17,7 @@ from packer import node as nodes
 from packer.report import PackError
 from reader.manifest import StoreError, check_file
 from reader.names import look_again, or_again
+from reader.residency import cached_share
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened, files locked by flock")
 
@@ -158,3 +159,13 @@ def test_rows_that_cannot_be_locked_fail_the_pack(tmp_path: Path, monkeypatch: p
     nodes._SyncingEnd(theirs, [str(tmp_path / "rows")])
     kind, error = mine.recv()
     assert (kind, error.errno, error.filename) == ("failed", errno.ENOLCK, str(tmp_path / "rows"))
+
+
+def test_a_file_that_is_gone_from_its_server_is_not_in_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("builtins.open", stale)
+    assert cached_share(tmp_path / "rows") == 0
