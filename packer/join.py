@@ -27,8 +27,7 @@ from packer.place import is_finished, sync_names
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.seal import remove_working_folder, seal
 from packer.worker import Job, Result, write_at
-from reader.manifest import PARTS, PIXELS, check_store, naming, sync_folder
-from reader.names import look_again
+from reader.manifest import PARTS, PIXELS, check_store, look_again, naming, sync_folder
 
 _COPY_BYTES = 16 << 20
 

@@ -21,8 +21,7 @@ from typing import Any
 from packer.report import PackError
 from packer.source import BINARY
 from packer.worker import Result
-from reader.manifest import naming, sync_folder
-from reader.names import look_again, or_again
+from reader.manifest import look_again, naming, or_again, sync_folder
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"

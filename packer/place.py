@@ -12,8 +12,7 @@ from pathlib import Path
 from packer import journal as journals
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
-from reader.manifest import MANIFEST, REJECTED, SAMPLES, naming, read_unfinished, sync_folder
-from reader.names import look_again
+from reader.manifest import MANIFEST, REJECTED, SAMPLES, look_again, naming, read_unfinished, sync_folder
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}

@@ -1,7 +1,7 @@
 """The format of a store, and nothing else: what manifest.json says, whether a folder on disk agrees, how files get there.
 
-Byte-level specification: FORMAT.md beside this file. Imports only the standard library and `names.py`, so that `pack` and
-its workers can write stores without torch; it never maps or decodes a pixel.
+Byte-level specification: FORMAT.md beside this file. Imports only the standard library, so that `pack` and its workers can
+write stores without torch; it never maps or decodes a pixel.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from reader.names import or_again
+_T = TypeVar("_T")
 
 FORMAT_NAME = "pixpack"
 FORMAT_VERSION = (1, 0)
@@ -474,6 +474,25 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as e:
         e.filename = e.filename or os.fspath(path)
         raise
+
+
+def look_again(path: Path) -> None:
+    """Have the names on the way to path, its own too, looked up anew by whoever uses them next.
+
+    NFS trusts for up to a minute what a name stood for, or that it was missing; opening a folder asks its server.
+    """
+    for folder in reversed(path.absolute().parents):
+        with contextlib.suppress(OSError):  # closed to us, or not there: the next look will tell
+            os.close(os.open(folder, os.O_RDONLY))
+
+
+def or_again(path: Path, look: Callable[[], _T]) -> _T:
+    """Return what look returns; where it finds that path is missing, it looks once more, at what the server has."""
+    try:
+        return look()
+    except FileNotFoundError:
+        look_again(path)
+        return look()
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
