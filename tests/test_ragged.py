@@ -485,13 +485,18 @@ def test_neither_batches_orders_ranks_nor_residency_change_a_crop(ragged_store: 
     for options in others:
         made = _batches(MemmapLoader(data, transform=crop, device=device, **options))
         assert made.keys() == expected.keys()
-        assert all(torch.equal(made[row], expected[row]) for row in made)
+        assert all(is_same_crop(made[row], expected[row]) for row in made)
     shared = [
         MemmapLoader(data, 15, shuffle=True, rank=rank, world_size=2, transform=crop, device=device) for rank in (0, 1)
     ]
     parts = [_batches(loader) for loader in shared]
     assert sorted([*parts[0], *parts[1]]) == list(range(90))
-    assert all(torch.equal((parts[0] | parts[1])[row], expected[row]) for row in expected)
+    assert all(is_same_crop((parts[0] | parts[1])[row], expected[row]) for row in expected)
+
+
+def is_same_crop(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare resized pixels: on CUDA products of other sizes may be rounded otherwise, which moves a pixel by 1."""
+    return torch.equal(one, other) if one.device.type == "cpu" else bool((one.int() - other.int()).abs().max() <= 1)
 
 
 def test_a_state_of_a_loader_of_own_sizes_goes_on_where_it_was(ragged_store: Path) -> None:
