@@ -44,8 +44,8 @@ PICTURES = "pictures.zip"
 MOST_BYTES = 60 << 20
 MOST_FILES = 8
 MOST_FILE_BYTES = 16 << 20
-# What is kept of a part's output.
-TAIL = 6000
+# Characters that are kept of a part's output: all that many failed tests have to say.
+TAIL = 60_000
 # Of a part: a few minutes each, so that none takes the others' time.
 SECONDS = 280
 
@@ -153,6 +153,8 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     work.mkdir()
     environment = dict(os.environ, PYTHONPATH=f"{ROOT}{os.pathsep}{site}", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     environment["PATH"] = f"{site / 'bin'}{os.pathsep}{environment['PATH']}"
+    # what a part said until it was ended, or crashed, is all that is known of it then
+    environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     # a claim that installs a library would try for minutes where there is no network
     environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(options.wheels.resolve())}
     if not options.no_cuda:
@@ -183,6 +185,8 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
     device = "cpu" if no_cuda else "cuda"
     python, store = sys.executable, str(work / ("rows-48x48" if no_cuda else "rows-16384x256"))
     pytest = [python, "-m", "pytest", "-q", "--tb=short", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
+    # of a test that hangs, where each thread is
+    pytest += ["-o", "faulthandler_timeout=60"]
     logic = [str(ROOT / "tests" / name) for name in ("test_transfer.py", "test_resident.py")]
     bench = [python, str(ROOT / "scripts/bench_gpu.py"), "--device", device, "--work", str(work)]
     bench += ["--quick"] * no_cuda
