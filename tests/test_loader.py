@@ -692,6 +692,8 @@ def _interrupted_at(loader: MemmapLoader, opcode: int) -> bool:
     iterator = iter(loader)
     next(iterator)
     before = sys.gettrace()
+    # Python 3.12 tells of opcodes only where a frame had asked for them before settrace
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(count)
     try:
         next(iterator)
