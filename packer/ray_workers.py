@@ -6,6 +6,7 @@ in the file. The only module that imports ray.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import secrets
@@ -24,7 +25,16 @@ _CONNECT_SECONDS = 5.0
 # A head node answers in milliseconds, one under load in a few seconds; the rest is for importing ray.
 _ANSWER_SECONDS = 15.0
 # Ray's client waits for minutes for one who accepts the connection and is no Ray, and cannot be told otherwise.
-_PING = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+_PING = """
+import sys
+from ray._raylet import GcsClient
+try:
+    GcsClient(address=sys.argv[1])
+except Exception as e:
+    print(type(e).__name__)
+"""
+# How Ray is told to show its token (RAY_AUTH_TOKEN, ~/.ray/auth_token), since 2.52; read as ray is imported.
+_MODE = "RAY_AUTH_MODE"
 # Ray starts a process and it imports numpy and Pillow; a node may be busy meanwhile.
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.25
@@ -32,15 +42,13 @@ _LOST_AT_MOST = 5
 
 
 def check_ray(address: str | None) -> None:
-    """Refuse where ray is not installed, or no Ray answers at address (host:port), for which Ray itself waits minutes.
+    """Refuse where ray is not installed, or no Ray that lets us in answers at address (host:port): Ray itself waits minutes.
 
     Raises:
         EngineError: says which.
     """
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        raise EngineError("--engine ray needs ray, which is not installed: pip install 'pixpack[ray]'.") from None
+    if (sys.modules["ray"] if "ray" in sys.modules else importlib.util.find_spec("ray")) is None:
+        raise EngineError("--engine ray needs ray, which is not installed: pip install 'pixpack[ray]'.")
     if address is not None and not _is_place(address):
         raise EngineError(f"--address is {address!r}, expected host:port, as `ray start --head` tells it.")
     asked = address or os.environ.get("RAY_ADDRESS", "")
@@ -60,16 +68,37 @@ def _check_place(address: str) -> None:
     except OSError as e:
         what = e.strerror or str(e)
         raise EngineError(f"no Ray cluster answers at {address}: {what}. Start one with: ray start --head") from None
-    # in a process of its own, which can be ended; a ping that fails says nothing: joining tells what is wrong
+    if not _is_let_in(address):
+        # an explicit address does not make Ray show its token, a cluster that it finds itself does: here either does
+        if _MODE not in os.environ and "ray" not in sys.modules and _is_let_in(address, **{_MODE: "token"}):
+            os.environ[_MODE] = "token"
+            return
+        raise EngineError(
+            f"the Ray cluster at {address} asks for a token, and was not shown the right one. Set {_MODE}=token, and"
+            " RAY_AUTH_TOKEN to what `ray get-auth-token` says on its head node."
+        )
+
+
+def _is_let_in(address: str, **environment: str) -> bool:
+    """Ask Ray at an address; False where it wants another token. What else fails says nothing: joining tells what is wrong."""
+    # in a process of its own, which can be ended
     ping = [sys.executable, "-c", _PING, address]
-    quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    quiet: Any = dict.fromkeys(("stdin", "stderr"), subprocess.DEVNULL)
     try:
-        subprocess.run(ping, timeout=_ANSWER_SECONDS, check=False, **quiet)
+        done = subprocess.run(
+            ping,
+            timeout=_ANSWER_SECONDS,
+            check=False,
+            stdout=subprocess.PIPE,
+            env=os.environ | environment,
+            **quiet,
+        )
     except subprocess.TimeoutExpired:
         raise EngineError(
             f"{address} accepts connections, but no Ray cluster answers there within {_ANSWER_SECONDS:g} seconds."
             " Give the address that `ray start --head` tells."
         ) from None
+    return b"AuthenticationError" not in done.stdout
 
 
 class RayWorkers:
@@ -95,7 +124,7 @@ class RayWorkers:
         if self._ends:
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as e:
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as e:
                 raise EngineError(f"Ray cannot be reached: {' '.join(str(e).split())[:200]}") from None
         self._key = secrets.token_bytes(32)
         self._listener = Listener((ray.util.get_node_ip_address(), 0), backlog=1024, authkey=self._key)

@@ -149,6 +149,45 @@ def test_who_accepts_a_connection_and_is_no_ray_is_one_sentence_and_out_is_untou
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a Ray cluster of one CPU that asks for the token "secret"."""
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'pixpack[ray]'")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    start = ["start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=1"]
+    head = subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", *start, "--include-dashboard=false", "--disable-usage-stats"],
+        env=os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "secret"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert head.stdout is not None
+    for line in head.stdout:
+        if "runtime started" in line:
+            break
+    yield f"127.0.0.1:{port}"
+    head.terminate()
+    head.communicate()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_asks_for_a_token_is_shown_it_without_being_told_and_a_wrong_one_is_one_sentence(
+    images: Path, guarded: str, tmp_path: Path
+) -> None:
+    command = [*PACK, str(images), str(tmp_path / "out"), "--size", "32", "--engine", "ray", "--address", guarded]
+    done = subprocess.run(command, env=os.environ | {"RAY_AUTH_TOKEN": "wrong"}, capture_output=True, text=True)
+    assert (done.returncode, (tmp_path / "out").exists()) == (1, False)
+    assert done.stderr == (
+        f"pack: the Ray cluster at {guarded} asks for a token, and was not shown the right one. Set RAY_AUTH_MODE=token,"
+        " and RAY_AUTH_TOKEN to what `ray get-auth-token` says on its head node.\n"
+    )
+    done = subprocess.run(command, env=os.environ | {"RAY_AUTH_TOKEN": "secret"}, capture_output=True, text=True)
+    assert (done.returncode, (tmp_path / "out/manifest.json").exists()) == (0, True), done.stderr
+
+
 @pytest.mark.parametrize("address", ["head-node", "head-node:", ":6379", "ray://head-node:10001", "host:70000"])
 def test_an_address_that_is_none_is_refused_before_anything_is_begun(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
