@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 import torch
-from network import datasets, network
+from network import datasets, network, restore, save
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store with classes, as `pack` wrote it")
     parser.add_argument(
-        "--checkpoint", metavar="FILE", required=True, help="go on from it where it is there; written last"
+        "--checkpoint", type=Path, required=True, help="go on from this file where it is there; written last"
     )
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")
@@ -40,18 +41,15 @@ def main() -> int:
         train, _ = datasets(options.store, None)
         batch_size = options.batch_size // distributed.get_world_size()
         loader = MemmapLoader(train, batch_size, shuffle="full", device=device, as_tuple=True)
-    except (StoreError, ValueError) as e:
+        torch.manual_seed(0)
+        model = network(train.manifest).to(device)
+        # batch norm over all processes needs CUDA; without it a step is the same only but for the statistics
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if is_cuda else model
+        fit(DistributedDataParallel(model), loader, options)
+    except (StoreError, ValueError, OSError) as e:
         print(f"ddp.py: {e}", file=sys.stderr)
         return 1
     else:
-        torch.manual_seed(0)
-        # batch norm over all processes needs CUDA; without it a step is the same only but for the statistics
-        model = network(train.manifest).to(device)
-        fit(
-            DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model) if is_cuda else model),
-            loader,
-            options,
-        )
         return 0
     finally:
         distributed.destroy_process_group()
@@ -60,11 +58,9 @@ def main() -> int:
 def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> None:
     """Train from the checkpoint on, print a line an epoch from rank 0, and leave a checkpoint."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-    if os.path.exists(options.checkpoint):
-        checkpoint = torch.load(options.checkpoint, map_location=loader.device)
-        model.module.load_state_dict(checkpoint["model"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        loader.load_state_dict(checkpoint["loader"])
+    parts = {"loader": loader, "model": model.module, "optimizer": optimizer}
+    if options.checkpoint.exists():
+        restore(options.checkpoint, parts, loader.device)
     left = sys.maxsize if options.steps is None else options.steps
     while (epoch := loader.state_dict()["epoch"]) < options.epochs and left > 0:
         batches = iter(loader)
@@ -85,8 +81,7 @@ def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> 
                 f"epoch {epoch + 1}: steps {first + 1} to {first + steps} of {len(loader)}, loss {mean:.4f}", flush=True
             )
     if distributed.get_rank() == 0:
-        state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
-        torch.save(state, options.checkpoint)
+        save(options.checkpoint, parts)
 
 
 if __name__ == "__main__":

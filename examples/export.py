@@ -14,19 +14,19 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from network import datasets, network
+from network import datasets, network, restore
 
 from reader import StoreError
 
 # What other kernels, in another order of additions, may differ by: a share of the largest score.
 TOLERANCE = 1e-4
-NEEDS = {"ONNX": ["onnxscript", "onnxruntime"], "TensorRT": ["torch_tensorrt"]}
+ANY_BATCH = {"input": {0: torch.export.Dim("batch")}}
+NEEDS = {"ONNX": ["onnxscript", "onnxruntime"], "TensorRT": ["torch_tensorrt", "a CUDA device"]}
 
 Way = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,62 +35,56 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store with classes, as `pack` wrote it")
     parser.add_argument("folder", type=Path, help="where the files go")
-    parser.add_argument("--checkpoint", metavar="FILE", help="weights, as train.py left them; without: random ones")
+    parser.add_argument("--checkpoint", type=Path, help="weights, as train.py left them; without: random ones")
     options = parser.parse_args()
     torch.manual_seed(0)
     try:
         train, _ = datasets(options.store, None)
-    except (StoreError, ValueError) as e:
+        model = network(train.manifest).eval()
+        if options.checkpoint:
+            restore(options.checkpoint, {"model": model}, "cpu")
+        options.folder.mkdir(parents=True, exist_ok=True)
+    except (StoreError, ValueError, OSError) as e:
         print(f"export.py: {e}", file=sys.stderr)
         return 1
-    model = network(train.manifest).eval()
-    if options.checkpoint:
-        model.load_state_dict(torch.load(options.checkpoint, map_location="cpu")["model"])
-    options.folder.mkdir(parents=True, exist_ok=True)
     # two sizes of batches: one to export with, another to try what came out
     example, images = train[:2].images, train[-5:].images
-    with torch.inference_mode():
-        expected = model(images)
+    expected = model(images).detach()
     differences = []
     for name, way in {"ONNX": onnx, "TorchScript": torchscript, "torch.export": exported, "TensorRT": tensorrt}.items():
-        lacks = [package for package in NEEDS.get(name, []) if importlib.util.find_spec(package) is None]
-        if name == "TensorRT" and not torch.cuda.is_available():
-            lacks.append("a CUDA device")
-        if lacks:
+        if lacks := [what for what in NEEDS.get(name, []) if not is_there(what)]:
             print(f"{name}: left out, {' and '.join(lacks)} missing")
             continue
-        loaded = way(model, example, options.folder)
-        with torch.inference_mode():
-            difference = float((loaded(images) - expected).abs().max() / expected.abs().max())
-        print(f"{name}: scores of {len(images)} images differ by at most {difference:.1e} of the largest")
+        found = way(model, example, options.folder)(images).detach()
+        difference = float((found - expected[: len(found)]).abs().max() / expected.abs().max())
+        print(f"{name}: scores of {len(found)} images differ by at most {difference:.1e} of the largest")
         differences.append(difference)
     return 0 if all(difference < TOLERANCE for difference in differences) else 1
+
+
+def is_there(what: str) -> bool:
+    return torch.cuda.is_available() if what == "a CUDA device" else importlib.util.find_spec(what) is not None
 
 
 def onnx(model: torch.nn.Module, example: torch.Tensor, folder: Path) -> Way:
     import onnxruntime
 
-    path = str(folder / "model.onnx")
-    program = program_of(model, example)
-    torch.onnx.export(
-        program, f=path, input_names=["images"], output_names=["scores"], external_data=False, verbose=False
-    )
+    path = folder / "model.onnx"
+    how: dict[str, Any] = {"dynamic_shapes": ANY_BATCH, "dynamo": True, "external_data": False, "verbose": False}
+    torch.onnx.export(model, (example,), path, input_names=["images"], output_names=["scores"], **how)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
 def torchscript(model: torch.nn.Module, example: torch.Tensor, folder: Path) -> Way:
-    path = str(folder / "model.torchscript")
-    with warnings.catch_warnings():
-        # torch calls TorchScript deprecated; what loads it is still in use
-        warnings.simplefilter("ignore")
-        torch.jit.trace(model, example).save(path)
-        return torch.jit.load(path)
+    path = folder / "model.torchscript"
+    torch.jit.trace(model, example).save(path)
+    return torch.jit.load(path)
 
 
 def exported(model: torch.nn.Module, example: torch.Tensor, folder: Path) -> Way:
     path = folder / "model.pt2"
-    torch.export.save(program_of(model, example), path)
+    torch.export.save(torch.export.export(model, (example,), dynamic_shapes=ANY_BATCH), path)
     return torch.export.load(path).module()
 
 
@@ -99,11 +93,7 @@ def tensorrt(model: torch.nn.Module, example: torch.Tensor, folder: Path) -> Way
 
     fast: Any = torch_tensorrt.compile(model.cuda(), ir="dynamo", inputs=[example.cuda()])
     model.cpu()
-    return lambda images: fast(images[: len(example)].cuda()).cpu()
-
-
-def program_of(model: torch.nn.Module, example: torch.Tensor) -> torch.export.ExportedProgram:
-    return torch.export.export(model, (example,), dynamic_shapes={"input": {0: torch.export.Dim("batch")}})
+    return lambda images: fast(images[: len(example)].cuda()).cpu()  # made for batches of this size
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import argparse
 import os
 import sys
 from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from reader import Manifest, MemmapDataset, MemmapLoader, Normalize, StoreError
 SLOTS = 3
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store, as `pack` wrote it")
     parser.add_argument("out", type=Path, help="a .npy file, float32[N, K]")
@@ -39,10 +40,8 @@ def main() -> int:
         loader = MemmapLoader(data, options.batch_size, device=options.device, rank=0, world_size=1)
         embed(network(data.manifest).to(loader.device), loader, options.out)
     except (StoreError, ValueError, OSError) as e:
-        print(f"infer.py: {e}", file=sys.stderr)
-        return 1
+        sys.exit(f"infer.py: {e}")
     print(f"{options.out}: {len(data)} embeddings, of the rows of {options.store} in their order")
-    return 0
 
 
 def network(manifest: Manifest) -> nn.Module:
@@ -54,79 +53,47 @@ def network(manifest: Manifest) -> nn.Module:
 @torch.inference_mode()
 def embed(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
     """Write float32[N, K], row i what the model makes of row i; the file has its name only when it is whole."""
+    out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f"{out.name}.part")
-    into: np.ndarray | None = None
-    ring, start = None, 0
-    for batch in loader:
-        result = model(batch.images).float()
-        if into is None:
-            shape = (len(loader.dataset), *result.shape[1:])
-            into = np.lib.format.open_memmap(part, "w+", np.float32, shape)
-            ring = HostRing(into, loader.device) if loader.device.type == "cuda" else None
-        if ring is None:
-            into[start : start + len(result)] = result.numpy()
-        else:
-            ring.put(start, result)
-        start += len(result)
-    if into is None:
-        raise ValueError(f"{loader.dataset.path} has no rows.")
-    if ring is not None:
-        ring.flush()
+    of_one = model(loader.dataset[:1].images.to(loader.device))
+    into = np.lib.format.open_memmap(part, "w+", np.float32, (len(loader.dataset), *of_one.shape[1:]))
+    results = (model(batch.images).float() for batch in loader)
+    start = 0
+    for values in on_host(results, loader.device) if loader.device.type == "cuda" else results:
+        into[start : start + len(values)] = values.numpy()
+        start += len(values)
     into.flush()
     os.replace(part, out)
 
 
-class HostRing:
-    """Brings results from a device to rows of an array, through pinned slots that are allocated once.
+def on_host(results: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
+    """Bring each float32[B, K] from the device, in order, through pinned slots; it is good until the next is asked for.
 
     Two hazards. A slot is filled again only once its rows were written. A result's memory may be used again by the next
-    kernels once the loop drops it: the copying stream is recorded on it.
+    kernels once this drops it: the copying stream is recorded on it.
     """
-
-    def __init__(self, into: np.ndarray, device: torch.device) -> None:
-        self._into, self._device = into, device
-        self._stream = cuda.Stream(device)
-        self._free: list[torch.Tensor] = []
-        # oldest first: when its copy has ended, the slot, where its rows go, and how many
-        self._coming: deque[tuple[cuda.Event, torch.Tensor, int, int]] = deque()
-
-    def put(self, start: int, result: torch.Tensor) -> None:
-        """Start to bring a result, float32[B, K], of the caller's current stream, to rows start, start + 1, ..."""
-        if not self._coming and not self._free:
-            self._free = [pinned_like(result) for _ in range(SLOTS)]
-        if not self._free:
-            self._write_oldest()
-        slot = self._free.pop()
-        made, there = cuda.Event(blocking=True), cuda.Event(blocking=True)
-        made.record(cuda.current_stream(self._device))
-        with cuda.stream(self._stream):
-            self._stream.wait_event(made)
-            start_copy(slot[: len(result)], result)
-            there.record(self._stream)
-        result.record_stream(self._stream)
-        self._coming.append((there, slot, start, len(result)))
-
-    def flush(self) -> None:
-        """Wait for all that is on its way and write it."""
-        while self._coming:
-            self._write_oldest()
-
-    def _write_oldest(self) -> None:
-        there, slot, start, count = self._coming.popleft()
-        there.synchronize()
-        self._into[start : start + count] = slot[:count].numpy()
-        self._free.append(slot)
-
-
-def pinned_like(result: torch.Tensor) -> torch.Tensor:
-    """Allocate pinned memory for a result."""
-    return torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
-
-
-def start_copy(slot: torch.Tensor, result: torch.Tensor) -> None:
-    """Copy on the current stream, without waiting."""
-    slot.copy_(result, non_blocking=True)
+    stream = cuda.Stream(device)
+    slots: list[torch.Tensor] = []
+    # oldest first: when its copy has ended, and where it goes
+    coming: deque[tuple[cuda.Event, torch.Tensor]] = deque()
+    for n, result in enumerate(results):
+        if n < SLOTS:
+            slots.append(torch.empty_like(result, device="cpu", pin_memory=True))
+        else:
+            copied, slot = coming.popleft()
+            copied.synchronize()
+            yield slot
+        slot, copied = slots[n % SLOTS][: len(result)], cuda.Event(blocking=True)
+        stream.wait_stream(cuda.current_stream(device))
+        with cuda.stream(stream):
+            slot.copy_(result, non_blocking=True)
+            copied.record(stream)
+        result.record_stream(stream)
+        coming.append((copied, slot))
+    for copied, slot in coming:
+        copied.synchronize()
+        yield slot
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

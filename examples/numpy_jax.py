@@ -61,9 +61,8 @@ def open_store(out: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         raise ValueError(f"{out / 'manifest.json'} is damaged: its digest is another. Copy the store again.")
     manifest = json.loads(text)
     if manifest["version"][0] != 1 or manifest["reader_features"]:
-        raise ValueError(
-            f"{out} is of format {manifest['version']} with {manifest['reader_features']}, expected plain 1."
-        )
+        found = f"{manifest['version']} with {manifest['reader_features']}"
+        raise ValueError(f"{out} is of format {found}, expected plain 1.")
     for path, file in manifest["files"].items():
         if (out / path).stat().st_size != file["size_bytes"]:
             raise ValueError(f"{out / path} is not {file['size_bytes']} bytes. Copy the store again.")
@@ -75,10 +74,8 @@ def open_store(out: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     return manifest, pixels, np.memmap(out / FILES["targets"], dtype, "r", shape=target_shape)
 
 
-def batches(
-    pixels: np.ndarray, targets: np.ndarray, batch_size: int, seed: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield each row once, in random order: one gather a batch."""
+def batches(pixels: np.ndarray, targets: np.ndarray, batch_size: int, seed: int) -> Iterator[Any]:
+    """Yield each row once, in random order, as pixels and targets: one gather a batch."""
     order = np.random.default_rng(seed).permutation(len(pixels))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]

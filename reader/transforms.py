@@ -178,6 +178,9 @@ def to_device(nested: Any, device: str | torch.device) -> Any:
     """
     target = torch.device(device)
     is_cuda = target.type == "cuda"
+    if is_cuda:
+        # a tensordict keeps the device that it is given: "cuda" would be another one wherever the current device changes
+        target = torch.device("cuda", torch.cuda.current_device() if target.index is None else target.index)
 
     def move(leaf: Any) -> Any:
         if is_tensor_collection(leaf):

@@ -30,6 +30,8 @@ from packer.source import Source
 _SCRIPTS = Path(__file__).resolve().parent
 # Beside the checkout where the project is developed; elsewhere the benchmarks draw their own.
 _PHOTOS = _SCRIPTS.parents[1] / "shared" / "photos"
+# What make_sample.py draws unasked.
+_SAMPLE = 240
 
 
 class BenchError(RuntimeError):
@@ -45,24 +47,25 @@ class Photograph:
     dct_scale: int
 
 
-def photographs(images: Path | None, work: Path, size: int) -> list[Photograph]:
+def photographs(images: Path | None, work: Path, size: int, *, most: int | None = None) -> list[Photograph]:
     """List the JPEGs of a folder that `pack` decodes through libjpeg-turbo (by Pillow where that is missing).
 
-    Without a folder: ../shared/photos beside the checkout, else those that make_sample.py draws into work.
+    Without a folder: ../shared/photos beside the checkout, else those that make_sample.py draws into work. `most`: where so
+    many are enough, no more are drawn, and of a large folder about so many looked at, evenly over it.
 
     Raises:
         BenchError: there is none.
         ScanError: the folder cannot be listed or holds no image.
     """
-    root = images or (_PHOTOS if _PHOTOS.is_dir() else _sample(work))
+    root = images or (_PHOTOS if _PHOTOS.is_dir() else _sample(work, most))
     decoder, is_fast = Decoder(Geometry(size, size)), JpegDecoder().is_available
     found = []
-    for split, inputs in scan(root).items():
-        for name in inputs.paths:
-            path = root / split / name
-            scale = _dct_scale(decoder, path, is_fast)
-            if scale is not None:
-                found.append(Photograph(path, Path(name).parent.as_posix(), scale))
+    files = [(split, name) for split, inputs in scan(root).items() for name in inputs.paths]
+    for split, name in files if most is None else files[:: max(1, len(files) // most)]:
+        path = root / split / name
+        scale = _dct_scale(decoder, path, is_fast)
+        if scale is not None:
+            found.append(Photograph(path, Path(name).parent.as_posix(), scale))
     if not found:
         raise BenchError(f"{root} holds no JPEG that libjpeg-turbo decodes without a warning. Give --images DIR.")
     return found
@@ -150,9 +153,10 @@ def publish(report: dict[str, Any], path: Path | None) -> None:
     print(line, flush=True)
 
 
-def _sample(work: Path) -> Path:
+def _sample(work: Path, count: int | None) -> Path:
     """Draw photograph-like images; made once for a work folder."""
     command = [sys.executable, str(_SCRIPTS / "make_sample.py"), str(work / "sample")]
+    command += ["--count", str(count)] if count is not None and count < _SAMPLE else []
     subprocess.run(command, check=True, stdout=sys.stderr)
     return work / "sample"
 

@@ -79,7 +79,7 @@ class Run:
 def make_run(kind: str, work: Path, images: int) -> Run:
     """Make the photographs, the disk's beginning and the expected bytes of one kind of run."""
     sources, start, disk = work / "images", work / "start", work / "disk"
-    found = photographs(None, work, _SIZE)
+    found = photographs(None, work, _SIZE, most=images)
     for folder in [sources / "train", sources / "val"] if kind == "splits" else [sources]:
         repeat_files(found, folder, images, link=False)
         broken = sorted(path for path in folder.rglob("*") if path.is_file())[images // 2]

@@ -86,7 +86,9 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument(
+        "--only", nargs="*", choices=PARTS, default=list(PARTS), metavar="PART", help="none: the store is made, no more"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rows", type=int, default=16_384, help="of the store: 16,384 are 3.2 GB")

@@ -161,7 +161,7 @@ def _die_everywhere(run: Run, shim: Shim, every: int) -> int:
 
 def _make_images(folder: Path, count: int) -> Path:
     """Lay out count photographs, and one broken file in a hundred, in class folders."""
-    repeat_files(photographs(None, folder.parent, _SIZE), folder, count, link=False)
+    repeat_files(photographs(None, folder.parent, _SIZE, most=count), folder, count, link=False)
     for n, path in enumerate(sorted(p for p in folder.rglob("*") if p.is_file())):
         if n % 100 == 50:
             path.unlink()

@@ -51,7 +51,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="pixpack-race-") as folder:
             work = Path(folder)
             images = work / "images"
-            repeat_files(photographs(None, work / "sample", _SIZE), images, options.images, link=True)
+            repeat_files(
+                photographs(None, work / "sample", _SIZE, most=options.images), images, options.images, link=True
+            )
             _run(images, work / "whole")
             whole = _digests(work / "whole")
             seconds: list[float] = []

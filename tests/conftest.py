@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from packer.report import Progress
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -39,6 +42,30 @@ def make_tree(root: Path, *, classes: int = 3, each: int = 8, size: tuple[int, i
 def store_bytes(out: Path) -> dict[str, bytes]:
     """Read every file of a store: relative path -> content."""
     return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+
+
+def interrupt_after(inputs: int) -> Callable[[Progress], None]:
+    """Make a progress callback that interrupts a pack as Ctrl-C would, once so many of its inputs are done."""
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= inputs:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this happen in a forked worker that decodes an image with the bytes of this one."""
+    from packer.decode import Decoder
+
+    original, deadly = Decoder.row, image.read_bytes()
+
+    def row(decoder: Decoder, data: bytes) -> Any:
+        if data == deadly:
+            harm()
+        return original(decoder, data)
+
+    monkeypatch.setattr(Decoder, "row", row)
 
 
 @pytest.fixture

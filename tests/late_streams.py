@@ -168,6 +168,11 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         self.add(lambda: None, event.work)
 
+    def wait_stream(self, stream: Stream) -> None:
+        event = Event(self._world)
+        event.record(stream)
+        self.wait_event(event)
+
     def step(self) -> bool:
         """Run the first piece, if it may."""
         if not self._work or (self._work[0].needs and not self._work[0].needs.done):

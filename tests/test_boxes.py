@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import make_tree, photo, store_bytes
+from conftest import interrupt_after, make_tree, photo, store_bytes
 from PIL import Image, ImageDraw
 
 from packer import OptionsError, PackError, ScanError, pack
@@ -114,15 +114,20 @@ def test_ten_thousand_boxes_go_to_the_row_and_back_within_a_hundredth_of_a_pixel
         assert np.abs(found - corners[mine]).max() < 0.01
 
 
+def rectangle(images: Path, orientation: int) -> Image.Image:
+    """Draw a white rectangle from 90, 50 to 170, 130 and store it as one of images, to be turned by EXIF."""
+    image, exif = Image.new("RGB", (300, 200)), Image.Exif()
+    ImageDraw.Draw(image).rectangle((90, 50, 169, 129), fill="white")
+    exif[0x0112] = orientation
+    image.save(images / f"{orientation}.png", exif=exif)
+    return image
+
+
 @pytest.mark.parametrize("fit", FITS)
 def test_a_drawn_rectangle_lies_in_the_row_where_its_box_says(fit: str, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for orientation in SIDES:
-        image = Image.new("RGB", (300, 200))
-        ImageDraw.Draw(image).rectangle((90, 50, 169, 129), fill="white")
-        exif = Image.Exif()
-        exif[0x0112] = orientation
-        image.save(tmp_path / "images" / f"{orientation}.png", exif=exif)
+        rectangle(tmp_path / "images", orientation)
     names: dict[str, tuple[int, int] | None] = {f"{orientation}.png": (300, 200) for orientation in SIDES}
     labels = coco(tmp_path / "coco.json", names, [(name, [90, 50, 80, 80]) for name in names])
     report = pack(tmp_path / "images", tmp_path / "out", size=100, fit=fit, boxes=labels, workers=1)
@@ -367,19 +372,10 @@ def test_options_of_boxes_are_checked(options: dict[str, Any], flat: Path, tmp_p
 # -- the same bytes, whatever happens
 
 
-class _Stop(Exception):
-    pass
-
-
 def stopped(images: Path, out: Path, **options: Any) -> None:
     """Pack until a few blocks are done, then stop."""
-
-    def stop(progress: Any) -> None:
-        if progress.stage == "pack" and progress.done >= 16:
-            raise _Stop
-
-    with pytest.raises(_Stop):
-        pack(images, out, **options, progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, **options, progress=interrupt_after(16))
 
 
 def many_boxes(images: Path, path: Path) -> Path:
@@ -469,12 +465,8 @@ def test_a_begun_split_with_room_for_other_boxes_is_refused(tmp_path: Path) -> N
         boxes = [("val/val.jpg", [5 * n, 5, 30, 30]) for n in range(count)] + [("train.jpg", [0, 0, 9, 9])]
         return coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
 
-    def stop(progress: Any) -> None:
-        if progress.stage == "pack":
-            raise _Stop
-
-    with pytest.raises(_Stop):
-        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, progress=interrupt_after(0))
     with pytest.raises(PackError, match=r"train was begun with other input files"):
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(2), workers=1, resume=True)
 

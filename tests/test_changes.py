@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, photo, store_bytes
+from conftest import interrupt_after, make_tree, photo, store_bytes
 
 from packer import PackError, build, pack, pack_dataset
 from packer.changes import names_difference
 from packer.cli import run
-from packer.report import Progress
 from reader import IncompleteStoreError, MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -27,15 +26,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
 
 
-def stop(progress: Progress) -> None:
-    """Interrupt a pack of which 12 inputs are done."""
-    if progress.stage == "pack" and progress.done >= 12:
-        raise KeyboardInterrupt
-
-
 def interrupted(images: Path | str, out: Path, **options: Any) -> Path:
     with pytest.raises(KeyboardInterrupt):
-        pack(images, out, **{"size": 32, "workers": 1, "progress": stop} | options)
+        pack(images, out, **{"size": 32, "workers": 1, "progress": interrupt_after(12)} | options)
     return out
 
 
@@ -190,9 +183,7 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
 
 
 def test_a_part_names_the_command_that_goes_on_with_it(images: Path, tmp_path: Path) -> None:
-    interrupted(
-        images, tmp_path / "out", part="1/2", fit="pad", progress=lambda p: stop(Progress(p.stage, 2 * p.done, 1))
-    )
+    interrupted(images, tmp_path / "out", part="1/2", fit="pad", progress=interrupt_after(6))
     with pytest.raises(PackError, match="was begun before") as caught:
         pack(images, tmp_path / "out", size=32, fit="pad", part="1/2")
     words = shlex.split(str(caught.value).partition("Go on with: ")[2].partition(" (or")[0])
@@ -204,7 +195,7 @@ def test_a_part_names_the_command_that_goes_on_with_it(images: Path, tmp_path: P
 def test_a_dataset_is_gone_on_with_by_the_same_call(tmp_path: Path) -> None:
     items = [(photo(32, 32, n), n) for n in range(24)]
     with pytest.raises(KeyboardInterrupt):
-        pack_dataset(items, tmp_path / "out", workers=1, progress=stop)
+        pack_dataset(items, tmp_path / "out", workers=1, progress=interrupt_after(12))
     with pytest.raises(
         IncompleteStoreError, match=f"the same call of pack_dataset, with out='{tmp_path}/out' and resume=True"
     ):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree, photo, store_bytes, torchvision_or_skip
+from conftest import interrupt_after, make_tree, photo, store_bytes, torchvision_or_skip
 from PIL import Image
 from torch.utils.data import TensorDataset
 
@@ -164,23 +164,15 @@ def test_classes_that_are_no_names_are_refused(tmp_path: Path) -> None:
         pack_dataset(Items([(pixels(0), [0, 1])]), tmp_path / "out", classes=["a"])
 
 
-class _Stop(Exception):
-    pass
-
-
 def test_workers_and_interruptions_give_the_same_bytes(tmp_path: Path) -> None:
     items: list[Any] = [(photo(20, 16, n), n % 4) for n in range(40)]
     items[7] = OSError("bad sector")
     dataset = Items(items)
 
-    def stop(progress: Any) -> None:
-        if progress.stage == "pack" and progress.done >= 16:
-            raise _Stop
-
     options: dict[str, Any] = {"size": 16, "max_rejects": "5%"}
     pack_dataset(dataset, tmp_path / "whole", workers=1, **options)
-    with pytest.raises(_Stop):
-        pack_dataset(dataset, tmp_path / "out", workers=2, progress=stop, **options)
+    with pytest.raises(KeyboardInterrupt):
+        pack_dataset(dataset, tmp_path / "out", workers=2, progress=interrupt_after(16), **options)
     with pytest.raises(PackError, match="was begun with other input files"):
         pack_dataset(Items([(photo(20, 16, 99), 0), *items[1:]]), tmp_path / "out", resume=True, **options)
     report = pack_dataset(dataset, tmp_path / "out", workers=1, resume=True, **options)

@@ -80,6 +80,7 @@ def test_train_runs_on_cuda(store: Path) -> None:
         (None, None, "is not a pixpack store"),
         ("--device", "abacus", "device is 'abacus'"),
         ("--val", "flat", "has other classes"),
+        ("--checkpoint", __file__, "is no checkpoint of this network"),
     ],
 )
 def test_train_says_in_one_sentence_what_it_cannot_use(
@@ -130,6 +131,7 @@ def test_train_compiles_and_computes_in_bfloat16(
     assert len(epochs(capsys.readouterr().out)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # what loads TorchScript is still in use
 def test_export_gives_the_scores_of_the_network_with_its_normalisation_inside(
     shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +152,16 @@ def test_export_fails_where_what_comes_back_gives_other_scores(
     monkeypatch.setattr(module, "NEEDS", {"ONNX": ["no_such_package"], "TensorRT": ["no_such_package"]})
     monkeypatch.setattr(module, "torchscript", lambda model, example, folder: lambda images: model[1:](images.float()))
     assert example("export", shared_store, tmp_path) == 1
+
+
+def test_export_wants_the_checkpoint_that_it_is_told_of(
+    shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example("export", shared_store, tmp_path, "--checkpoint", tmp_path / "run.pt") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("export.py: ")
+    assert f"{tmp_path / 'run.pt'}" in error
+    assert error.count("\n") == 1
 
 
 def test_profile_writes_a_trace_and_a_picture_and_tells_the_command_of_nsys(

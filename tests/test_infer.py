@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,34 +54,38 @@ def test_a_wrong_store_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "out.npy").exists()
 
 
-def brought(infer: ModuleType, world: World, patch: pytest.MonkeyPatch, results: int = 20) -> bool:
-    """Say whether the ring brings each result of kernels on simulated streams to its rows."""
+def brought(infer: ModuleType, world: World, patch: pytest.MonkeyPatch, count: int = 20) -> bool:
+    """Say whether each result of kernels on simulated streams comes to the host as it was made, and in its turn."""
 
-    def start_copy(slot: torch.Tensor, result: torch.Tensor) -> None:
+    def copy(slot: torch.Tensor, result: torch.Tensor, *, non_blocking: bool) -> None:
+        assert non_blocking
         there, here = slot.numpy(), world.memory_of(result).view(np.float32).reshape(result.shape)
         world.current.add(lambda: np.copyto(there, here))
 
+    def results() -> Iterator[torch.Tensor]:
+        for n in range(count):
+            memory = world.empty(4 * 3 * 4)
+            here = world.memory_of(memory)
+            # a kernel that makes the result, when its time has come
+            world.kernels.add(lambda here=here, n=n: here.view(np.float32).fill(n + 1))
+            result = memory.view(torch.float32).view(4, 3)
+            del memory
+            yield result
+            del result
+
     patch.setattr(infer, "cuda", SimulatedCuda(world))
-    patch.setattr(infer, "start_copy", start_copy)
-    patch.setattr(infer, "pinned_like", lambda result: torch.zeros(result.shape))
-    into = np.zeros((results * 4, 3), np.float32)
-    ring = infer.HostRing(into, CUDA)
-    for n in range(results):
-        result = world.empty(4 * 3 * 4).view(torch.float32).view(4, 3)
-        memory = world.memory_of(result)
-        # a kernel that makes the result, when its time has come
-        world.kernels.add(lambda memory=memory, n=n: memory.view(np.float32).fill(n + 1))
-        ring.put(4 * n, result)
-        del result
-    ring.flush()
-    return bool((into == np.repeat(np.arange(1, results + 1), 4)[:, None]).all())
+    patch.setattr(torch.Tensor, "copy_", copy)
+    patch.setattr(torch, "empty_like", lambda result, *, device, pin_memory: torch.zeros(result.shape))
+    # copied at once: the next result may go to the same slot
+    found = [values.numpy().copy() for values in infer.on_host(results(), CUDA)]
+    return bool((np.stack(found) == np.arange(1, count + 1)[:, None, None]).all())
 
 
 SCHEDULES: list[dict[str, Any]] = [{}, {"eager": ("kernels",)}, {"eager": ("copies",)}, {"seed": 0}]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_results_come_to_their_rows_however_late_they_are(
+def test_results_come_in_their_turn_however_late_they_are(
     infer: ModuleType, schedule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert brought(infer, World(**schedule), monkeypatch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -66,7 +67,9 @@ def test_each_part_is_told_and_the_others_run_all_the_same(
     codes = {
         "uses a wheel": "import nobody; print(nobody.here)",
         "fails": "import sys; sys.exit('no such thing')",
-        "takes too long": "import time; print('begun', flush=True); time.sleep(60)",
+        # what it has started would hold the output open, and the device busy, for as long
+        "takes too long": "import subprocess, sys; print('begun', flush=True);"
+        "subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])",
         "writes": "open('found.json', 'w').write('[1]'); open('a.png', 'w').write('x')",
     }
 
@@ -86,11 +89,41 @@ def test_each_part_is_told_and_the_others_run_all_the_same(
     assert found["uses a wheel"]["tail"] == "True\n"
     assert "no such thing" in found["fails"]["tail"]
     assert found["takes too long"]["tail"].endswith("stopped after 2 s")
+    assert found["takes too long"]["seconds"] < 20
     assert found["writes"]["result"] == [1]
     assert zipfile.ZipFile(out / script.PICTURES).namelist() == ["a.png"]
 
 
-def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleType, tmp_path: Path) -> None:
+def test_a_result_that_was_cut_short_is_told_as_it_is_and_nothing_begins_when_time_is_up(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    part = script.Part("one", [sys.executable, "-c", "open('cut.json', 'w').write('[1, ')"], False, "cut.json")
+    options = argparse.Namespace(no_cuda=True, out=tmp_path, within=5)
+    assert script.outcome(part, dict(os.environ), options, tmp_path, 60)["result"] == "[1, "
+    assert script.outcome(part, dict(os.environ), options, tmp_path, 0) == {"left_out": "5 s have passed"}
+
+
+def test_the_store_is_made_for_the_parts_that_read_it(script: ModuleType, tmp_path: Path) -> None:
+    def named(*only: str) -> list[str]:
+        return [part.name for part in script.asked_for(script.parts(tmp_path, no_cuda=False), list(only) or None)]
+
+    assert named("timeline", "claims kernels") == ["store", "timeline", "claims kernels"]
+    assert named("bench") == ["store", *(f"bench {name}" for name in script.BENCHES)]
+    assert named("logic", "bench pinned", "tests") == ["logic", "tests", "store", "bench pinned"]
+    assert named("claims kernels") == ["claims kernels"]
+    assert named() == [part.name for part in script.parts(tmp_path, no_cuda=False)]
+
+
+def test_a_part_that_is_not_there_is_a_usage_error(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["on_gpu", "--wheels", "x", "--only", "bench", "claims", "bus_bytes"])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 2
+
+
+def test_every_wheel_has_a_version_and_parts_name_what_is_there(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pinned = {line.partition("==")[0] for line in (SCRIPTS / "constraints.txt").read_text().splitlines()}
     assert {*script.PACKAGES, *script.BUILT} <= pinned
     for no_cuda in (False, True):
@@ -100,6 +133,10 @@ def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleTy
         assert all(Path(word).exists() for word in files)
         assert len({part.name for part in parts}) == len(parts)
     assert all((SCRIPTS / "claims" / f"{name}.py").exists() for name in script.CLAIMS)
+    monkeypatch.syspath_prepend(str(SCRIPTS / "claims"))
+    trees = importlib.import_module("nested_moves").TREES
+    assert list(script.LIBRARIES) == [package for _, packages in trees.values() for package in packages]
+    assert list(script.BENCHES) == list(importlib.import_module("bench_gpu").PARTS)
 
 
 # -- bench_gpu

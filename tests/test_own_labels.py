@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import photo, store_bytes
-from PIL import Image, ImageDraw
+from PIL import Image
 from tensordict import TensorDict
-from test_boxes import SIDES, boxes_of, coco
+from test_boxes import SIDES, boxes_of, coco, rectangle
 from torch.utils.data import DataLoader
 
 from packer import build, pack
@@ -152,11 +152,7 @@ def test_a_drawn_rectangle_lies_under_its_box_and_mask_however_exif_turns_it(tmp
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()
     for orientation in SIDES:
-        image = Image.new("RGB", (300, 200))
-        ImageDraw.Draw(image).rectangle((90, 50, 169, 129), fill="white")
-        exif = Image.Exif()
-        exif[0x0112] = orientation
-        image.save(tmp_path / "images" / f"{orientation}.png", exif=exif)
+        image = rectangle(tmp_path / "images", orientation)
         image.convert("L").save(tmp_path / "masks" / f"{orientation}.png")
     names: dict[str, tuple[int, int] | None] = {f"{orientation}.png": (300, 200) for orientation in SIDES}
     coco(tmp_path / "coco.json", names, [(name, [90, 50, 80, 80]) for name in names])

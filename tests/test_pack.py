@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import make_tree, photo, store_bytes
+from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, build, pack
@@ -299,12 +299,8 @@ def test_an_interrupted_overwrite_keeps_the_old_store_and_resumes(images: Path, 
     pack(images, out, size=16)
     before = store_bytes(out)
 
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack" and progress.done >= 8:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, overwrite=True, progress=stop)
+        pack(images, out, size=32, overwrite=True, progress=interrupt_after(8))
     assert store_bytes(out) == before
     report = pack(images, out, size=32, resume=True)
     assert 0 < report.resumed_from < 24
@@ -354,12 +350,8 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
     pack(images, tmp_path / "whole", size=32)
     out = tmp_path / "out"
 
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack" and progress.done >= 2 * blocks:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, progress=stop)
+        pack(images, out, size=32, progress=interrupt_after(2 * blocks))
     with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
         MemmapDataset(out)
     with pytest.raises(PackError, match=r"Go on with: pack .*/images .* --resume \(or start anew with --overwrite\)"):
@@ -381,12 +373,8 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
 ) -> None:
     out = tmp_path / "out"
 
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack" and progress.done >= 8:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, progress=stop)
+        pack(images, out, size=32, progress=interrupt_after(8))
     with pytest.raises(PackError, match=r"was begun with other options \(size: \[32, 32\], now \[16, 16\]\)"):
         pack(images, out, size=16, resume=True)
     with monkeypatch.context() as patch:
@@ -479,18 +467,11 @@ def _wait_until_gone(session: int) -> None:
 def test_an_image_that_kills_its_worker_costs_that_image_alone(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packer import decode
+    def crash() -> None:
+        faulthandler.disable()
+        os.kill(os.getpid(), signal.SIGSEGV)
 
-    original = decode.Decoder.row
-    deadly = (images / "class1/003.jpg").read_bytes()
-
-    def row(self: Any, data: bytes) -> Any:
-        if data == deadly:
-            faulthandler.disable()
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return original(self, data)
-
-    monkeypatch.setattr(decode.Decoder, "row", row)
+    harm_at(images / "class1/003.jpg", crash, monkeypatch)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
     assert report.rows == 23
@@ -507,17 +488,7 @@ def test_an_image_that_kills_its_worker_costs_that_image_alone(
 def test_an_image_that_stalls_is_given_up_after_the_timeout(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packer import decode
-
-    original = decode.Decoder.row
-    endless = (images / "class0/002.jpg").read_bytes()
-
-    def row(self: Any, data: bytes) -> Any:
-        if data == endless:
-            time.sleep(600)
-        return original(self, data)
-
-    monkeypatch.setattr(decode.Decoder, "row", row)
+    harm_at(images / "class0/002.jpg", lambda: time.sleep(600), monkeypatch)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1, timeout=0.5)
     assert report.rows == 23
@@ -716,12 +687,8 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
 def _interrupted(images: Path, out: Path, **options: Any) -> None:
     """Leave a pack of which at least 8 inputs are done."""
 
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack" and progress.done >= 8:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack(images, out, **{"size": 32, "progress": stop, **options})
+        pack(images, out, **{"size": 32, "progress": interrupt_after(8), **options})
 
 
 @pytest.mark.usefixtures("small_blocks")

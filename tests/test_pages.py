@@ -77,13 +77,17 @@ def test_the_smallest_change_gives_the_pixels_that_the_folder_gave(packed: Path)
     assert before["val"].classes == after["val"].classes
 
 
+# network.py is what the others share
+PROGRAMS = [path for path in sorted((ROOT / "examples").iterdir()) if path.is_file() and path.name != "network.py"]
+
+
 def test_the_readme_links_to_every_example() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    # network.py is what the others share
-    programs = [
-        path.name for path in sorted((ROOT / "examples").iterdir()) if path.is_file() and path.name != "network.py"
-    ]
-    assert [name for name in programs if f"](examples/{name})" not in text] == []
+    assert [path.name for path in PROGRAMS if f"](examples/{path.name})" not in text] == []
+
+
+def test_an_example_is_at_most_100_lines() -> None:
+    assert [path.name for path in PROGRAMS if path.suffix == ".py" and path.read_text("utf-8").count("\n") > 100] == []
 
 
 # -- errors

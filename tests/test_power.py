@@ -31,9 +31,10 @@ def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> Non
 
 @pytest.mark.slow
 def test_a_call_that_fails_is_told_and_costs_nothing() -> None:
-    faults = ("--faults", "EIO", "ENOSPC", "short", "lost", "unread")
-    result = run_script("fault_test.py", "--kinds", "fresh", "--images", "16", "--every", "8", *faults)["fresh"]
-    assert result["EIO"]["spoilt"] > 8
+    words = ("fault_test.py", "--kinds", "fresh", "--images", "16")
+    assert run_script(*words, "--every", "4", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 16
+    result = run_script(*words, "--every", "8", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]
+    assert result["ENOSPC"]["spoilt"] > 4
     assert result["short"]["succeeded"] == result["short"]["spoilt"] > 0
     assert result["unread"]["succeeded"] == result["unread"]["spoilt"] > 1
 

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import store_bytes
+from conftest import interrupt_after, store_bytes
 from torch.utils.data import DataLoader
 
 from packer import PackError, build, pack
 from packer import journal as journals
-from packer.report import Progress
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader import store as stores
 
@@ -40,12 +39,8 @@ def whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
 
 
 def _interrupt(images: Path, out: Path, **options: Any) -> None:
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack":
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, progress=stop, **options)
+        pack(images, out, size=32, progress=interrupt_after(0), **options)
 
 
 def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:

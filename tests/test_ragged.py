@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import devices, make_tree, photo, store_bytes, torchvision_or_skip
+from conftest import devices, harm_at, interrupt_after, make_tree, photo, store_bytes, torchvision_or_skip
 from PIL import Image
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 from packer import DiskFullError, OptionsError, build, pack
 from packer.cli import run
-from packer.report import Progress
 from packer.show import contact_sheet, row_image
 from packer.verify import verify
 from reader import (
@@ -222,12 +221,8 @@ def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_
     pack(images, tmp_path / "whole", fit="none", max_size=70)
     out = tmp_path / "out"
 
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack" and progress.done >= 2 * blocks:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack(images, out, fit="none", max_size=70, progress=stop)
+        pack(images, out, fit="none", max_size=70, progress=interrupt_after(2 * blocks))
     # what a crash left behind the committed blocks, and would be there still if the rest were shorter
     with open(out / PIXELS, "ab") as file:
         file.write(b"left from before" * 1000)
@@ -246,12 +241,8 @@ def test_a_pack_goes_on_though_its_sources_grew_meanwhile(
     monkeypatch.setattr(build, "_BLOCK_BYTES", 40_000)
     monkeypatch.setattr(build, "_BLOCKS_AT_LEAST", 1)
 
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack" and progress.done:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack(images, tmp_path / "out", fit="none", progress=stop, workers=1)
+        pack(images, tmp_path / "out", fit="none", progress=interrupt_after(1), workers=1)
     photo(900, 700, 1).save(images / "class2/007.jpg")
     report = pack(images, tmp_path / "out", fit="none", resume=True)
     assert 0 < report.resumed_from < 24
@@ -262,17 +253,7 @@ def test_a_pack_goes_on_though_its_sources_grew_meanwhile(
 def test_an_image_that_stalls_costs_a_pack_of_own_sizes_that_image(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packer import decode
-
-    original = decode.Decoder.row
-    endless = (images / "class0/002.jpg").read_bytes()
-
-    def row(self: Any, data: bytes) -> Any:
-        if data == endless:
-            time.sleep(600)
-        return original(self, data)
-
-    monkeypatch.setattr(decode.Decoder, "row", row)
+    harm_at(images / "class0/002.jpg", lambda: time.sleep(600), monkeypatch)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     # longer than the engine's patience, after which others go around
     report = pack(images, tmp_path / "out", fit="none", workers=2, max_rejects=1, timeout=1.5)
@@ -485,13 +466,18 @@ def test_neither_batches_orders_ranks_nor_residency_change_a_crop(ragged_store: 
     for options in others:
         made = _batches(MemmapLoader(data, transform=crop, device=device, **options))
         assert made.keys() == expected.keys()
-        assert all(torch.equal(made[row], expected[row]) for row in made)
+        assert all(is_same_crop(made[row], expected[row]) for row in made)
     shared = [
         MemmapLoader(data, 15, shuffle=True, rank=rank, world_size=2, transform=crop, device=device) for rank in (0, 1)
     ]
     parts = [_batches(loader) for loader in shared]
     assert sorted([*parts[0], *parts[1]]) == list(range(90))
-    assert all(torch.equal((parts[0] | parts[1])[row], expected[row]) for row in expected)
+    assert all(is_same_crop((parts[0] | parts[1])[row], expected[row]) for row in expected)
+
+
+def is_same_crop(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare resized pixels: on CUDA products of other sizes may be rounded otherwise, which moves a pixel by 1."""
+    return torch.equal(one, other) if one.device.type == "cpu" else bool((one.int() - other.int()).abs().max() <= 1)
 
 
 def test_a_state_of_a_loader_of_own_sizes_goes_on_where_it_was(ragged_store: Path) -> None:

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, store_bytes
+from conftest import harm_at, make_tree, store_bytes
 
 from packer import OptionsError, PackError, build, pack, pipeline, ray_workers
 from packer import node as nodes
-from packer.decode import Decoder
 from packer.report import Progress
 from reader.manifest import read_json_lines
 
@@ -301,14 +300,7 @@ class _Process:
 def test_a_connected_worker_that_stalls_or_dies_is_replaced(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Any, reason: str
 ) -> None:
-    deadly, original = (images / "class1/003.jpg").read_bytes(), Decoder.row
-
-    def row(decoder: Decoder, data: bytes) -> Any:
-        if data == deadly:
-            harm()
-        return original(decoder, data)
-
-    monkeypatch.setattr(Decoder, "row", row)
+    harm_at(images / "class1/003.jpg", harm, monkeypatch)
     monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     monkeypatch.setattr(build.Build, "_launcher", lambda self: _Forked())
     pack(images, tmp_path / "out", size=32, timeout=1.5, max_rejects=1)

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, store_bytes
+from conftest import interrupt_after, make_tree, store_bytes
 
 from packer import PackError, ScanError, build, pack, seal_parts
 from packer import remote as remotes
 from packer.push import pull, push
-from packer.report import Progress
 from packer.verify import verify
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 from reader.manifest import PIXELS, read_json_lines
@@ -131,12 +130,8 @@ def test_a_size_is_found_in_the_headers_and_parts_are_sealed(tmp_path: Path) -> 
 def test_an_object_that_was_replaced_is_noticed_by_a_resume(images: Path, tmp_path: Path) -> None:
     url = _upload(images, "memory://set")
 
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack" and progress.done >= 12:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack(url, tmp_path / "out", size=32, workers=1, progress=stop)
+        pack(url, tmp_path / "out", size=32, workers=1, progress=interrupt_after(12))
     data = (images / "class2/000.jpg").read_bytes()
     (images / "class0/002.jpg").write_bytes(data)
     fsspec.filesystem("memory").pipe_file("/set/class0/002.jpg", data)

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 from late_streams import CUDA, Event, Stream, World
+from tensordict import TensorDict
 
-from reader import MemmapDataset, MemmapLoader, transfer
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, transfer
 from reader.buffers import BufferPool, PinnedMemoryError
 from reader.transfer import CudaCopier, TransferError
 
@@ -140,6 +141,21 @@ def test_device_memory_grows_without_either_guard(
     assert world.allocated > 100
 
 
+def test_every_tensor_of_a_batch_is_sent_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self.clone())
+    zeros, further = torch.zeros(4, 1), TensorDict({"a": torch.zeros(4), "b": {"c": torch.ones(4)}}, batch_size=[4])
+    batches = [
+        ImageBatch(zeros, zeros, zeros.clone(), further, zeros.clone(), batch_size=[4]),
+        RaggedBatch(zeros, zeros, zeros, zeros, further, zeros, zeros, batch_size=[]),
+    ]
+    for batch in batches:
+        sent = transfer.send_batch(batch, torch.device("meta"))
+        recorded = transfer.tensors_of(sent)
+        assert {tensor.device.type for tensor in recorded} == {"meta"}
+        assert len(recorded) == len(list(sent.values(True, True))) == len(list(batch.values(True, True)))
+        assert sent.extras["b", "c"].device.type == sent.device.type == "meta"
+
+
 # -- errors
 
 
@@ -242,8 +258,9 @@ def test_a_loader_that_was_forked_after_cuda_was_started_says_so(
 
 # -- on a device
 
-# Of the device's clock: half a millisecond, many times a copy of 30 kB.
-_CYCLES = 1_000_000
+# Of the device's clock, which no GPU turns faster than 3 GHz: a millisecond and more, longer than the host takes for a batch
+# of 30 kB, so that work piles up on the device.
+_CYCLES = 4_000_000
 
 
 @contextlib.contextmanager

