@@ -149,7 +149,7 @@ def installed(packages: tuple[str, ...], folder: Path, *, may_install: bool) -> 
         raise NotMeasured("not installed with --quick")
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    words = ["install", "-q", "--no-deps", "--only-binary", ":all:", "--target", str(part), *packages]
+    words = ["install", "-q", "--no-deps", "--prefer-binary", "--target", str(part), *packages]
     done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
     if done.returncode:
         told = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["ERROR: no word"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         "epochs_timed": {name: way.batches * len(found[name]) for name, way in ways.items()},
         "seconds_per_epoch": {name: spread(values, 6) for name, values in found.items()},
         "missing": [] if TENSORFLOW in found else ["tf.data: tensorflow is not installed"],
+        "tensorflow": sys.modules["tensorflow"].__version__ if TENSORFLOW in found else None,
     }
 
 
@@ -136,11 +138,12 @@ def conclude(figures: dict[str, Any]) -> Finding:
     best = min(s for name, s in theirs.items() if name.startswith(PLAIN) and name != GETITEMS)
     slowest = max(found, key=lambda name: found[name])
     missing = "".join(f"; not measured: {text}" for text in figures["missing"])
+    tensorflow = f", tf.data {found[TENSORFLOW] * 1e3:.0f}" if TENSORFLOW in found else ""
     return Finding(
         f"numpy's loop is {best / found[NUMPY]:,.0f} times as fast as the best DataLoader;"
         f" MemmapLoader, which gathers images too, {best / found[LOADER]:,.0f} times",
         f"An epoch takes numpy {found[NUMPY] * 1e3:.1f} ms, Python {found[PYTHON] * 1e3:.0f}, DataLoader"
-        f" {found[PLAIN] * 1e3:.0f}, {slowest.removeprefix('DataLoader, ')} {found[slowest] * 1e3:,.0f};"
+        f" {found[PLAIN] * 1e3:.0f}, {slowest.removeprefix('DataLoader, ')} {found[slowest] * 1e3:,.0f}{tensorflow};"
         f" with __getitems__ {found[GETITEMS] * 1e3:.0f}, one index a batch {found[INDEX] * 1e3:.1f};"
         f" MemmapLoader {found[LOADER] * 1e3:.1f}{missing}.",
         min(theirs, key=lambda name: theirs[name]) == NUMPY and found[INDEX] < found[GETITEMS] < best,
