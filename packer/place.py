@@ -95,7 +95,7 @@ def replacement(out: Path) -> Path:
 
 def is_finished(out: Path) -> bool:
     """Whether OUT holds a store and no pack that replaces it is under way."""
-    look_again(out / MANIFEST)
+    look_again(out / MANIFEST)  # another host may have just finished it
     return (out / MANIFEST).is_file() and not (replacement(out) / journals.JOURNAL).is_file()
 
 

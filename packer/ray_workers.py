@@ -83,15 +83,15 @@ def _is_let_in(address: str, **environment: str) -> bool:
     """Ask Ray at an address; False where it wants another token. What else fails says nothing: joining tells what is wrong."""
     # in a process of its own, which can be ended
     ping = [sys.executable, "-c", _PING, address]
-    quiet: Any = dict.fromkeys(("stdin", "stderr"), subprocess.DEVNULL)
     try:
         done = subprocess.run(
             ping,
             timeout=_ANSWER_SECONDS,
             check=False,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env=os.environ | environment,
-            **quiet,
         )
     except subprocess.TimeoutExpired:
         raise EngineError(

@@ -106,7 +106,8 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     """Say what a store holds."""
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
     options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
-    decoders = ", ".join(f"{name} {' '.join(str(v) for v in d.values() if v)}" for name, d in m.decoders.items())
+    found = {name: ", ".join(f"{what} {value}" for what, value in d.items() if value) for name, d in m.decoders.items()}
+    decoders = ", ".join(f"{name} ({versions})" for name, versions in found.items())
     width = f" x {m.target_count}" if m.target_count else ""
     return {
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
