@@ -5,7 +5,7 @@
     numpy.load("embeddings.npy", mmap_mode="r")[7]    # belongs to MemmapDataset("out/")[7]
 
 `network` stands for your model. On CUDA the results come back through a ring of pinned slots on a stream of their own, while the
-device works on: the way that batches take, the other way round. No GPU has run this yet.
+device works on: the way that batches take, the other way round. No GPU has run this yet, a simulated one has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows in a device's memory: a whole store, or windows of blocks that follow each other; batches are gathered there.
 
 Knows no order but what it is given, and nothing of CUDA but that the caller's thread, on its own stream, does all work on the
-device: so nothing here can race, and all of it runs on a CPU as well.
+device; `on_any_stream` is for callers who change that stream. All of it runs on a CPU as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reader.order import BlockOrder, Rows, Steps
 from reader.ragged import extents, pages_of
 from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
-from reader.transfer import DeviceBatch
+from reader.transfer import DeviceBatch, on_any_stream
 
 # What a store with rows of sizes of their own has beside its pixels.
 _BESIDE_PIXELS = ("targets", "offsets", "shapes", "extras", "mask_offsets")
@@ -104,15 +104,15 @@ class Window:
         # in file order: what reads them ahead then reads forwards
         self.slices = [(int(start), int(stop)) for start, stop in bounds]
         self.sent: list[Sent] = []
-        self._rows: Any = None
+        self._joined: Callable[[], Any] | None = None
         self._images = images
 
     def rows(self) -> Any:
-        """Return the slices as one; for the caller's thread."""
-        if self._rows is None:
-            self._rows = _joined([sent() if isinstance(sent, DeviceBatch) else sent for sent in self.sent])
+        """Return the slices as one; for the caller's thread, which may be on another stream each time."""
+        if self._joined is None:
+            self._joined = on_any_stream(_joined([s() if isinstance(s, DeviceBatch) else s for s in self.sent]))
             self.sent.clear()
-        return self._rows
+        return self._joined()
 
     def gather(self, slots: Rows) -> Any:
         """Gather rows by where they lie in it; for the caller's thread."""
@@ -137,7 +137,7 @@ class Window:
     @property
     def missing(self) -> int:
         """Slices that were not sent yet."""
-        return 0 if self._rows is not None else len(self.slices) - len(self.sent)
+        return 0 if self._joined is not None else len(self.slices) - len(self.sent)
 
     def take(self, sent: Iterator[Sent], count: int) -> None:
         """Take so many slices of what is sent."""

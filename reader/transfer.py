@@ -1,7 +1,7 @@
 """Batches to a CUDA device: pinned copies on a side stream, an event each, and what keeps two streams from racing.
 
-No CUDA device has run this module yet: its tests marked cuda have been skipped so far. tests/test_transfer.py runs its logic
-on simulated streams that are as late as CUDA allows.
+No GPU has run this module yet. Its tests marked cuda pass on a device that threads simulate (scripts/on_simulated_gpu), and
+tests/test_transfer.py runs its logic on simulated streams that are as late as CUDA allows.
 """
 
 from __future__ import annotations
@@ -91,6 +91,17 @@ class DeviceBatch:
         for tensor in tensors_of(self._batch):
             tensor.record_stream(stream)
         return self._batch
+
+
+def on_any_stream(batch: Any) -> Callable[[], Any]:
+    """Take a batch that was made on the caller's stream; returns a function that gives it on whatever stream is current then."""
+    device = batch.pixels.device
+    if device.type != "cuda":
+        return lambda: batch
+    event = sleeping_event()
+    event.record(cuda.current_stream(device))
+    # nobody waits for what is launched for it
+    return DeviceBatch(batch, event, deque(maxlen=0))
 
 
 def send_batch(batch: Any, device: torch.device) -> Any:

@@ -33,7 +33,7 @@ LIBRARIES = ("optree==0.20.0", "dm-tree==0.1.10", "absl-py==2.3.1", "attrs==26.1
 BUILT = ("jpeg4py",)
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
 # Of scripts/bench_gpu.py.
-BENCHES = ("loading", "training", "resident", "pinned", "others")
+BENCHES = ("loading", "training", "waiting", "resident", "pinned", "others")
 # Of scripts/claims, those that a GPU decides.
 CLAIMS = (
     *("bus_bytes", "pinned_copies", "seven_loaders", "folder_or_memmap", "augmentation"),

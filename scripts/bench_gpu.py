@@ -11,6 +11,7 @@ first. Parts:
     loading    a full shuffle to the device, against copying pinned buffers there; with the cores that it takes
     training   a step of a network like ResNet-18 in bfloat16, with loading, flip and random crop, against the same step on a
                batch that stays on the device; once more on two cores of the host
+    waiting    steps of 20 ms in which the device is busy and the host is not, with loading, against the same steps without
     resident   a full shuffle of a store on the device, against the gather alone
     pinned     rows of a pinned copy of the store: gathered first and copied at once, against copied one by one
     others     a DataLoader with 8 spawned workers and a collate that pins and sends; the same as tensordict's tutorial has it
@@ -50,6 +51,7 @@ OURS = "MemmapLoader, full"
 # Rows are larger than what a network takes, as for a random crop they must be.
 SIDE, CROP = 256, 224
 QUICK_SIDE, QUICK_CROP = 48, 40
+STEP_MS = 20.0
 WORKERS = 8
 NO_GPU = "not measured: no GPU"
 
@@ -166,6 +168,33 @@ def training(data: MemmapDataset, device: torch.device, options: argparse.Namesp
     return found
 
 
+def waiting(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
+    size, count, step = options.batch_size, 2 if options.quick else 30, spin(device)
+    with MemmapLoader(data, size, shuffle="full", drop_last=True, device=device, residency="cache") as loader:
+        batches = endless(loader)
+        ways = {
+            LIMIT: lambda: rate(step, count, size, device),
+            "with loading": lambda: rate(lambda: (next(batches), step()), count, size, device),
+        }
+        found = compared(ways, options.rounds)
+        batches.close()
+    return found
+
+
+def spin(device: torch.device) -> Callable[[], None]:
+    """Return what keeps a device busy for STEP_MS; the CPU sleeps."""
+    if device.type != "cuda":
+        return lambda: time.sleep(STEP_MS / 1e3)
+    cycles, (begun, ended) = 100_000_000, (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(cycles)  # clocks rise
+    begun.record()
+    torch.cuda._sleep(cycles)
+    ended.record()
+    torch.cuda.synchronize(device)
+    needed = round(cycles * STEP_MS / begun.elapsed_time(ended))
+    return lambda: torch.cuda._sleep(needed)
+
+
 def resident(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     where = "gpu" if device.type == "cuda" else "ram"
     loader = MemmapLoader(data, options.batch_size, shuffle="full", drop_last=True, device=device, residency=where)
@@ -239,6 +268,7 @@ def others(data: MemmapDataset, device: torch.device, options: argparse.Namespac
 PARTS: dict[str, Callable[..., Any]] = {
     "loading": loading,
     "training": training,
+    "waiting": waiting,
     "resident": resident,
     "pinned": pinned,
     "others": others,

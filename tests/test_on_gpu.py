@@ -147,18 +147,18 @@ def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: P
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["parts"] == dict.fromkeys(
-        ["loading", "training", "resident", "pinned", "others"], "not measured: no GPU"
+        ["loading", "training", "waiting", "resident", "pinned", "others"], "not measured: no GPU"
     )
 
 
 @pytest.mark.slow
 def test_the_device_benchmark_runs_on_tiny_data(tmp_path: Path) -> None:
-    words = ["--device", "cpu", "--quick", "--only", "loading", "training", "resident", "pinned"]
+    words = ["--device", "cpu", "--quick", "--only", "loading", "training", "waiting", "resident", "pinned"]
     done = run(sys.executable, SCRIPTS / "bench_gpu.py", *words, "--work", tmp_path, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     parts = json.loads(done.stdout.splitlines()[-1])["parts"]
     assert parts["pinned"] == "not measured: no GPU"
-    for part in ("loading", "training", "resident"):
+    for part in ("loading", "training", "waiting", "resident"):
         first, other, *_ = parts[part].values()
         assert first["of_first"]["median"] == 1
         assert other["images_per_second"]["median"] > 0

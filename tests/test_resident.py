@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from reader.resident import Window
 from reader.transfer import pin
 
 GB = 10**9
+# Of a device's clock: ten milliseconds and more, longer than the host takes for a batch.
+_CYCLES = 40_000_000
 
 
 @pytest.fixture
@@ -195,6 +198,42 @@ def test_what_has_no_windows_is_refused_where_the_store_does_not_fit(
         MemmapLoader(train, 8, device=small_device, residency="gpu", **options)
     with pytest.raises(ValueError, match=r"of a whole dataset to one rank\.$"):
         MemmapLoader(train.subset([1, 2]), 2, device=small_device, residency="gpu", shuffle="block")
+
+
+def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
+    """Count the batches of some epochs that were wrong for a loop that takes each on another stream, one of them late."""
+    streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    loader, taken = MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency), []
+    for _ in range(10):
+        batches, turns = iter(loader), itertools.cycle(streams)
+        for stream in itertools.islice(turns, len(loader)):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(_CYCLES if stream == streams[0] else 0)
+                batch = next(batches)
+                taken.append((batch.rows.clone(), batch.pixels.clone()))
+                del batch
+    torch.cuda.synchronize()
+    plain = MemmapLoader(train, 8, shuffle="block", residency="cache")
+    expected = [batch for _ in range(10) for batch in plain]
+    return sum(
+        not torch.equal(rows.cpu(), right.rows) or not torch.equal(pixels.cpu(), right.pixels)
+        for (rows, pixels), right in zip(taken, expected, strict=True)
+    )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("residency", ["cache", "ram", "gpu", "windows"])
+def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if residency != "windows":
+        assert wrong_on_changing_streams(train, residency) == 0
+        return
+    for name, value in (("_BLOCK_BYTES", 6 * train.manifest.row_bytes), ("_WINDOW_BLOCKS", 3)):
+        monkeypatch.setattr(loaders, name, value)
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
+    assert wrong_on_changing_streams(train, "gpu") == 0
+    # the guard that this needs
+    monkeypatch.setattr(residents, "on_any_stream", lambda batch: lambda: batch)
+    assert wrong_on_changing_streams(train, "gpu") > 0
 
 
 def test_the_next_window_travels_a_few_slices_a_step(
