@@ -54,7 +54,7 @@ def main() -> int:
     print(table(results))
     (options.out / "README.md").write_text(page(results), encoding="utf-8")
     if broken:
-        print(f"claims: failed, with the traceback above: {', '.join(broken)}", file=sys.stderr)
+        print(f"claims: failed, for the reasons above: {', '.join(broken)}", file=sys.stderr)
     return 1 if broken else 0
 
 
@@ -84,6 +84,8 @@ def record(name: str, options: argparse.Namespace) -> bool:
     child = multiprocessing.get_context("fork").Process(target=measure, args=(module, options, path))
     child.start()
     child.join()
+    if child.exitcode is not None and child.exitcode < 0:
+        print(f"claims: {name} was ended by signal {-child.exitcode}", file=sys.stderr)
     return child.exitcode == 0 and path.exists()
 
 
