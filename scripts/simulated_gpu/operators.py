@@ -105,10 +105,18 @@ class Kernel:
                 )
         if device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
+        # torch's own kernels find their device current: without that, 0 is another device's default stream
+        with torch.cuda.device(device):
+            return self._called(operator, arguments, named, device, is_made=not on_cuda)
+
+    def _called(
+        self, operator: Any, arguments: Any, named: dict[str, Any], device: torch.device, *, is_made: bool
+    ) -> Any:
+        """Launch it on the current stream; is_made: no argument tells the device."""
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         made = None if self._must_wait else self._shaped(operator, arguments, named)
         on_host = [on_cpu(value) for value in arguments], {name: on_cpu(value) for name, value in named.items()}
-        if not on_cuda:
+        if is_made:
             on_host[1]["device"] = torch.device("cpu")
         if self._must_wait:
             runtime.simulated_synchronize(stream)
