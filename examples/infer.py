@@ -37,6 +37,10 @@ def main() -> None:
     torch.manual_seed(0)
     try:
         data = MemmapDataset(options.store)
+        if data.manifest.has_own_sizes:
+            raise ValueError(
+                f"the rows of {data.path} have sizes of their own. Pack with --size, or crop in a transform."
+            )
         loader = MemmapLoader(data, options.batch_size, device=options.device, rank=0, world_size=1)
         embed(network(data.manifest).to(loader.device), loader, options.out)
     except (StoreError, ValueError, OSError) as e:

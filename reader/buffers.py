@@ -63,7 +63,7 @@ def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
     try:
         # the guard of the device: in a new thread device 0 is current, and would get a context
         with torch.cuda.device(device):
-            return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
     except RuntimeError as e:
         said = str(e).partition("\n")[0]
         raise PinnedMemoryError(

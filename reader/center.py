@@ -49,7 +49,7 @@ class CenterCrop:
         boxes = torch.stack([x0, y0, x1, y1], dim=-1)
         grids = self._grids(y1 - y0, x1 - x0)
         top, left, new_height, new_width = grids.unbind(-1)
-        down, across = new_height / (y1 - y0), new_width / (x1 - x0)
+        down, across = new_height / (y1 - y0).float(), new_width / (x1 - x0).float()
         corner = (x0 + left / across)[:, None], (y0 + top / down)[:, None]
         motion = Motion(*corner, across[:, None], down[:, None], self.width, self.height)
         return replaced(

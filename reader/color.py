@@ -32,9 +32,10 @@ class Normalize(torch.nn.Module):
         super().__init__()
         if len(mean) != len(std) or not all(value > 0 for value in std):
             raise ValueError(f"mean {list(mean)} and std {list(std)}: expected one of each a channel, std above 0.")
-        scale = torch.tensor([1 / (255 * value) for value in std])
+        scale = torch.tensor([1 / (255 * value) for value in std], dtype=torch.float32)
+        shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
         self.register_buffer("scale", scale.view(-1, 1, 1))
-        self.register_buffer("shift", torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(-1, 1, 1))
+        self.register_buffer("shift", shift.view(-1, 1, 1))
         self.dtype = dtype
 
     @classmethod

@@ -316,7 +316,7 @@ class MemmapDataset(Dataset[Any]):
     def _positions(self, index: Any) -> Rows:
         """Check and normalise any list of rows to int64[B] in [0, len)."""
         try:
-            rows = np.asarray(index)
+            rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
         except ValueError:
             raise IndexError(f"rows are a {type(index).__name__} of lists, expected a list of whole numbers.") from None
         if rows.dtype == bool:
@@ -344,7 +344,7 @@ class MemmapDataset(Dataset[Any]):
             self.check_files()
             store, place = self._read(np.array([row]), _own), 0
         batch = row_of(store, place) if self.manifest.has_own_sizes else store[place]
-        batch.rows = torch.tensor(row)
+        batch.rows = torch.tensor(row, device="cpu")
         return self._present(batch, single=True)
 
     def _transforms_samples(self) -> bool:
@@ -450,7 +450,7 @@ def _fresh(size_bytes: int) -> torch.Tensor:
     """Allocate uint8[size_bytes]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
     if get_worker_info() is not None:
         storage = torch.UntypedStorage._new_shared(size_bytes)
-        return torch.empty(0, dtype=torch.uint8).set_(storage)
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
     return _own(size_bytes)
 
 

@@ -508,12 +508,28 @@ class _Iteration:
                 self._progress.finished = not self._failed
                 raise StopIteration
             self._ready.extend(group)
-        item, self._progress.position = self._ready.popleft()
-        is_later = isinstance(item, DeviceBatch | Later)
-        return _finish(self._loader, item(), self._progress.epoch) if is_later else item
+        item, position = self._ready[0]
+        if isinstance(item, DeviceBatch | Later):
+            try:
+                item = _finish(self._loader, item(), self._progress.epoch)
+            except Exception:
+                self._end()
+                raise
+        # only now: what Ctrl-C keeps from being made is made again
+        self._ready.popleft()
+        self._progress.position = position
+        return item
 
     def __len__(self) -> int:
         return self._loader.steps_left(self._begin)
+
+    def _end(self) -> None:
+        """Give nothing more, as after an error in the thread."""
+        self._failed = True
+        self._ready.clear()
+        if self._feed:
+            self._feed.stop()
+        self._feed, self._source = None, iter(())
 
     # -- for bench_ways, which times from a full queue to a full queue
 

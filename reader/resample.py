@@ -116,10 +116,12 @@ def resized_by_matmul(
     (top, new_height), (left, new_width) = _axes(grids, height, width)
     lines = pixels.reshape(count, row_height, row_width * channels).float()
     vertical = _weights(y0, y1, row_height, new_height, top, height)
-    down = torch.bmm(vertical, lines).view(count, height, row_width, channels)
-    columns = down.transpose(1, 2).reshape(count, row_width, height * channels)
     horizontal = _weights(x0, x1, row_width, new_width, left, width)
-    both = torch.bmm(horizontal, columns).view(count, width, height, channels)
+    # the loop may stand inside autocast, whose 8 or 11 bits are too few for levels
+    with torch.autocast(pixels.device.type, enabled=False):
+        down = torch.bmm(vertical, lines).view(count, height, row_width, channels)
+        columns = down.transpose(1, 2).reshape(count, row_width, height * channels)
+        both = torch.bmm(horizontal, columns).view(count, width, height, channels)
     return both.transpose(1, 2).round().clamp(0, 255).to(torch.uint8).contiguous()
 
 
@@ -139,11 +141,11 @@ def _weights(
     They are those of new pixels first to first + count. Nothing outside start..stop has weight, as if the box had been cut out
     before.
     """
-    new = torch.arange(count, device=start.device) + first
-    scale = ((stop - start)[:, None] / new_size)[..., None]
+    new = torch.arange(count, dtype=torch.float32, device=start.device) + first
+    scale = ((stop - start).float()[:, None] / new_size)[..., None]
     start, stop = start[:, None, None], stop[:, None, None]
     centre = start + (new[..., None] + 0.5) * scale
-    pixel = torch.arange(size, device=start.device)
+    pixel = torch.arange(size, dtype=torch.float32, device=start.device)
     weights = (1 - ((pixel + 0.5 - centre) / scale.clamp(min=1)).abs()).clamp(min=0)
     weights = weights * ((pixel >= start) & (pixel < stop))
     return weights / weights.sum(-1, keepdim=True)

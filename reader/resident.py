@@ -22,7 +22,7 @@ from reader.order import BlockOrder, Rows, Steps
 from reader.ragged import extents, pages_of
 from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
-from reader.transfer import DeviceBatch, on_any_stream
+from reader.transfer import DeviceBatch, on_any_stream, recorded
 
 # What a store with rows of sizes of their own has beside its pixels.
 _BESIDE_PIXELS = ("targets", "offsets", "shapes", "extras", "mask_offsets")
@@ -52,12 +52,12 @@ class Resident:
             torch.cuda.synchronize(device)
 
     def rows(self) -> ImageBatch:
-        """Return all rows, on the device."""
-        return self._store
+        """Return all rows, on the device, for the caller's thread."""
+        return _held(self._store)
 
     def gather(self, rows: Rows) -> ImageBatch:
-        """Gather rows."""
-        return gathered(self._store, rows)
+        """Gather rows; for the caller's thread."""
+        return gathered(self.rows(), rows)
 
     def later(self, rows: Rows) -> Later:
         """Return the batch of these rows, to be gathered by who calls it."""
@@ -88,7 +88,7 @@ class ResidentImages:
 
     def gather(self, rows: Rows) -> RaggedBatch:
         """Gather rows; where they lie is asked of the host, which knows it too."""
-        return gathered_images(self._store, rows, *extents(self._host, rows))
+        return gathered_images(_held(self._store), rows, *extents(self._host, rows))
 
 
 class Window:
@@ -252,6 +252,11 @@ def _slices(windows: list[Window]) -> Iterator[Steps]:
     for window in windows:
         for start, stop in window.slices:
             yield Steps([np.arange(start, stop)], [0], [0])
+
+
+def _held(store: Any) -> Any:
+    """Return a whole store: its memory outlives what the current stream does with it, though its loader may not."""
+    return recorded(store) if store.pixels.device.type == "cuda" else store
 
 
 def _joined(batches: list[Any]) -> Any:

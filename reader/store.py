@@ -185,7 +185,7 @@ def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.
         if os.fstat(file.fileno()).st_size != size_bytes:
             raise StoreError(f"{path} is not {size_bytes} bytes any more. Copy the store again.")
         if size_bytes == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         if os.name == "nt":
             mapped = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
         else:

@@ -88,9 +88,7 @@ class DeviceBatch:
         before.record(stream)
         self._launched.append(before)
         stream.wait_event(self._event)
-        for tensor in tensors_of(self._batch):
-            tensor.record_stream(stream)
-        return self._batch
+        return recorded(self._batch)
 
 
 def on_any_stream(batch: Any) -> Callable[[], Any]:
@@ -102,6 +100,14 @@ def on_any_stream(batch: Any) -> Callable[[], Any]:
     event.record(cuda.current_stream(device))
     # nobody waits for what is launched for it
     return DeviceBatch(batch, event, deque(maxlen=0))
+
+
+def recorded(batch: Any) -> Any:
+    """Keep the memory of a batch from being used again before the current stream has done what was launched; returns it."""
+    stream = cuda.current_stream(batch.pixels.device)
+    for tensor in tensors_of(batch):
+        tensor.record_stream(stream)
+    return batch
 
 
 def send_batch(batch: Any, device: torch.device) -> Any:

@@ -6,6 +6,7 @@ batch is never changed. All of it may stand inside a function that torch.compile
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -127,7 +128,7 @@ class RandomResizedCrop:
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content."""
         boxes = self.boxes(batch)
-        x0, y0, x1, y1 = boxes[..., None].unbind(1)
+        x0, y0, x1, y1 = boxes.float()[..., None].unbind(1)
         motion = Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
         return replaced(
             batch,
@@ -188,10 +189,13 @@ def to_device(nested: Any, device: str | torch.device) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if is_cuda and leaf.device.type == "cpu" and not leaf.is_pinned():
-            leaf = leaf.pin_memory()
+            # what lies as `expand` leaves it, one element in many places, cannot be pinned so
+            leaf = (leaf.contiguous() if leaf.layout == torch.strided and 0 in leaf.stride() else leaf).pin_memory()
         return leaf.to(target, non_blocking=is_cuda)
 
-    return pytree.tree_map(move, nested, is_leaf=is_tensor_collection)
+    # to pin on another device than the current one would leave a context there
+    with torch.cuda.device(target) if is_cuda else contextlib.nullcontext():
+        return pytree.tree_map(move, nested, is_leaf=is_tensor_collection)
 
 
 def resized_boxes(

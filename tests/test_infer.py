@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import devices
+from conftest import devices, make_tree
 from late_streams import CUDA, Event, OnDevice, SimulatedCuda, Stream, World
 
+from packer import pack
 from reader import MemmapDataset
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -52,6 +53,15 @@ def test_a_wrong_store_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr.startswith("infer.py: ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out.npy").exists()
+
+
+def test_rows_of_their_own_sizes_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    pack(make_tree(tmp_path / "images", classes=1, each=2), tmp_path / "own", fit="none", workers=1)
+    words = [sys.executable, EXAMPLES / "infer.py", tmp_path / "own", tmp_path / "out.npy"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"infer.py: the rows of {tmp_path / 'own'} have sizes of their own.")
+    assert done.stderr.count("\n") == 1
 
 
 def brought(infer: ModuleType, world: World, patch: pytest.MonkeyPatch, count: int = 20) -> bool:

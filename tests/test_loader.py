@@ -504,14 +504,17 @@ def test_whole_numbers_of_numpy_are_whole_numbers(train: MemmapDataset) -> None:
             MemmapLoader(train, **{"batch_size": 9, name: 2.5})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_after_an_error_the_state_is_at_the_batch_that_could_not_be_made(train: MemmapDataset, prefetch: int) -> None:
+def test_after_an_error_the_state_is_at_the_batch_that_could_not_be_made(
+    train: MemmapDataset, prefetch: int, device: str
+) -> None:
     def breaks(batch: Any) -> Any:
         if 37 in batch.rows:
             raise RuntimeError("row 37")
         return batch
 
-    iterator = iter(loader := MemmapLoader(train, 10, transform=breaks, prefetch=prefetch))
+    iterator = iter(loader := MemmapLoader(train, 10, transform=breaks, prefetch=prefetch, device=device))
     assert [len(batch) for batch in itertools.islice(iterator, 3)] == [10] * 3
     with pytest.raises(RuntimeError, match="row 37"):
         next(iterator)
@@ -531,6 +534,19 @@ def test_the_interpreter_ends_in_the_middle_of_an_epoch(shared_store: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", code, str(shared_store)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "seen\n", "")
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_torchs_default_device_changes_nothing(train: MemmapDataset, prefetch: int, device: str) -> None:
+    with torch.device("meta" if device == "cpu" else "cuda"):
+        for residency in ("cache", "ram", "disk", "gpu")[: 3 if device == "cpu" else 4]:
+            loader = MemmapLoader(train, 16, shuffle="full", device=device, residency=residency, prefetch=prefetch)
+            rows = torch.cat([batch.rows for batch in loader])
+            assert sorted(rows.tolist()) == list(range(90))
+        # a list of rows may lie on a device too
+        assert train[rows[:8]].rows.tolist() == rows[:8].tolist()
+        assert train[3].rows.device.type == "cpu"
 
 
 def test_repr_and_log_tell_order_and_residency(train: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:

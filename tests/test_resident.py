@@ -222,6 +222,23 @@ def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
 
 
 @pytest.mark.cuda
+def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(train: MemmapDataset) -> None:
+    loader, stream = MemmapLoader(train, 30, device="cuda", residency="gpu"), torch.cuda.Stream()
+    assert loader.resident is not None
+    size_bytes = loader.resident.rows().pixels.nbytes
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(10 * _CYCLES)
+        taken = [batch.pixels for batch in loader]
+    del loader
+    gc.collect()
+    # on the stream that the store was allocated for: some of it would lie there
+    others = [torch.full((size_bytes,), 7, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    torch.cuda.synchronize()
+    assert torch.equal(torch.cat(taken).cpu(), train.store.pixels)
+    del others
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("residency", ["cache", "ram", "gpu", "windows"])
 def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if residency != "windows":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from reader import ColorJitter, ImageBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, to_device
+from reader import (
+    CenterCrop,
+    ColorJitter,
+    ImageBatch,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    to_device,
+)
 from reader.draws import CROP, RESIZED_CROP, draw, in_epoch
 from reader.resample import nearest, resized, resized_by_matmul
 
@@ -351,6 +362,34 @@ def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
         torch.testing.assert_close(made.movedim(-1, 0), expected[0], atol=0.501, rtol=0)
 
 
+def test_the_products_of_other_devices_are_as_exact_inside_autocast() -> None:
+    batch = make_batch(list(range(24)))
+    boxes = RandomResizedCrop(1).boxes(batch)
+    expected = resized_by_matmul(batch.pixels, boxes, 33, 21)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(resized_by_matmul(batch.pixels, boxes, 33, 21), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_torchs_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    batch = make_batch(list(range(8)))
+
+    def made() -> list[Any]:
+        boxes = RandomResizedCrop(1).boxes(batch)
+        crops = [transform(batch) for transform in (RandomResizedCrop((33, 21)), CenterCrop(28, 0.875))]
+        found = [value for crop in crops for value in (crop.pixels, *crop.extras.values())]
+        return [*found, resized_by_matmul(batch.pixels, boxes, 33, 21), Normalize([0.1], [0.3])(batch.images)]
+
+    expected = made()
+    torch.set_default_dtype(dtype)
+    try:
+        found = made()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [value.dtype for value in found] == [value.dtype for value in expected]
+    assert all(map(torch.equal, found, expected))
+
+
 def test_masks_take_the_nearest_pixel_as_torch_does_exactly() -> None:
     masks, boxes = make_batch(list(range(24))).extras["masks"], RandomResizedCrop(1).boxes(make_batch(list(range(24))))
     for mask, (x0, y0, x1, y1), made in zip(masks, boxes.tolist(), nearest(masks, boxes, 24, 16), strict=True):
@@ -476,6 +515,24 @@ def test_to_device_copies_nothing_that_is_there_already() -> None:
     moved = to_device([images, batch], "cpu")
     assert moved[0] is images
     assert moved[1].pixels.data_ptr() == batch.pixels.data_ptr()
+
+
+@pytest.mark.cuda
+def test_to_device_takes_tensors_however_they_lie() -> None:
+    tensors = [torch.arange(3).expand(4, 3), torch.arange(6).view(2, 3).t(), torch.arange(8)[::2], torch.empty(3, 0)]
+    for tensor, moved in zip(tensors, to_device(tensors, "cuda"), strict=True):
+        assert torch.equal(moved.cpu(), tensor)
+
+
+@pytest.mark.cuda
+def test_to_device_leaves_no_context_on_another_device() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    code = (
+        "import torch, reader; reader.to_device([torch.ones(3)], 'cuda:1'); print(torch._C._cuda_hasPrimaryContext(0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 # -- bad input
