@@ -38,9 +38,7 @@ def main() -> None:
     try:
         data = MemmapDataset(options.store)
         if data.manifest.has_own_sizes:
-            raise ValueError(
-                f"the rows of {data.path} have sizes of their own. Pack with --size, or crop in a transform."
-            )
+            raise ValueError(f"the rows of {data.path} have sizes of their own. Crop them in a transform.")
         loader = MemmapLoader(data, options.batch_size, device=options.device, rank=0, world_size=1)
         embed(network(data.manifest).to(loader.device), loader, options.out)
     except (StoreError, ValueError, OSError) as e:
@@ -78,8 +76,7 @@ def on_host(results: Iterable[torch.Tensor], device: torch.device) -> Iterator[t
     """
     stream = cuda.Stream(device)
     slots: list[torch.Tensor] = []
-    # oldest first: when its copy has ended, and where it goes
-    coming: deque[tuple[cuda.Event, torch.Tensor]] = deque()
+    coming: deque[tuple[cuda.Event, torch.Tensor]] = deque()  # oldest first: when its copy has ended, where it goes
     for n, result in enumerate(results):
         if n < SLOTS:
             slots.append(torch.empty_like(result, device="cpu", pin_memory=True))

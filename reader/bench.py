@@ -23,6 +23,7 @@ from reader.bench_ways import ORDERS, Copies, Loader, Part, PinnedCopies, StoreI
 from reader.dataset import MemmapDataset
 from reader.loader import checked_device
 from reader.manifest import PIXELS
+from reader.resident import free_bytes, nbytes
 
 BATCH_SIZE = 256
 
@@ -133,7 +134,9 @@ def measure(
         raise BenchError(f"the rows of {data.path} have sizes of their own, which this does not time.")
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes
     orders = (order,) if order else tuple(ORDERS)
-    cached, auto = residencies.cached_share(pixels), residencies.choose("auto", pixels, data.store.pixels.nbytes)
+    free, cached = free_bytes(where), residencies.cached_share(pixels)
+    room = None if free is None else residencies.Room(free, nbytes(data.store), 0)
+    auto = residencies.choose("auto", pixels, data.store.pixels.nbytes, room)
     not_measured: dict[str, str] = {}
     torch_loaders = {NO_WORKERS: TorchLoader(data, 0)}
     if reason := TorchLoader.why_not(size * row_bytes, 2):
