@@ -18,6 +18,7 @@ from tensordict import TensorDict
 from reader import ColorJitter, ImageBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, to_device
 from reader.draws import CROP, RESIZED_CROP, draw, in_epoch
 from reader.resample import nearest, resized, resized_by_matmul
+from reader.store import replaced
 
 HEIGHT, WIDTH = 40, 56
 
@@ -337,6 +338,16 @@ def test_resized_pixels_are_torchvisions(channels: int, new_size: tuple[int, int
     assert torch.equal(resized(batch.pixels, boxes, *new_size), expected)
     by_matmul = resized_by_matmul(batch.pixels, boxes, *new_size)
     assert (by_matmul.int() - expected.int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+def test_a_row_without_content_is_cropped_as_one_that_is_all_image(padding: int) -> None:
+    plain = make_batch(list(range(40)), content=False)
+    whole = torch.tensor([0, 0, HEIGHT, WIDTH], dtype=torch.int32).expand(40, 4)
+    crop = RandomCrop((HEIGHT - 4, WIDTH - 2), padding=padding, seed=3)
+    one, other = crop(plain), crop(replaced(plain, pixels=plain.pixels, content=whole, extras=plain.extras))
+    assert torch.equal(one.pixels, other.pixels)
+    assert padding == 0 or torch.equal(one.content, other.content)
 
 
 @pytest.mark.parametrize("device", devices())
