@@ -19,7 +19,17 @@ import torch
 
 from reader import residency as residencies
 from reader.bench_disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways, read_through
-from reader.bench_ways import DEVICE_TURN_BYTES, ORDERS, Copies, Loader, Part, PinnedCopies, StoreIndex, TorchLoader, Turn
+from reader.bench_ways import (
+    DEVICE_TURN_BYTES,
+    ORDERS,
+    Copies,
+    Loader,
+    Part,
+    PinnedCopies,
+    StoreIndex,
+    TorchLoader,
+    Turn,
+)
 from reader.dataset import MemmapDataset
 from reader.loader import checked_device
 from reader.manifest import PIXELS

@@ -116,10 +116,12 @@ def resized_by_matmul(
     (top, new_height), (left, new_width) = _axes(grids, height, width)
     lines = pixels.reshape(count, row_height, row_width * channels).float()
     vertical = _weights(y0, y1, row_height, new_height, top, height)
-    down = torch.bmm(vertical, lines).view(count, height, row_width, channels)
-    columns = down.transpose(1, 2).reshape(count, row_width, height * channels)
     horizontal = _weights(x0, x1, row_width, new_width, left, width)
-    both = torch.bmm(horizontal, columns).view(count, width, height, channels)
+    # a loop that stands in an autocast as a whole would have bfloat16's 8 bits, and pixels off by 2
+    with torch.autocast(pixels.device.type, enabled=False):
+        down = torch.bmm(vertical, lines).view(count, height, row_width, channels)
+        columns = down.transpose(1, 2).reshape(count, row_width, height * channels)
+        both = torch.bmm(horizontal, columns).view(count, width, height, channels)
     return both.transpose(1, 2).round().clamp(0, 255).to(torch.uint8).contiguous()
 
 

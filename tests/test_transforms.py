@@ -362,6 +362,15 @@ def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
         torch.testing.assert_close(made.movedim(-1, 0), expected[0], atol=0.501, rtol=0)
 
 
+@pytest.mark.parametrize("device", devices())
+def test_an_autocast_around_the_loop_leaves_pixels_as_they_are(device: str) -> None:
+    batch = make_batch(list(range(24)))
+    pixels, boxes = batch.pixels.to(device), RandomResizedCrop(1).boxes(batch).to(device)
+    expected = resized_by_matmul(pixels, boxes, 33, 21)
+    with torch.autocast(device, torch.bfloat16):
+        assert torch.equal(resized_by_matmul(pixels, boxes, 33, 21), expected)
+
+
 def test_masks_take_the_nearest_pixel_as_torch_does_exactly() -> None:
     masks, boxes = make_batch(list(range(24))).extras["masks"], RandomResizedCrop(1).boxes(make_batch(list(range(24))))
     for mask, (x0, y0, x1, y1), made in zip(masks, boxes.tolist(), nearest(masks, boxes, 24, 16), strict=True):
