@@ -11,7 +11,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,17 @@ import torch
 
 from reader import residency as residencies
 from reader.bench_disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways, read_through
-from reader.bench_ways import ORDERS, Copies, Loader, Part, PinnedCopies, StoreIndex, TorchLoader, Turn
+from reader.bench_ways import (
+    DEVICE_TURN_BYTES,
+    ORDERS,
+    Copies,
+    Loader,
+    Part,
+    PinnedCopies,
+    StoreIndex,
+    TorchLoader,
+    Turn,
+)
 from reader.dataset import MemmapDataset
 from reader.loader import checked_device
 from reader.manifest import PIXELS
@@ -220,6 +230,7 @@ def _memory(
 
 def _device(part: Part, orders: Sequence[str], device: torch.device, seconds: float, tell: Tell) -> Section:
     """Measure copies to a CUDA device. None has run this yet."""
+    part = replace(part, turn_bytes=DEVICE_TURN_BYTES)
     loaders = {f"MemmapLoader to {device}, {order}": Loader(part, order, device) for order in orders}
     ways: dict[str, Turn] = {PINNED_COPIES: PinnedCopies(part, device).turn}
     ways |= {name: loader.turn for name, loader in loaders.items()}

@@ -117,7 +117,7 @@ def resized_by_matmul(
     lines = pixels.reshape(count, row_height, row_width * channels).float()
     vertical = _weights(y0, y1, row_height, new_height, top, height)
     horizontal = _weights(x0, x1, row_width, new_width, left, width)
-    # the loop may stand inside autocast, whose 8 or 11 bits are too few for levels
+    # a loop that stands in an autocast as a whole would have bfloat16's 8 bits, and pixels off by 2
     with torch.autocast(pixels.device.type, enabled=False):
         down = torch.bmm(vertical, lines).view(count, height, row_width, channels)
         columns = down.transpose(1, 2).reshape(count, row_width, height * channels)

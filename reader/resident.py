@@ -29,6 +29,10 @@ _BESIDE_PIXELS = ("targets", "offsets", "shapes", "extras", "mask_offsets")
 # Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
 _PIECE_BYTES = 64 << 20
 
+# Of numbers of rows or pages, so many are copied without waiting as they are; for more, CUDA may wait for all that was launched
+# (CUDA Programming Guide, "Concurrent Execution between Host and Device").
+_UNPINNED_BYTES = 64 << 10
+
 # A slice on its way: a batch that is on the device already, or one whose copy may still run.
 Sent = ImageBatch | DeviceBatch
 
@@ -164,8 +168,7 @@ class Later:
 
 def gathered(store: ImageBatch, slots: Rows) -> ImageBatch:
     """Gather rows of what lies on a device there."""
-    # not pinned: a few kB are staged at once, and then the host's memory is free again
-    index = torch.from_numpy(slots).to(store.pixels.device, non_blocking=True)
+    index = _on(store.pixels.device, slots)
     pixels = store.pixels.new_empty((len(index), *store.pixels.shape[1:]))
     words, into = as_words(store.pixels, pixels)
     torch.index_select(words, 0, index, out=into)
@@ -187,7 +190,7 @@ def gathered_images(store: RaggedBatch, rows: Rows, offsets: Rows, sizes: Rows) 
     """
     device = store.pixels.device
     pages, begins = pages_of(offsets, sizes)
-    index, new_offsets = (torch.from_numpy(n).to(device, non_blocking=True) for n in (pages, begins))
+    index, new_offsets = _on(device, pages), _on(device, begins)
     pixels = store.pixels.new_empty(len(pages), PAGE_BYTES)
     words, into = as_words(store.pixels.view(-1, PAGE_BYTES), pixels)
     torch.index_select(words, 0, index, out=into)
@@ -239,6 +242,14 @@ def nbytes(store: ImageBatch | RaggedBatch) -> int:
     if isinstance(store, RaggedBatch):
         return sum(tensor.nbytes for tensor in store.values(True, True))
     return sum(tensor.nbytes for tensor in _leaves(store)) + 8 * len(store)
+
+
+def _on(device: torch.device, numbers: Rows) -> torch.Tensor:
+    """Send numbers of rows or pages to a device, without waiting for it."""
+    tensor = torch.from_numpy(numbers)
+    if device.type == "cuda" and tensor.nbytes > _UNPINNED_BYTES:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def _windows(order: BlockOrder, position: int, images: RaggedBatch | None) -> Iterator[tuple[int, Window]]:

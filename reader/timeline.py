@@ -169,6 +169,9 @@ def _lanes(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[tuple[Any, Any],
     stages: dict[tuple[Any, Any], set[str]] = {}
     for stage, event in found:
         stages.setdefault(_thread(event), set()).add(stage if event["cat"] == "user_annotation" else f"device {stage}")
+    for done in stages.values():
+        if "device compute" in done:  # numbers of rows travel on the loop's own stream
+            done.discard("device copy")
     kinds = {
         thread: next((kind for kind, sign in _KINDS.items() if sign in done), "feeder")
         for thread, done in stages.items()

@@ -41,15 +41,14 @@ class RandomHorizontalFlip:
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes."""
         flip = draw(batch, self.seed, FLIP)[0] < self.p
-        height, width = batch.pixels.shape[1:3]
-        sign = 1 - 2 * flip[:, None].int()
-        motion = Motion(width * flip[:, None].int(), 0, sign, 1, width, height)
-        return replaced(
-            batch,
-            pixels=_chosen(flip, batch.pixels.flip(-2), batch.pixels),
-            content=None if batch.content is None else moved_content(batch.content, motion),
-            extras=moved_extras(batch.extras, motion, lambda masks: _chosen(flip, masks.flip(-1), masks)),
-        )
+        pixels, content, extras = _chosen(flip, batch.pixels.flip(-2), batch.pixels), batch.content, batch.extras
+        if content is not None or extras is not None:
+            height, width = pixels.shape[1:3]
+            sign = 1 - 2 * flip[:, None].int()
+            motion = Motion(width * flip[:, None].int(), 0, sign, 1, width, height)
+            content = None if content is None else moved_content(content, motion)
+            extras = moved_extras(extras, motion, lambda masks: _chosen(flip, masks.flip(-1), masks))
+        return replaced(batch, pixels=pixels, content=content, extras=extras)
 
 
 class RandomCrop:
@@ -78,10 +77,14 @@ class RandomCrop:
                 f"RandomCrop cuts {self.height} x {self.width} pixels, but the rows have {row_height} x {row_width} and"
                 f" {pad} of padding. Take a smaller size or more padding."
             )
-        content = content_of(batch)
-        y0, x0, y1, x1 = content.unbind(-1)
-        top = _start(down, y0, y1 + 2 * pad, self.height, row_height + 2 * pad)
-        left = _start(across, x0, x1 + 2 * pad, self.width, row_width + 2 * pad)
+        if batch.content is None:
+            # what `_start` gives, in a third of the kernels
+            top = (down * (row_height + 2 * pad - self.height + 1)).long()
+            left = (across * (row_width + 2 * pad - self.width + 1)).long()
+        else:
+            y0, x0, y1, x1 = batch.content.long().unbind(-1)
+            top = _start(down, y0, y1 + 2 * pad, self.height, row_height + 2 * pad)
+            left = _start(across, x0, x1 + 2 * pad, self.width, row_width + 2 * pad)
         motion = Motion(left[:, None] - pad, top[:, None] - pad, 1, 1, self.width, self.height)
 
         def cut_pixels(pixels: torch.Tensor) -> torch.Tensor:
@@ -91,7 +94,7 @@ class RandomCrop:
         return replaced(
             batch,
             pixels=cut_pixels(batch.pixels),
-            content=None if batch.content is None and not pad else moved_content(content, motion),
+            content=None if batch.content is None and not pad else moved_content(content_of(batch), motion),
             extras=moved_extras(batch.extras, motion, lambda masks: cut_pixels(masks[..., None])[..., 0]),
         )
 

@@ -41,7 +41,7 @@ from bench_open import sparse_store
 from torch.utils.data import DataLoader
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader
-from reader.bench_ways import Copies, Loader, Part, PinnedCopies, Turn
+from reader.bench_ways import DEVICE_TURN_BYTES, Copies, Loader, Part, PinnedCopies, Turn
 from reader.manifest import PIXELS
 from reader.resident import gathered
 from reader.transfer import pin
@@ -132,7 +132,7 @@ def gpu(device: str) -> dict[str, Any]:
 
 
 def loading(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    part = Part(data, options.batch_size, len(data))
+    part = Part(data, options.batch_size, len(data), DEVICE_TURN_BYTES)
     check(MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency="cache"), data)
     limit = (PinnedCopies(part, device) if device.type == "cuda" else Copies(part)).turn
     loader = Loader(part, "full", device)
@@ -214,7 +214,7 @@ def resident(data: MemmapDataset, device: torch.device, options: argparse.Namesp
 def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any] | str:
     if device.type != "cuda":
         return NO_GPU
-    part, size = Part(data, options.batch_size, len(data)), options.batch_size
+    part, size = Part(data, options.batch_size, len(data), DEVICE_TURN_BYTES), options.batch_size
     loader = MemmapLoader(data, size, shuffle="full", drop_last=True, device=device, residency="ram")
     batches = endless(loader)
     store = data.store.pixels.clone()
@@ -239,7 +239,7 @@ def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespac
 
 
 def others(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    part, workers = Part(data, options.batch_size, len(data)), 1 if options.quick else WORKERS
+    part, workers = Part(data, options.batch_size, len(data), DEVICE_TURN_BYTES), 1 if options.quick else WORKERS
     ours = Loader(part, "full", device)
     loaders = {
         "DataLoader of a MemmapDataset, sent by its collate": data,

@@ -288,6 +288,8 @@ def test_a_trace_of_a_device_is_sorted_by_stream() -> None:
         event("pixpack.copy", "gpu_user_annotation", 0, 13, 1700, 700),
         event("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", 0, 13, 1700, 700),
         event("elementwise_kernel", "kernel", 0, 7, 3100, 100),
+        # of the numbers of rows that are gathered there
+        event("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 0, 7, 3300, 100),
         event("step", "user_annotation", 9, 9, 0, 9000),
         event("aten::index_select", "cpu_op", 9, 10, 1100, 300),
         {"ph": "M", "name": "thread_name", "pid": 9, "tid": 10, "args": {}},
@@ -300,6 +302,7 @@ def test_a_trace_of_a_device_is_sorted_by_stream() -> None:
         ("copy stream", "copy", 0.7, 1.4),
         ("caller", "step", 2, 2.5),
         ("stream", "compute", 2.1, 2.2),
+        ("stream", "copy", 2.3, 2.4),
     ]
 
 

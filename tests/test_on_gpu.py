@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -137,6 +138,27 @@ def test_every_wheel_has_a_version_and_parts_name_what_is_there(
     trees = importlib.import_module("nested_moves").TREES
     assert list(script.LIBRARIES) == [package for _, packages in trees.values() for package in packages]
     assert list(script.BENCHES) == list(importlib.import_module("bench_gpu").PARTS)
+
+
+# -- on_simulated_gpu
+
+
+@pytest.mark.parametrize(
+    "missing, message",
+    [
+        ("g++", "g++ is missing. It needs g++, nm and flock (apt-get install g++ util-linux)."),
+        ("", "{folder} cannot be written to. Name another folder in PIXPACK_SIMULATED; it takes 6 GB."),
+    ],
+)
+def test_what_a_simulated_device_needs_is_one_sentence(tmp_path: Path, missing: str, message: str) -> None:
+    tools, folder = tmp_path / "bin", tmp_path / "file" / "folder"
+    tools.mkdir()
+    (tmp_path / "file").touch()
+    for tool in {"bash", "dirname", "mkdir", "nm", "flock", "g++"} - {missing}:
+        # those that it only looks for need not be there
+        (tools / tool).symlink_to(shutil.which(tool) or sys.executable)
+    done = run(SCRIPTS / "on_simulated_gpu", "true", PATH=str(tools), PIXPACK_SIMULATED=str(folder))
+    assert (done.returncode, done.stderr) == (2, f"on_simulated_gpu: {message.format(folder=folder)}\n")
 
 
 # -- bench_gpu

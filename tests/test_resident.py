@@ -253,6 +253,42 @@ def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str, monk
     assert wrong_on_changing_streams(train, "gpu") > 0
 
 
+def waits_for_the_device(loader: MemmapLoader) -> bool:
+    """Say whether taking a batch waits for what the loop has launched before, as copies of unpinned memory do."""
+    batches = iter(loader)
+    for _ in range(3):  # what is allocated once may wait
+        next(batches)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(10 * _CYCLES)
+    launched = torch.cuda.Event()
+    launched.record()
+    next(batches)
+    waited = launched.query()
+    torch.cuda.synchronize()
+    return waited
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk", "gpu", "windows"])
+def test_taking_a_batch_does_not_wait_for_the_device(
+    train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if residency == "windows":
+        for name, value in (("_BLOCK_BYTES", 6 * train.manifest.row_bytes), ("_WINDOW_BLOCKS", 3)):
+            monkeypatch.setattr(loaders, name, value)
+        monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
+        residency = "gpu"
+    assert not waits_for_the_device(MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("residency", ["cache", "gpu"])
+def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path, residency: str) -> None:
+    # over 64 KB of page numbers
+    many, data = [list(range(40)) * 100] * 5, MemmapDataset(own_store)
+    assert not waits_for_the_device(MemmapLoader(data, 1, sampler=many, device="cuda", residency=residency))
+
+
 def test_the_next_window_travels_a_few_slices_a_step(
     train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

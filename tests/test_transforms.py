@@ -29,6 +29,7 @@ from reader import (
 )
 from reader.draws import CROP, RESIZED_CROP, draw, in_epoch
 from reader.resample import nearest, resized, resized_by_matmul
+from reader.store import replaced
 
 HEIGHT, WIDTH = 40, 56
 
@@ -350,6 +351,16 @@ def test_resized_pixels_are_torchvisions(channels: int, new_size: tuple[int, int
     assert (by_matmul.int() - expected.int()).abs().max() <= 1
 
 
+@pytest.mark.parametrize("padding", [0, 3])
+def test_a_row_without_content_is_cropped_as_one_that_is_all_image(padding: int) -> None:
+    plain = make_batch(list(range(40)), content=False)
+    whole = torch.tensor([0, 0, HEIGHT, WIDTH], dtype=torch.int32).expand(40, 4)
+    crop = RandomCrop((HEIGHT - 4, WIDTH - 2), padding=padding, seed=3)
+    one, other = crop(plain), crop(replaced(plain, pixels=plain.pixels, content=whole, extras=plain.extras))
+    assert torch.equal(one.pixels, other.pixels)
+    assert padding == 0 or torch.equal(one.content, other.content)
+
+
 @pytest.mark.parametrize("device", devices())
 def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
     batch = make_batch(list(range(24)))
@@ -362,12 +373,13 @@ def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
         torch.testing.assert_close(made.movedim(-1, 0), expected[0], atol=0.501, rtol=0)
 
 
-def test_the_products_of_other_devices_are_as_exact_inside_autocast() -> None:
+@pytest.mark.parametrize("device", devices())
+def test_an_autocast_around_the_loop_leaves_pixels_as_they_are(device: str) -> None:
     batch = make_batch(list(range(24)))
-    boxes = RandomResizedCrop(1).boxes(batch)
-    expected = resized_by_matmul(batch.pixels, boxes, 33, 21)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(resized_by_matmul(batch.pixels, boxes, 33, 21), expected)
+    pixels, boxes = batch.pixels.to(device), RandomResizedCrop(1).boxes(batch).to(device)
+    expected = resized_by_matmul(pixels, boxes, 33, 21)
+    with torch.autocast(device, torch.bfloat16):
+        assert torch.equal(resized_by_matmul(pixels, boxes, 33, 21), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -1,9 +1,10 @@
 // CUDA's runtime, as far as torch asks for it, on threads of the host: each stream is a thread that works off its queue.
 //
-// Built by scripts/on_simulated_gpu and loaded in place of libcudart.so.13 and libcuda.so.1. As adverse as CUDA may be, where that matters
-// to who overlaps copies: a copy from pinned memory reads it when its turn comes, which is late by chance; two streams keep no
-// order but that of events; fresh memory is full of 0xCD; memory of a file, or read-only, cannot be pinned. Kernels it has none
-// but torch's spin_kernel: operators.py launches torch's operators for the CPU as kernels. Triton's are launched and do nothing.
+// Built by scripts/on_simulated_gpu and loaded in place of libcudart.so.13 and libcuda.so.1. As adverse as CUDA may be, where that
+// matters to who overlaps copies: a copy from pinned memory reads it when its turn comes, which is late by chance, and fails where
+// it is not pinned any more; one of over 64 KB from other memory waits for its stream; two streams keep no order but that of
+// events; fresh memory is full of 0xCD; memory of a file, or read-only, cannot be pinned. Kernels it has none but torch's
+// spin_kernel: operators.py launches torch's operators for the CPU as kernels. Triton's are launched and do nothing.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -44,6 +45,9 @@ const double kBusBytesPerSecond = setting("SIMULATED_BUS_GBS", 0) * 1e9;
 const size_t kMemoryBytes = (size_t)(setting("SIMULATED_MEMORY_GB", 4) * 1e9);
 const size_t kPinnedBytes = (size_t)(setting("SIMULATED_PINNED_GB", 1e3) * 1e9);
 const double kCyclesPerNanosecond = 1.98;
+// So much is copied without waiting from memory that is not pinned (CUDA Programming Guide, "Concurrent Execution between Host and
+// Device"); with more, cudaMemcpyAsync "might be synchronous" (CUDA Runtime API, "API synchronization behavior").
+const size_t kUnpinnedBytes = 64 << 10;
 
 struct Done {
   bool is_done = false;
@@ -187,6 +191,16 @@ Block* block_at(const void* address) {  // with the lock
   return (uintptr_t)address < start + block.bytes ? &block : nullptr;
 }
 
+bool is_there(const void* address) {
+  Lock lock(mutex);
+  return block_at(address);
+}
+
+void lose(cudaError_t error) {
+  Lock lock(mutex);
+  world.lost = error;
+}
+
 cudaError_t allocate(void** address, size_t asked, Kind kind) {
   *address = nullptr;
   if (!asked) return cudaSuccess;
@@ -262,10 +276,11 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, 
   }
   DonePtr done;
   if (from_pageable) {  // staged before this returns
+    if (bytes > kUnpinnedBytes) cudaStreamSynchronize(stream);
     auto staged = std::make_shared<std::string>((const char*)from, bytes);
     done = add(stream, [=] { carry(to, staged->data(), bytes); });
   } else {
-    done = add(stream, [=] { carry(to, from, bytes); });
+    done = add(stream, [=] { is_there(from) ? carry(to, from, bytes) : lose(cudaErrorIllegalAddress); });
   }
   return waits || to_pageable ? wait(done) : world.lost;
 }
@@ -661,7 +676,7 @@ void simulated_launch(void* stream, void (*call)(int64_t), int64_t kernel) {
 }
 void simulated_synchronize(void* stream) { cudaStreamSynchronize((cudaStream_t)stream); }
 // From here on every call answers with this error, as after a kernel that went astray.
-void simulated_lose(int error) { world.lost = (cudaError_t)error; }
+void simulated_lose(int error) { lose((cudaError_t)error); }
 // Python ends: no kernel may be called any more.
 void simulated_end() {
   for (int device = 0; device < kDevices; device++) wait_for_device(device);

@@ -11,7 +11,6 @@ import atexit
 import ctypes
 import inspect
 import itertools
-import os
 import sys
 import traceback
 import warnings
@@ -40,11 +39,12 @@ WAITING = {
     *("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal"),
     *("bincount",),
 }
-# Take an index from the CPU.
+# Take an index from the CPU; torch copies it from ordinary memory, and waits for that.
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "copy_"}
 LAUNCH_FAILED = 719  # cudaErrorLaunchFailure
 
-runtime = ctypes.CDLL(os.environ["PIXPACK_SIMULATED_RUNTIME"])
+# preloaded into this process already
+runtime = ctypes.CDLL("libcudart.so.13")
 runtime.simulated_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
 runtime.simulated_synchronize.argtypes = [ctypes.c_void_p]
 runtime.simulated_used.restype = runtime.simulated_pinned.restype = ctypes.c_size_t
@@ -114,6 +114,8 @@ class Kernel:
     ) -> Any:
         """Launch it on the current stream; is_made: no argument tells the device."""
         stream = torch._C._cuda_getCurrentRawStream(device.index)
+        if any(not tensor.is_cuda and tensor.dim() for tensor in found):
+            runtime.simulated_synchronize(stream)
         made = None if self._must_wait else self._shaped(operator, arguments, named)
         on_host = [on_cpu(value) for value in arguments], {name: on_cpu(value) for name, value in named.items()}
         if is_made:
