@@ -107,6 +107,8 @@ class Kernel:
             device = torch.device("cuda", torch.cuda.current_device())
         # torch's own kernels find their device current: without that, 0 is another device's default stream
         with torch.cuda.device(device):
+            if any(not tensor.is_cuda and tensor.dim() for tensor in found):
+                runtime.simulated_synchronize(torch._C._cuda_getCurrentRawStream(device.index))
             return self._called(operator, arguments, named, device, is_made=not on_cuda)
 
     def _called(
@@ -114,8 +116,6 @@ class Kernel:
     ) -> Any:
         """Launch it on the current stream; is_made: no argument tells the device."""
         stream = torch._C._cuda_getCurrentRawStream(device.index)
-        if any(not tensor.is_cuda and tensor.dim() for tensor in found):
-            runtime.simulated_synchronize(stream)
         made = None if self._must_wait else self._shaped(operator, arguments, named)
         on_host = [on_cpu(value) for value in arguments], {name: on_cpu(value) for name, value in named.items()}
         if is_made:
