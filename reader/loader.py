@@ -218,6 +218,12 @@ class MemmapLoader:
             items = itertools.chain(list(itertools.islice(drawn_later, 1)), drawn_later)
         return _Iteration(self, self._progress, items)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a MemmapLoader has threads and buffers of its process, and cannot be pickled or copied. Send its dataset, and make"
+            " a loader there."
+        )
+
     def __enter__(self) -> MemmapLoader:
         return self
 

@@ -25,7 +25,7 @@ CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 PACKAGES = (
     *("tensordict", "pyvers", "cloudpickle", "click", "tqdm", "pillow", "cffi", "pycparser"),
     *("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers"),
-    *("matplotlib", "contourpy", "cycler", "fonttools", "kiwisolver", "pyparsing", "python-dateutil"),
+    *("matplotlib", "contourpy", "cycler", "fonttools", "kiwisolver", "pyparsing", "python-dateutil", "six"),
 )
 # What the claim nested_moves installs for itself, out of the same folder.
 LIBRARIES = ("optree==0.20.0", "dm-tree==0.1.10", "absl-py==2.3.1", "attrs==26.1.0", "wrapt==1.17.3")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -42,6 +44,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> MemmapDataset:
 
 def rows_of(loader: MemmapLoader) -> list[int]:
     return [row for batch in loader for row in batch.rows.tolist()]
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_loader_that_is_pickled_or_copied_says_what_to_send_instead(train: MemmapDataset, duplicate: Any) -> None:
+    with pytest.raises(TypeError, match=r"cannot be pickled or copied\. Send its dataset, and make a loader there\.$"):
+        duplicate(MemmapLoader(train, 16))
 
 
 @pytest.mark.parametrize("device", devices())
