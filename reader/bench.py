@@ -229,7 +229,7 @@ def _memory(
 
 
 def _device(part: Part, orders: Sequence[str], device: torch.device, seconds: float, tell: Tell) -> Section:
-    """Measure copies to a CUDA device. None has run this yet."""
+    """Measure copies to a CUDA device. No GPU has run this yet."""
     part = replace(part, turn_bytes=DEVICE_TURN_BYTES)
     loaders = {f"MemmapLoader to {device}, {order}": Loader(part, order, device) for order in orders}
     ways: dict[str, Turn] = {PINNED_COPIES: PinnedCopies(part, device).turn}

@@ -52,11 +52,16 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.fixture
 def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A device that the store does not fit on, and blocks so small that its 90 rows are five windows."""
+    """A device that the store does not fit on."""
+    leave_room_for_windows(train, monkeypatch)
+    return device
+
+
+def leave_room_for_windows(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store not fit on any device, and make blocks so small that its 90 rows are five windows."""
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
     monkeypatch.setattr(loaders, "_BLOCK_BYTES", 6 * train.manifest.row_bytes)
     monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
-    return device
 
 
 def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
@@ -244,9 +249,7 @@ def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str, monk
     if residency != "windows":
         assert wrong_on_changing_streams(train, residency) == 0
         return
-    for name, value in (("_BLOCK_BYTES", 6 * train.manifest.row_bytes), ("_WINDOW_BLOCKS", 3)):
-        monkeypatch.setattr(loaders, name, value)
-    monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
+    leave_room_for_windows(train, monkeypatch)
     assert wrong_on_changing_streams(train, "gpu") == 0
     # the guard that this needs
     monkeypatch.setattr(residents, "on_any_stream", lambda batch: lambda: batch)
@@ -274,9 +277,7 @@ def test_taking_a_batch_does_not_wait_for_the_device(
     train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if residency == "windows":
-        for name, value in (("_BLOCK_BYTES", 6 * train.manifest.row_bytes), ("_WINDOW_BLOCKS", 3)):
-            monkeypatch.setattr(loaders, name, value)
-        monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
+        leave_room_for_windows(train, monkeypatch)
         residency = "gpu"
     assert not waits_for_the_device(MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency))
 
