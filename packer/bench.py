@@ -125,7 +125,8 @@ def timeline_finding(timeline: Timeline) -> str:
         span["stop_ms"] - span["start_ms"] for span in spans if (span["lane"], span["stage"]) == ("caller", "wait")
     )
     total = _end(timeline)
-    return f"{steps} batches in {total:,.0f} ms; the loop waited {waited / total:.0%} of that for a batch"
+    batches = "batch" if steps == 1 else "batches"
+    return f"{steps} {batches} in {total:,.0f} ms; the loop waited {waited / total:.0%} of that for a batch"
 
 
 def _end(timeline: Timeline) -> float:

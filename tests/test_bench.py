@@ -313,7 +313,7 @@ def test_the_picture_of_a_timeline_shows_each_stage_where_it_was(tmp_path: Path)
         {"lane": "feeder", "stage": "gather", "start_ms": 0.0, "stop_ms": 30.0},
     ]
     timeline = {"lanes": ["caller", "feeder"], "spans": spans}
-    assert timeline_finding(timeline) == "1 batches in 100 ms; the loop waited 30% of that for a batch"
+    assert timeline_finding(timeline) == "1 batch in 100 ms; the loop waited 30% of that for a batch"
     plot_timeline(timeline, "about", tmp_path / "t.png")
     with Image.open(tmp_path / "t.png") as image:
         assert image.size == (WIDTH, round((2.0 + 0.45 * 2) * DPI))
