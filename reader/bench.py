@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from reader import residency as residencies
+from reader.arguments import checked_device
 from reader.bench_disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways, read_through
 from reader.bench_ways import (
     DEVICE_TURN_BYTES,
@@ -31,7 +32,6 @@ from reader.bench_ways import (
     Turn,
 )
 from reader.dataset import MemmapDataset
-from reader.loader import checked_device
 from reader.manifest import PIXELS
 from reader.resident import free_bytes, nbytes
 

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from reader.ahead import ReadAhead
 from reader.buffers import BufferPool
 from reader.dataset import MemmapDataset
-from reader.loader import GROUP_BYTES, MemmapLoader
-from reader.order import Rows, Steps
+from reader.loader import MemmapLoader
+from reader.order import Rows
+from reader.schedule import GROUP_BYTES
 
 Turn = Callable[[], float]
 
@@ -64,23 +64,20 @@ class Part:
         """Batches that the fast ways read in a turn."""
         return min(max(_LEAST_BATCHES, self.turn_bytes // self.batch_bytes), _MOST_BATCHES)
 
-    def loader(self, order: str, device: torch.device, least_batches: int = 1) -> FromMemory:
-        """Make a loader with at least so many batches an epoch; few rows are repeated for that."""
+    def loader(self, order: str, device: torch.device, least_batches: int = 1) -> MemmapLoader:
+        """Make a loader with at least so many batches an epoch; few rows are repeated for that.
+
+        It never reads ahead: its rows are in memory, though the rest of their store may not be.
+        """
         whole = self.count - self.count % self.size
         times = -(-least_batches * self.size // whole)
         rows = np.arange(self.count) if times == 1 else np.tile(np.arange(whole), times)
         shuffle = ORDERS[order]
-        return FromMemory(
+        loader = MemmapLoader(
             self.data.subset(rows), self.size, shuffle=shuffle, drop_last=True, device=device, residency="cache"
         )
-
-
-class FromMemory(MemmapLoader):
-    """A loader of rows that are in memory, though the rest of their store may not be: it never reads ahead."""
-
-    def read_ahead(self, epoch: int, steps: Iterator[Steps]) -> ReadAhead | None:
-        """Return None."""
-        return None
+        loader.gathering.reads_ahead = False
+        return loader
 
 
 class Copies:

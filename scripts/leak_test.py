@@ -61,7 +61,7 @@ def repeated(
     before, begun = resources(), time.perf_counter()
     loader = MemmapLoader(data, BATCH, shuffle="full", prefetch=PREFETCH, residency=residency)
     counted = Counted()
-    pool = loader._buffers(BATCH * data.manifest.row_bytes)
+    pool = loader.gathering.buffers(BATCH * data.manifest.row_bytes)
     pool._allocate = counted.allocate_for(pool)
     memory = []
     for n in range(count):

@@ -25,7 +25,8 @@ from packer.cli import run
 from reader import MemmapDataset, MemmapLoader, residency
 from reader.bench import COPIES, INDEX, NO_WORKERS, WORKERS, BenchReport, _advice, _section, measure
 from reader.bench_disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways
-from reader.bench_ways import FromMemory, Loader, Part, TorchLoader
+from reader.bench_ways import Loader, Part, TorchLoader
+from reader.gathering import Gathering
 from reader.timeline import Timeline, record, record_store, timeline_of
 
 WIDTH = round(WIDTH_INCHES * DPI)
@@ -151,14 +152,14 @@ def test_a_turn_of_the_loader_ends_with_as_many_batches_made_as_taken(
 ) -> None:
     """Without the wait at its end, the queue would be refilled during the turn of another way."""
     made: list[int] = []
-    gathered = FromMemory.begin_batches
+    gathered = Gathering.begin
 
-    def count(self: FromMemory, groups: list[Any], ahead: Any) -> Any:
+    def count(self: Gathering, groups: list[Any], ahead: Any) -> Any:
         time.sleep(0.002)
         made.append(len(groups))
         return gathered(self, groups, ahead)
 
-    monkeypatch.setattr(FromMemory, "begin_batches", count)
+    monkeypatch.setattr(Gathering, "begin", count)
     part = Part(MemmapDataset(shared_store), 80, 90)
     loader = Loader(part, "full", torch.device("cpu"))
     for _ in range(2):

@@ -178,8 +178,8 @@ def test_dropped_batches_are_recycled(train: MemmapDataset, prefetch: int) -> No
     for _ in range(50):
         for batch in loader:
             del batch
-    assert loader._pool is not None
-    assert loader._pool.allocated <= prefetch + 2
+    assert loader.gathering._pool is not None
+    assert loader.gathering._pool.allocated <= prefetch + 2
 
 
 @pytest.mark.parametrize("residency", ["cache", "disk"])
@@ -567,8 +567,8 @@ def test_repr_and_log_tell_order_and_residency(train: MemmapDataset, caplog: pyt
 def test_block_order_of_a_store_that_lies_by_class_warns(
     train: MemmapDataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader.loader._BLOCK_BYTES", 8 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.loader._WINDOW_BLOCKS", 2)
+    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 8 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 2)
     MemmapLoader(train, 16, shuffle="full")
     MemmapLoader(train.subset(np.random.default_rng(0).permutation(90)), 16, shuffle="block")
     assert not caplog.text
@@ -596,8 +596,8 @@ def test_large_batches_are_right_recycled_and_bounded(large: MemmapDataset, pref
             assert torch.equal(batch.pixels[3], large.store.pixels[batch.rows[3]])
             del batch
     assert sorted(seen) == sorted(list(range(40)) * 20)
-    assert loader._pool is not None
-    assert loader._pool.allocated <= prefetch + 2
+    assert loader.gathering._pool is not None
+    assert loader.gathering._pool.allocated <= prefetch + 2
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

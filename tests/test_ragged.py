@@ -512,9 +512,9 @@ def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:
     for _ in range(5):
         for _ in loader:
             pass
-    assert loader._pool is not None
+    assert loader.gathering._pool is not None
     # one in use, and the next one
-    assert loader._pool.allocated <= 2
+    assert loader.gathering._pool.allocated <= 2
 
 
 @pytest.mark.parametrize(

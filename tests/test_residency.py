@@ -33,9 +33,9 @@ def test_residency_changes_no_batch(
     train: MemmapDataset, where: str, shuffle: bool | str, world_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # blocks and windows small enough that 90 rows are several
-    monkeypatch.setattr("reader.loader._BLOCK_BYTES", 7 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.loader._WINDOW_BLOCKS", 3)
-    monkeypatch.setattr("reader.loader._AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 7 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.gathering._AHEAD_BYTES", 20 * train.manifest.row_bytes)
     for rank in range(world_size):
         arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
         expected = MemmapLoader(train, 8, **arguments)

@@ -60,8 +60,8 @@ def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPa
 def leave_room_for_windows(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store not fit on any device, and make blocks so small that its 90 rows are five windows."""
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
-    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 6 * train.manifest.row_bytes)
-    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 6 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
 
 
 def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
@@ -126,8 +126,8 @@ def test_content_comes_along(tmp_path: Path, device: str, monkeypatch: pytest.Mo
     make_tree(tmp_path / "images")
     pack(tmp_path / "images", tmp_path / "out", size=32, fit="pad")
     data = MemmapDataset(tmp_path / "out")
-    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 3 * data.manifest.row_bytes)
-    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 2)
+    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 2)
     for free in (GB, 74_000):
         monkeypatch.setattr(loaders, "free_bytes", lambda device, free=free: free)
         loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu")
@@ -184,7 +184,7 @@ def test_windows_are_read_ahead_from_a_disk(
     train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader.residency._way_there", lambda path, size: "disk")
-    monkeypatch.setattr(loaders, "_AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.gathering._AHEAD_BYTES", 20 * train.manifest.row_bytes)
     loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu")
     assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache"))
 
@@ -301,7 +301,7 @@ def test_the_next_window_travels_a_few_slices_a_step(
         take(self, sent, count)
 
     monkeypatch.setattr(Window, "take", counted)
-    monkeypatch.setattr(loaders, "GROUP_BYTES", 1)
+    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1)
     # a window of 18 rows is 3 slices and 3 steps
     list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0))
     assert taken[0] == 3
@@ -313,8 +313,8 @@ def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeyp
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
     row_bytes = train.manifest.row_bytes
-    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 6 * row_bytes)
-    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 6 * row_bytes)
+    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
     monkeypatch.setattr(loaders, "_room", lambda *_, **__: Room(GB, 2 * GB, 1))
     loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu")
     expected = MemmapLoader(train, 8, shuffle="block", residency="cache")
@@ -342,7 +342,7 @@ def test_slots_of_a_window_are_where_its_slices_lie(count: int, block: int, wind
 def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
-    monkeypatch.setattr(loaders, "pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
+    monkeypatch.setattr("reader.gathering.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
     loader = MemmapLoader(train, 8, device="cuda", residency="ram")
     batches = list(loader)
     assert torch.equal(torch.cat([batch.pixels for batch in batches]), train.store.pixels)
@@ -359,7 +359,7 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffle: Any) -> None:
     loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram")
-    assert loader._store.pixels.is_pinned()
+    assert loader.gathering._store.pixels.is_pinned()
     assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache"))
 
 
@@ -414,7 +414,7 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(
 
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
-    monkeypatch.setattr(loaders, "pin", refused)
+    monkeypatch.setattr("reader.gathering.pin", refused)
     with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
         MemmapLoader(train, 8, device="cuda", residency="ram")
     monkeypatch.setattr("reader.residency.file_system", lambda path: "nfs4")
@@ -511,8 +511,8 @@ def test_windows_of_images_give_the_batches_of_the_block_order(
     own_store: Path, device: str, size: int, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = MemmapDataset(own_store)
-    monkeypatch.setattr(loaders, "_BLOCK_BYTES", 3 * data.manifest.row_bytes)
-    monkeypatch.setattr(loaders, "_WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
     monkeypatch.setattr(loaders, "_WINDOWS_HELD", 1)
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 400_000)
     monkeypatch.setattr("reader.residency._way_there", lambda path, size: host)

@@ -35,7 +35,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def train(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
     # so small a batch would share its slot with others
-    monkeypatch.setattr("reader.loader.GROUP_BYTES", 1)
+    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1)
     return MemmapDataset(shared_store)
 
 

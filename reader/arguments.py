@@ -1,0 +1,104 @@
+"""What a loader may be asked for: each argument checked once, at the door, with one sentence for what it cannot be."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def whole_number(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}, expected a whole number.") from None
+
+
+def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"rank is {rank} and world_size {world_size}: give both, or neither.")
+    if rank is not None and world_size is not None:
+        return whole_number("rank", rank), whole_number("world_size", world_size)
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def checked_device(device: str | torch.device) -> torch.device:
+    """Return the device that batches are put on; "cuda" is the current one.
+
+    Raises:
+        ValueError: there is no such device, or it is of another kind.
+    """
+    try:
+        found = torch.device(device)
+    except TypeError:
+        raise ValueError(f"device is {device!r}, expected cpu or cuda.") from None
+    except RuntimeError as e:
+        raise ValueError(f"device is {device!r}: {str(e).splitlines()[0]}") from None
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}, expected cpu or cuda.")
+    return found if found.type == "cpu" else _checked_cuda(found)
+
+
+def _checked_cuda(device: torch.device) -> torch.device:
+    if torch.cuda._is_in_bad_fork():
+        raise ValueError(
+            f"device is '{device}', but this process was forked after CUDA had been started, which CUDA does not survive."
+            " Start processes with multiprocessing's method 'spawn'."
+        )
+    if not torch.cuda.is_available():
+        raise ValueError(f"device is '{device}', but this torch sees no CUDA device. Use device='cpu'.")
+    index, count = torch.cuda.current_device() if device.index is None else device.index, torch.cuda.device_count()
+    if index >= count:
+        raise ValueError(f"device is '{device}', but this torch sees {count} CUDA devices, the first being 'cuda:0'.")
+    return torch.device("cuda", index)
+
+
+def checked_weights(weights: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    try:
+        values = np.asarray(weights.detach().cpu() if torch.is_tensor(weights) else weights, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"weights are a {type(weights).__name__}, expected one number a row: [{count}].") from None
+    if values.shape != (count,):
+        raise ValueError(f"weights have the shape {list(values.shape)}, expected one a row: [{count}].")
+    with np.errstate(over="ignore"):
+        cumulative = np.cumsum(values)
+    if count and (not np.isfinite(cumulative[-1]) or (values < 0).any() or cumulative[-1] == 0):
+        raise ValueError("weights must be finite, 0 or more, and not all 0; their sum must be finite too.")
+    return cumulative
+
+
+def checked_sampler(sampler: Any) -> Any:
+    """Refuse what cannot be iterated over, or only once: each epoch begins anew."""
+    once = isinstance(sampler, Iterator) and not isinstance(sampler, torch.utils.data.Sampler)
+    if sampler is None or (hasattr(sampler, "__iter__") and not once):
+        return sampler
+    found = f"{type(sampler).__name__}, which gives its rows once only" if once else type(sampler).__name__
+    raise ValueError(f"sampler is a {found}, expected a torch Sampler or BatchSampler, or a list of rows.")
+
+
+def sampled_rows(item: Any) -> tuple[list[int], bool]:
+    """Return the rows that a sampler gave at once, and whether they are a batch: 3 -> [3], False; [3, 1] -> [3, 1], True.
+
+    Raises:
+        ValueError: what it gave are no rows.
+    """
+    # arrays and tensors too; those without a dimension are one row
+    found = item.tolist() if getattr(item, "ndim", 0) else item
+    is_batch = isinstance(found, list | tuple | range)
+    try:
+        return ([operator.index(row) for row in found] if is_batch else [operator.index(found)]), is_batch
+    except TypeError:
+        given = " ".join(repr(item).split())
+        raise ValueError(f"the sampler gave {given}, expected a row or a list of rows, whole numbers.") from None
+
+
+def yields_batches(sampler: Any) -> bool:
+    if isinstance(sampler, list | tuple) and sampler:
+        return sampled_rows(sampler[0])[1]
+    return isinstance(sampler, torch.utils.data.BatchSampler) or hasattr(sampler, "batch_size")
