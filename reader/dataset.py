@@ -10,34 +10,23 @@ import itertools
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from tensordict import TensorDict
 from torch.utils.data import Dataset, default_collate, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader.buffers import BufferPool
-from reader.copying import gather, is_run
-from reader.manifest import (
-    MANIFEST,
-    PAGE_BYTES,
-    SAMPLES,
-    Manifest,
-    StoreError,
-    read_blocks,
-    read_json_lines,
-    read_manifest,
-)
+from reader.collating import TupleBatch
+from reader.copying import is_run
+from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
+from reader.opened import OpenedStore, fresh
 from reader.order import Rows, permuted
-from reader.ragged import gathered, row_of, viewed
-from reader.rawfile import Read, RowFile, reads_in_order
-from reader.residency import can_read_ahead
-from reader.store import ImageBatch, RaggedBatch, open_store
+from reader.ragged import viewed
+from reader.store import ImageBatch, RaggedBatch
 
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
@@ -87,34 +76,11 @@ class MemmapDataset(Dataset[Any]):
         self._open()
 
     def _open(self) -> None:
-        is_one_store = False
-        # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
-        while not is_one_store:
-            before = self._seen()
-            self.manifest, self.store = open_store(self.path)
-            self._files = {
-                name: RowFile(self.path / path, self._unit_bytes(name), past_cache=False)
-                for name, path in self.manifest.tensor_paths().items()
-            }
-            is_one_store = before == self._seen()
-        sizes = {name: self.manifest.files[path].size_bytes for name, path in self.manifest.tensor_paths().items()}
-        self._sizes = [(file, sizes[name]) for name, file in self._files.items()]
+        self._opened = OpenedStore(self.path)
+        self.manifest, self.store = self._opened.manifest, self._opened.store
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
         self._blocks: tuple[list[int], list[Any]] | None = None
         self._lists: dict[str, list[Any]] = {}
-
-    def _seen(self) -> tuple[int, int] | None:
-        """Say which file the manifest is; None where there is none just now."""
-        try:
-            status = os.stat(self.path / MANIFEST)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
-
-    def _unit_bytes(self, name: str) -> int:
-        """Return what a tensor's file is read by: rows, but of flat pixels pages."""
-        is_flat = name == "pixels" and self.manifest.has_own_sizes
-        return PAGE_BYTES if is_flat else self.manifest.tensors[name].row_bytes
 
     def __len__(self) -> int:
         return self.manifest.rows if self._rows is None else len(self._rows)
@@ -131,7 +97,7 @@ class MemmapDataset(Dataset[Any]):
         return html_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = ("manifest", "store", "_files", "_sizes", "_pool", "_blocks", "_lists")
+        opened = ("manifest", "store", "_opened", "_pool", "_blocks", "_lists")
         state = {k: v for k, v in self.__dict__.items() if k not in opened}
         return state | {"digest": self.manifest.digest}
 
@@ -182,10 +148,10 @@ class MemmapDataset(Dataset[Any]):
         """
         if self._transforms_samples():
             return [self._sample(int(i)) for i in indices]
-        batch = self._gather(self._positions(indices), self._leased if get_worker_info() is None else _fresh)
+        batch = self._gather(self._positions(indices), self._leased if get_worker_info() is None else fresh)
         if isinstance(batch, RaggedBatch) and not self.as_tuple:
             return [batch]
-        return _TupleBatch((batch.images, batch.targets)) if self.as_tuple else batch
+        return TupleBatch((batch.images, batch.targets)) if self.as_tuple else batch
 
     def store_rows(self, positions: Rows) -> Rows:
         """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""
@@ -193,12 +159,11 @@ class MemmapDataset(Dataset[Any]):
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
-        for file, size_bytes in self._sizes:
-            file.check_size(size_bytes)
+        self._opened.check_files()
 
     def opened(self, name: str) -> Path:
         """Return a path that opens a tensor's file, as this dataset holds it, again: another store may have its name by now."""
-        return self._files[name].opened
+        return self._opened.files[name].opened
 
     # -- what ImageFolder has
 
@@ -339,13 +304,7 @@ class MemmapDataset(Dataset[Any]):
     def _sample(self, index: int) -> Any:
         position = self._one(index)
         row = position if self._rows is None else int(self._rows[position])
-        store, place = self.store, row
-        if self._reads():
-            self.check_files()
-            store, place = self._read(np.array([row]), _own), 0
-        batch = row_of(store, place) if self.manifest.has_own_sizes else store[place]
-        batch.rows = torch.tensor(row, device="cpu")
-        return self._present(batch, single=True)
+        return self._present(self._opened.row(row), single=True)
 
     def _transforms_samples(self) -> bool:
         return self.transform is not None or self.target_transform is not None
@@ -362,48 +321,8 @@ class MemmapDataset(Dataset[Any]):
         batch.rows = torch.from_numpy(rows)
         return batch
 
-    def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] | None = None) -> ImageBatch | RaggedBatch:
-        rows = self.store_rows(positions)
-        self.check_files()
-        if self._reads():
-            return self._read(rows, memory or _fresh)
-        if self.manifest.has_own_sizes:
-            return gathered(self.store, rows, memory or _fresh)
-        pixels = (memory or _fresh)(len(rows) * self.manifest.row_bytes).view(len(rows), *self.store.pixels.shape[1:])
-        gather(self.store.pixels, rows, pixels)
-        return batch_of(self.store, rows, pixels)
-
-    def _reads(self) -> bool:
-        """Whether rows are read from the files rather than copied from the mapping: in workers.
-
-        Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
-        is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.
-        """
-        return get_worker_info() is not None and can_read_ahead()
-
-    def _read(self, rows: Rows, memory: Callable[[int], torch.Tensor]) -> ImageBatch | RaggedBatch:
-        """Gather without the mapping."""
-        reads = reads_in_order(rows)
-        columns: dict[str, Any] = {n: self._read_column(n, len(rows), reads) for n in self._files if n != "pixels"}
-        extras = {name[7:]: columns.pop(name) for name in list(columns) if name.startswith("extras/")}
-        columns["extras"] = TensorDict(extras, batch_size=[len(rows)]) if extras else None
-        if self.manifest.has_own_sizes:
-            some = RaggedBatch(pixels=self.store.pixels, **columns, batch_size=[])
-            batch = gathered(some, np.arange(len(rows)), memory, self._read_pages)
-            batch.rows = torch.from_numpy(rows)
-            return batch
-        pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.store.pixels.shape[1:])
-        self._files["pixels"].read(pixels.view(-1).numpy().data, reads)
-        return ImageBatch(pixels=pixels, **columns, rows=torch.from_numpy(rows), batch_size=[len(rows)])
-
-    def _read_column(self, name: str, count: int, reads: Sequence[Read]) -> torch.Tensor:
-        spec = self.manifest.tensors[name]
-        values = np.empty((count, *spec.row_shape), spec.dtype)
-        self._files[name].read(values.reshape(-1).view(np.uint8).data, reads)
-        return torch.from_numpy(values)
-
-    def _read_pages(self, pages: Rows, into: torch.Tensor) -> None:
-        self._files["pixels"].read(into.view(-1).numpy().data, reads_in_order(pages))
+    def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] = fresh) -> ImageBatch | RaggedBatch:
+        return self._opened.gather(self.store_rows(positions), memory)
 
     def _leased(self, size_bytes: int) -> torch.Tensor:
         """Lease uint8[size_bytes]; the buffers kept are those of the size that was asked for last, or somewhat larger."""
@@ -425,56 +344,3 @@ class MemmapDataset(Dataset[Any]):
             self.transform(images) if self.transform else images,
             self.target_transform(target) if self.target_transform else target,
         )
-
-
-def batch_of(store: ImageBatch, rows: Rows, pixels: torch.Tensor) -> ImageBatch:
-    """Make the batch of these rows of a store around their pixels, uint8[B, H, W, C]; what else it has is gathered."""
-    index = torch.from_numpy(rows)
-    content, extras = store.content, store.extras
-    found: dict[str, Any] = {"pixels": pixels, "targets": store.targets.index_select(0, index), "rows": index}
-    found["content"] = None if content is None else content.index_select(0, index)
-    found["extras"] = None if extras is None else extras[index]
-    # a third of the time that the class takes to check what is of the right type by construction
-    given = {name: value for name, value in found.items() if value is not None}
-    missing = {name: None for name in found if name not in given}
-    batch: ImageBatch = ImageBatch.from_tensordict(TensorDict(given, batch_size=[len(rows)]), missing)
-    return batch
-
-
-def _own(size_bytes: int) -> torch.Tensor:
-    """Allocate uint8[size_bytes] of this process alone."""
-    return torch.from_numpy(np.empty(size_bytes, np.uint8))
-
-
-def _fresh(size_bytes: int) -> torch.Tensor:
-    """Allocate uint8[size_bytes]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
-    if get_worker_info() is not None:
-        storage = torch.UntypedStorage._new_shared(size_bytes)
-        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-    return _own(size_bytes)
-
-
-class _TupleBatch(tuple[Any, ...]):
-    """(images, targets) of a whole batch on its way through default_collate, which looks at the type of batch[0]."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return self if index == 0 else super().__getitem__(index)
-
-
-def _collate_batch(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
-    # __getitems__ gives one ImageBatch; ConcatDataset gives a list of one-row ones
-    return batch if isinstance(batch, ImageBatch) else torch.stack(list(batch))
-
-
-def _collate_ragged(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
-    # __getitems__ gives a list of one: default_collate looks at the type of batch[0]
-    return batch[0]
-
-
-def _collate_tuple(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> tuple[Any, ...]:
-    return tuple(iter(batch)) if isinstance(batch, _TupleBatch) else default_collate([tuple(b) for b in batch])
-
-
-default_collate_fn_map[ImageBatch] = _collate_batch
-default_collate_fn_map[RaggedBatch] = _collate_ragged
-default_collate_fn_map[_TupleBatch] = _collate_tuple

@@ -18,14 +18,14 @@ from reader import residency as residencies
 from reader.ahead import ReadAhead
 from reader.buffers import BufferPool, PinnedMemoryError
 from reader.copying import Copies, Gatherer, is_run
-from reader.dataset import MemmapDataset, batch_of
+from reader.dataset import MemmapDataset
 from reader.manifest import PAGE_BYTES
 from reader.order import Rows, Steps
 from reader.ragged import extents, gathered, pages_of, parted
 from reader.rawfile import read_all
 from reader.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.stages import stage
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import ImageBatch, RaggedBatch, batch_of
 from reader.transfer import pin
 
 _log = logging.getLogger("reader")
