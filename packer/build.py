@@ -29,6 +29,7 @@ from packer.disk import (
     needed_bytes,
     open_files_limit,
 )
+from packer.durable import sync_folder
 from packer.engine import EngineError, LocalEngine
 from packer.fit import Geometry
 from packer.inputs import Inputs
@@ -49,14 +50,9 @@ from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.sizes import count_sizes, pixel_bytes
 from packer.source import NO_DESCRIPTOR, Readable
 from packer.worker import Job, Result, Task
-from reader.manifest import (
-    MANIFEST,
-    PAGE_BYTES,
-    PARTS,
-    PIXELS,
-    naming,
-    sync_folder,
-)
+from reader.files import naming
+from reader.manifest import MANIFEST, PAGE_BYTES, PIXELS
+from reader.unfinished import PARTS
 
 if TYPE_CHECKING:
     from packer.ray_workers import RayWorkers

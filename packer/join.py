@@ -18,6 +18,7 @@ from typing import Any
 from packer import journal as journals
 from packer.changes import header_difference
 from packer.disk import allocate
+from packer.durable import sync_folder
 from packer.fit import Geometry
 from packer.folders import SPLITS
 from packer.inputs import Inputs
@@ -27,7 +28,9 @@ from packer.place import is_finished, sync_names
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.seal import remove_working_folder, seal
 from packer.worker import Job, Result, write_at
-from reader.manifest import PARTS, PIXELS, check_store, look_again, naming, sync_folder
+from reader.files import look_again, naming
+from reader.manifest import PIXELS, check_store
+from reader.unfinished import PARTS
 
 _COPY_BYTES = 16 << 20
 

@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packer.durable import sync_folder
 from packer.report import PackError
 from packer.source import BINARY
 from packer.worker import Result
-from reader.manifest import look_again, naming, or_again, sync_folder
+from reader.files import look_again, naming, or_again
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"

@@ -21,7 +21,7 @@ from packer.journal import take_lock
 from packer.profile import StageClock
 from packer.source import BINARY
 from packer.worker import Job
-from reader.manifest import look_again, naming
+from reader.files import look_again, naming
 
 
 class Host:

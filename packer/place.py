@@ -10,9 +10,12 @@ import shutil
 from pathlib import Path
 
 from packer import journal as journals
+from packer.durable import sync_folder
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
-from reader.manifest import MANIFEST, REJECTED, SAMPLES, look_again, naming, read_unfinished, sync_folder
+from reader.files import look_again, naming
+from reader.manifest import MANIFEST, REJECTED, SAMPLES
+from reader.unfinished import read_unfinished
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}

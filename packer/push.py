@@ -22,27 +22,26 @@ from typing import Any
 
 from packer import journal as journals
 from packer.disk import allocate
+from packer.durable import sync_folder, write_atomically
 from packer.place import OWN_NAMES, sync_names
 from packer.remote import open_url, reason
 from packer.report import PackError
 from packer.seal import remove_working_folder
 from packer.source import BINARY
 from packer.worker import write_at
+from reader.files import naming
 from reader.manifest import (
     MANIFEST,
     PIXELS,
-    PULLED,
     Block,
     FileEntry,
     Manifest,
     StoreError,
     check_store,
-    naming,
     read_blocks,
     read_manifest,
-    sync_folder,
-    write_atomically,
 )
+from reader.unfinished import PULLED
 
 # What a push under way has copied: file -> digest. Beside the files, gone with the last of them.
 _RECORD = ".pushing.json"

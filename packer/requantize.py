@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.decode import DecodeError
+from packer.durable import write_atomically
 from packer.engine import EngineError, LocalEngine
 from packer.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
 from packer.journal import FOLDER, Lock
@@ -28,7 +29,7 @@ from packer.report import PackError, Progress
 from packer.scan import scan
 from packer.source import Source
 from packer.worker import Result, Task, encode_line
-from reader.manifest import read_json_lines, write_atomically
+from reader.manifest import read_json_lines
 
 RECORD = "requantized.jsonl"
 _UNFINISHED = f"{FOLDER}/{RECORD}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import os
 import shutil
 import zlib
@@ -19,9 +20,12 @@ from typing import Any, BinaryIO
 
 from packer import journal as journals
 from packer.boxes import BoxRows
+from packer.checksums import crc32_combine, sha256_file
+from packer.durable import sync_folder, write_atomically, write_synced
 from packer.inputs import Column, Inputs
 from packer.options import CHANNELS
 from packer.worker import Job, Result, encode_line
+from reader.files import naming
 from reader.manifest import (
     MANIFEST,
     OWN_MASKS,
@@ -34,15 +38,8 @@ from reader.manifest import (
     FileEntry,
     Manifest,
     TensorSpec,
-    channel_statistics,
-    crc32_combine,
     encode_manifest,
     metadata_files,
-    naming,
-    sha256_file,
-    sync_folder,
-    write_atomically,
-    write_synced,
 )
 
 TARGETS = "_tensordict/targets.memmap"
@@ -120,6 +117,20 @@ def expected_sizes(job: Job, inputs: Inputs) -> dict[str, int]:
     return sizes | {
         f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in _extra_specs(inputs, job).items()
     }
+
+
+def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[int]) -> tuple[list[float], list[float]]:
+    """Return mean and population std per channel, scaled to [0, 1], from exact integer sums of uint8 values.
+
+    Example:
+        >>> channel_statistics(2, [255], [255 * 255])
+        ([0.5], [0.5])
+    """
+    mean, std = [], []
+    for total, squares in zip(sums, square_sums, strict=True):
+        mean.append(total / (255 * count))
+        std.append(math.sqrt(count * squares - total * total) / (255 * count))
+    return mean, std
 
 
 def remove_working_folder(out: Path) -> None:

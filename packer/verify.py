@@ -16,19 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from packer.checksums import crc32_combine, sha256_file
 from packer.fit import Geometry
-from reader.manifest import (
-    MANIFEST,
-    PAGE_BYTES,
-    PIXELS,
-    SAMPLES,
-    Block,
-    Manifest,
-    check_store,
-    crc32_combine,
-    read_blocks,
-    sha256_file,
-)
+from reader.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, check_store, read_blocks
 
 _TARGETS = "_tensordict/targets.memmap"
 _CONTENT = "_tensordict/content.memmap"

@@ -27,7 +27,7 @@ from packer.ragged import RaggedBlock
 from packer.recode import row_decoder
 from packer.remote import Fetcher, is_url
 from packer.source import BINARY, NO_DESCRIPTOR, Readable, Source, State, most_file_bytes
-from reader.manifest import naming
+from reader.files import naming
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))

@@ -1,26 +1,24 @@
-"""The format of a store, and nothing else: what manifest.json says, whether a folder on disk agrees, how files get there.
+"""The format of a store, and nothing else: what manifest.json says, and whether a folder on disk agrees.
 
 Byte-level specification: FORMAT.md beside this file. Imports only the standard library, so that `pack` and its workers can
-write stores without torch; it never maps or decodes a pixel.
+write stores without torch; it never maps or decodes a pixel, and writes nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import math
 import os
 import re
-import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-_T = TypeVar("_T")
+from reader.files import naming, or_again
+from reader.unfinished import tell_unfinished
 
 FORMAT_NAME = "pixpack"
 FORMAT_VERSION = (1, 0)
@@ -28,9 +26,6 @@ FORMAT_VERSION = (1, 0)
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 REJECTED = "rejected.jsonl"
-JOURNAL = ".packing/journal"
-PARTS = ".packing/parts"
-PULLED = ".packing/pull/manifest.json"
 PIXELS = "_tensordict/pixels.memmap"
 
 # The dotted path is part of the format: tensordict finds the class by it. It never moves.
@@ -53,10 +48,6 @@ _BLOCKS_OPEN = b',\n  "blocks": ['
 _DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 _DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
 _READ_BYTES = 1 << 20
-# more than the longest line of a journal: 4,096 samples of about 300 bytes
-_TAIL_BYTES = 8 << 20
-_LINE_BEGIN = b' {"inputs_stop":'
-_STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 
 
 class StoreError(ValueError):
@@ -397,104 +388,6 @@ def metadata_files(manifest: Manifest) -> dict[str, bytes]:
     return files
 
 
-def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[int]) -> tuple[list[float], list[float]]:
-    """Return mean and population std per channel, scaled to [0, 1], from exact integer sums of uint8 values.
-
-    Example:
-        >>> channel_statistics(2, [255], [255 * 255])
-        ([0.5], [0.5])
-    """
-    mean, std = [], []
-    for total, squares in zip(sums, square_sums, strict=True):
-        mean.append(total / (255 * count))
-        std.append(math.sqrt(count * squares - total * total) / (255 * count))
-    return mean, std
-
-
-def crc32_combine(first: int, second: int, second_bytes: int) -> int:
-    """Return the crc32 of A + B from crc32(A), crc32(B) and len(B), as zlib's C function of that name does.
-
-    The register advances over a zero byte by a linear map over GF(2); squaring it doubles the distance.
-    """
-    return _advance(first, second_bytes) ^ second
-
-
-def sha256_file(path: Path) -> str:
-    """Return "sha256:<hex>" of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put content at path so that a reader or a crash sees the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    write_synced(temporary, content)
-    os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and return when its bytes are on disk; its name is not, before its folder is synced."""
-    with naming(path), open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make renames and new names in a folder survive a power loss, where the system knows such a thing.
-
-    File systems that sync no folders say EINVAL or EBADF, and a folder above ours may be closed to us (PostgreSQL leaves out
-    the same: src/common/file_utils.c, fsync_fname).
-    """
-    if os.name == "nt":
-        return
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:
-        return
-    try:
-        with naming(path):
-            os.fsync(descriptor)
-    except OSError as e:
-        if e.errno not in (errno.EINVAL, errno.EBADF):
-            raise
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let an OSError of an open file, which knows only a descriptor, say which file it is about."""
-    try:
-        yield
-    except OSError as e:
-        e.filename = e.filename or os.fspath(path)
-        raise
-
-
-def look_again(path: Path) -> None:
-    """Have the names on the way to path, its own too, looked up anew by whoever uses them next.
-
-    NFS trusts for up to a minute what a name stood for, or that it was missing; opening a folder asks its server.
-    """
-    for folder in reversed(path.absolute().parents):
-        with contextlib.suppress(OSError):  # closed to us, or not there: the next look will tell
-            os.close(os.open(folder, os.O_RDONLY))
-
-
-def or_again(path: Path, look: Callable[[], _T]) -> _T:
-    """Return what look returns; where it finds that path is missing, it looks once more, at what the server has."""
-    try:
-        return look()
-    except FileNotFoundError:
-        look_again(path)
-        return look()
-
-
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of samples.jsonl or rejected.jsonl."""
     with naming(path), open(path, encoding="ascii") as file:
@@ -541,51 +434,12 @@ def _check_version(head: Mapping[str, Any]) -> None:
 def _no_manifest(root: Path) -> StoreError:
     if not root.is_dir():
         return StoreError(f"{root} does not exist. Expected the folder of a store: pack IMAGES {root}")
-    journal = root / JOURNAL
-    if journal.is_file():
-        done, command = read_unfinished(root)
-        return IncompleteStoreError(f"{root} is incomplete: its pack was interrupted at {done}. Go on with: {command}")
-    if (root / PULLED).is_file():
-        return IncompleteStoreError(
-            f"{root} is incomplete: it was not pulled to its end. Go on with: pack pull URL {root}"
-        )
-    if (root / PARTS).is_dir():
-        return IncompleteStoreError(
-            f"{root} is incomplete: its parts are not sealed. When all n of pack IMAGES {root} --part i/n are there:"
-            f" pack seal {root}"
-        )
+    if said := tell_unfinished(root):
+        return IncompleteStoreError(said)
     children = [name for name in ("train", "val", "valid", "test") if (root / name / MANIFEST).is_file()]
     if children:
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
     return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES {root}")
-
-
-def read_unfinished(out: Path) -> tuple[str, str]:
-    """Say how far the interrupted pack of OUT came, and the command that goes on with it.
-
-    Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
-    """
-    header: dict[str, Any] = {}
-    try:
-        with open(out / JOURNAL, "rb") as file:
-            # each line is 8 hex digits of crc32, a space, and JSON
-            header = json.loads(file.readline()[9:])
-            tail_start = max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES)
-            file.seek(tail_start)
-            inputs_stop, rows_stop = _last_stops(file.read())
-        progress = f"{inputs_stop} of {header['inputs']} images, {rows_stop} rows written"
-    except (OSError, ValueError, KeyError):
-        progress = "its very start"
-    return progress, command_to_go_on(out, header)
-
-
-def command_to_go_on(out: Path, header: Mapping[str, Any], part: str = "") -> str:
-    """Return the command that goes on with the pack of OUT, or with a part of it, by the header of a journal."""
-    if header.get("images") == []:
-        return f"the same call of pack_dataset, with out={str(out)!r} and resume=True"
-    target = out.parent if header.get("split") else out
-    words = [*header.get("images", ["IMAGES"]), str(target), *header.get("words", [])]
-    return shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
 
 
 def _metadata_names(manifest: Manifest) -> list[str]:
@@ -596,15 +450,6 @@ def _metadata_names(manifest: Manifest) -> list[str]:
 def _block_line(block: Block, has_own_sizes: bool) -> list[int]:
     line = [block.stop - block.start, block.crc32, block.samples_offset]
     return [*line, block.size_bytes] if has_own_sizes else line
-
-
-def _last_stops(lines: bytes) -> tuple[int, int]:
-    """Return the totals of the last line that has them, found from the end: a journal has megabytes."""
-    at = len(lines)
-    while (at := lines.rfind(_LINE_BEGIN, 0, at)) >= 0:
-        if stops := _STOPS.match(lines, at):
-            return int(stops[1]), int(stops[2])
-    return 0, 0
 
 
 def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, Any]:
@@ -621,39 +466,3 @@ def _tensordict_meta(batch_size: list[int], entries: dict[str, Any]) -> bytes:
         "_class": "tensordict:TensorDict",
     }
     return json.dumps(entries | tail).encode()
-
-
-def _advance(crc: int, count: int) -> int:
-    """Advance a crc32 register over count zero bytes: bit j of count applies the map for 2**j bytes."""
-    power = 0
-    while count:
-        if count & 1:
-            crc = _apply(_zero_bytes_map(power), crc)
-        count >>= 1
-        power += 1
-    return crc
-
-
-def _apply(matrix: tuple[int, ...], vector: int) -> int:
-    total = 0
-    while vector:
-        low = vector & -vector
-        total ^= matrix[low.bit_length() - 1]
-        vector ^= low
-    return total
-
-
-_MAPS: list[tuple[int, ...]] = []
-
-
-def _zero_bytes_map(power: int) -> tuple[int, ...]:
-    """Return the GF(2) matrix that advances a crc32 over 2**power zero bytes, as 32 columns."""
-    if not _MAPS:
-        one_bit = (0xEDB88320, *(1 << n for n in range(31)))
-        two = tuple(_apply(one_bit, column) for column in one_bit)
-        four = tuple(_apply(two, column) for column in two)
-        _MAPS.append(tuple(_apply(four, column) for column in four))
-    while len(_MAPS) <= power:
-        last = _MAPS[-1]
-        _MAPS.append(tuple(_apply(last, column) for column in last))
-    return _MAPS[power]

@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from packer.checksums import sha256_file
 from packer.worker import encode_line
 from reader.manifest import (
     OWN_MASKS,
@@ -23,7 +24,6 @@ from reader.manifest import (
     TensorSpec,
     encode_manifest,
     metadata_files,
-    sha256_file,
 )
 
 

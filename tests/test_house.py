@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# What the packages share: the format, and what either must know of files. The standard library is enough for all of it.
+SHARED = {"reader.manifest", "reader.files", "reader.unfinished"}
 
 
 def imports(path: Path) -> set[str]:
@@ -32,12 +34,18 @@ def test_reader_never_imports_the_packer_or_its_libraries(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "packer").glob("*.py")), ids=lambda p: p.name)
-def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Path) -> None:
+def test_packer_knows_of_reader_only_what_they_share_and_nothing_of_torch(path: Path) -> None:
     found = imports(path)
     # `pack bench` measures the reader: that command, and no other, imports it, and only once it runs (see the light imports)
-    allowed = {"reader.manifest"} | ({"reader.bench", "reader.timeline"} if path.name == "cli.py" else set())
+    allowed = SHARED | ({"reader.bench", "reader.timeline"} if path.name == "cli.py" else set())
     assert {name for name in found if name.startswith("reader")} <= allowed
     assert not found & {"torch", "tensordict"}
+
+
+@pytest.mark.parametrize("module", sorted(SHARED))
+def test_what_the_packages_share_needs_the_standard_library_alone(module: str) -> None:
+    found = imports(ROOT / f"{module.replace('.', '/')}.py")
+    assert found - SHARED <= {*sys.stdlib_module_names}
 
 
 @pytest.mark.parametrize(

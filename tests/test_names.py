@@ -15,7 +15,8 @@ import pytest
 from packer import journal as journals
 from packer import node as nodes
 from packer.report import PackError
-from reader.manifest import StoreError, check_file, look_again, or_again
+from reader.files import look_again, or_again
+from reader.manifest import StoreError, check_file
 from reader.residency import cached_share
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened, files locked by flock")

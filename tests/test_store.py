@@ -17,20 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from packer.checksums import crc32_combine, sha256_file
+from packer.seal import channel_statistics
 from reader import ImageBatch, MemmapDataset, StoreError, open_store
 from reader.manifest import (
     FileEntry,
     IncompleteStoreError,
     Manifest,
     TensorSpec,
-    channel_statistics,
     check_store,
-    crc32_combine,
     encode_manifest,
     metadata_files,
     read_blocks,
     read_manifest,
-    sha256_file,
 )
 
 GOLDEN = Path(__file__).parent / "golden" / "v1.0"

@@ -1,0 +1,50 @@
+"""Files that outlive a crash or a power cut: written beside their place, synced, renamed, and the folder synced too.
+
+Knows nothing of what is in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from reader.files import naming
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put content at path so that a reader or a crash sees the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    write_synced(temporary, content)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and return when its bytes are on disk; its name is not, before its folder is synced."""
+    with naming(path), open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and new names in a folder survive a power loss, where the system knows such a thing.
+
+    File systems that sync no folders say EINVAL or EBADF, and a folder above ours may be closed to us (PostgreSQL leaves out
+    the same: src/common/file_utils.c, fsync_fname).
+    """
+    if os.name == "nt":
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        with naming(path):
+            os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)

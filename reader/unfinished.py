@@ -1,0 +1,75 @@
+"""What a folder that holds no store yet says of itself: how far its pack came, and the command that goes on with it.
+
+Imports only the standard library; knows what is in OUT/.packing as far as a sentence needs it, and changes nothing there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+JOURNAL = ".packing/journal"
+PARTS = ".packing/parts"
+PULLED = ".packing/pull/manifest.json"
+
+# more than the longest line of a journal: 4,096 samples of about 300 bytes
+_TAIL_BYTES = 8 << 20
+_LINE_BEGIN = b' {"inputs_stop":'
+_STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
+
+
+def tell_unfinished(out: Path) -> str:
+    """Say what has begun in OUT, a folder without a manifest, and how to go on; "" where nothing has."""
+    if (out / JOURNAL).is_file():
+        done, command = read_unfinished(out)
+        return f"{out} is incomplete: its pack was interrupted at {done}. Go on with: {command}"
+    if (out / PULLED).is_file():
+        return f"{out} is incomplete: it was not pulled to its end. Go on with: pack pull URL {out}"
+    if (out / PARTS).is_dir():
+        return (
+            f"{out} is incomplete: its parts are not sealed. When all n of pack IMAGES {out} --part i/n are there:"
+            f" pack seal {out}"
+        )
+    return ""
+
+
+def read_unfinished(out: Path) -> tuple[str, str]:
+    """Say how far the interrupted pack of OUT came, and the command that goes on with it.
+
+    Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
+    """
+    header: dict[str, Any] = {}
+    try:
+        with open(out / JOURNAL, "rb") as file:
+            # each line is 8 hex digits of crc32, a space, and JSON
+            header = json.loads(file.readline()[9:])
+            tail_start = max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES)
+            file.seek(tail_start)
+            inputs_stop, rows_stop = _last_stops(file.read())
+        progress = f"{inputs_stop} of {header['inputs']} images, {rows_stop} rows written"
+    except (OSError, ValueError, KeyError):
+        progress = "its very start"
+    return progress, command_to_go_on(out, header)
+
+
+def command_to_go_on(out: Path, header: Mapping[str, Any], part: str = "") -> str:
+    """Return the command that goes on with the pack of OUT, or with a part of it, by the header of a journal."""
+    if header.get("images") == []:
+        return f"the same call of pack_dataset, with out={str(out)!r} and resume=True"
+    target = out.parent if header.get("split") else out
+    words = [*header.get("images", ["IMAGES"]), str(target), *header.get("words", [])]
+    return shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
+
+
+def _last_stops(lines: bytes) -> tuple[int, int]:
+    """Return the totals of the last line that has them, found from the end: a journal has megabytes."""
+    at = len(lines)
+    while (at := lines.rfind(_LINE_BEGIN, 0, at)) >= 0:
+        if stops := _STOPS.match(lines, at):
+            return int(stops[1]), int(stops[2])
+    return 0, 0
