@@ -63,6 +63,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: PackO
         raise ScanError(f"{', '.join(map(str, paths))} holds no image ({count.seen} members seen).")
 
     def where(index: int) -> str:
+        """Name a sample as an error does: archives have no lines."""
         return f"the sample {inputs.paths[index]}"
 
     names = sorted({name for record in records for name in record})

@@ -139,6 +139,7 @@ class BoxRows:
         sizes, orientations, rules = pictures[:, :2], pictures[:, 2], boxes.rules
 
         def tell(kind: str, is_so: Flags) -> None:
+            """Count the boxes for which it is so under a kind of change."""
             self._add(kind, owners[is_so], names)
 
         stored = np.where(orientations[:, None] >= 5, sizes[:, ::-1], sizes)

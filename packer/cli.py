@@ -35,11 +35,13 @@ class _DefaultToBuild(click.Group):
     """A first word that is no command's name, options included, belongs to `build`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `build` in front of words that begin with no command."""
         if args and args[0] not in (*self.commands, "-h", "--help", "--version"):
             args = ["build", *args]
         return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show both ways to call: with IMAGES, and with a command's name."""
         formatter.write_usage("pack", "IMAGES OUT [OPTIONS]    (pack build --help lists them)")
         formatter.write_usage("pack", "COMMAND ...", prefix="       ")
 

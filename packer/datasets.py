@@ -26,6 +26,7 @@ from packer.pipeline import pack_parts, parsed_size, settled_out
 from packer.profile import StageClock
 from packer.report import PackReport, Progress
 from packer.worker import BlockWorker, Job, Task, encode_line
+from reader.manifest import TARGET_DTYPES
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 
@@ -134,7 +135,8 @@ class _Kind:
 
     @property
     def dtype(self) -> str:
-        return {"class": "int64", "regression": "float32", "multi-hot": "uint8"}[self.name]
+        """The store's dtype for targets of this kind."""
+        return TARGET_DTYPES[self.name]
 
     def checked(self, target: Any, class_count: int) -> Any:
         """Return a target as samples.jsonl has it; raises DecodeError where it is of another kind."""

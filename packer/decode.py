@@ -318,6 +318,7 @@ _FOREIGN = (
 
 
 def opened(data: bytes) -> Image.Image:
+    """Open an image of a known format, its header read and no pixel decoded; raises DecodeError."""
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything

@@ -88,6 +88,7 @@ class Counter:
         self._listed = listed
 
     def add(self, count: int) -> None:
+        """Count entries that were listed, and tell every so often."""
         before, self.seen = self.seen, self.seen + count
         if self._listed is not None and before // _PROGRESS_EVERY != self.seen // _PROGRESS_EVERY:
             self._listed(self.seen)
@@ -120,9 +121,11 @@ class Tree:
         return tree
 
     def has_image(self) -> bool:
+        """Whether anything could be packed: an image at the top that is not refused, or one in a class folder."""
         return any(p not in self.refusals for p in self.top) or self.has_classes()
 
     def has_classes(self) -> bool:
+        """Whether a class folder holds an image; empty ones do not count."""
         return any(self.classes.values())
 
     def inputs(self, root: Path, classes: tuple[str, ...] | None) -> Inputs:
@@ -227,6 +230,7 @@ class _Pending:
         return bool(self._own or self._linked)
 
     def pop(self) -> tuple[str, tuple[_Identity, ...], bool]:
+        """Take the next folder; those below links wait until no other is left."""
         return (self._own or self._linked).pop()
 
     def add(

@@ -232,6 +232,7 @@ def settled_out(out: str | os.PathLike[str]) -> Path:
 
 
 def parsed_size(size: Any) -> tuple[int, int] | None:
+    """Return (height, width) from pixels, a pair or text; None stays None. Raises OptionsError."""
     if size is None:
         return None
     if isinstance(size, str | int):

@@ -156,20 +156,25 @@ class _Copy:
             raise PackError(f"{self.url} cannot be {what}: {reason(e)}. {again}") from None
 
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """Return an object's bytes, or those of [start, stop) alone."""
         bounds = {} if start is None else {"start": start, "end": stop}
         data: bytes = self._files.cat_file(f"{self._root}/{name}", **bounds)
         return data
 
     def write(self, name: str, content: bytes) -> None:
+        """Put content at the URL under a name, whatever was there."""
         self._files.pipe_file(f"{self._root}/{name}", content)
 
     def send(self, path: Path, name: str) -> None:
+        """Copy a local file to the URL, whatever was there."""
         self._files.put_file(str(path), f"{self._root}/{name}")
 
     def fetch(self, name: str, path: Path) -> None:
+        """Copy an object to a local file, over what was there."""
         self._files.get_file(f"{self._root}/{name}", str(path))
 
     def remove(self, name: str) -> None:
+        """Remove an object; one that is not there is as good as removed."""
         with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{name}")
 
@@ -182,6 +187,7 @@ class _Copy:
             return -1
 
     def count(self, size_bytes: int, *, is_copied: bool) -> None:
+        """Add bytes that are now in place, copied or found there, and tell."""
         if is_copied:
             self._copied_bytes += size_bytes
         else:
@@ -190,6 +196,7 @@ class _Copy:
             self._progress(self._copied_bytes + self._kept_bytes, self.total_bytes)
 
     def report(self, out: Path, files: int, begun: float) -> CopyReport:
+        """Sum the copy up; begun is the monotonic time of its start."""
         seconds = time.monotonic() - begun
         return CopyReport(self.url, str(out), files, self.total_bytes, self._copied_bytes, self._kept_bytes, seconds)
 
@@ -269,6 +276,7 @@ def _pull_pixels(copy: _Copy, path: Path, manifest: Manifest, blocks: list[Block
     starts = {block.start: end for block, end in zip(blocks, ends, strict=False)}
 
     def bring(block: Block) -> tuple[int, bool]:
+        """Have a block's rows in the local file; returns how many bytes they are and whether they were copied."""
         start = starts[block.start]
         stop = start + block.size_bytes
         if not is_new and zlib.crc32(os.pread(descriptor, stop - start, start)) == block.crc32:

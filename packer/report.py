@@ -134,6 +134,7 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         reasons.update(part.reasons)
 
     def total(name: str) -> int:
+        """Add up one field over all stores."""
         return sum(getattr(part, name) for part in parts)
 
     return PackReport(

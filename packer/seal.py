@@ -252,12 +252,14 @@ class _Digested:
         self.size_bytes = 0
 
     def write(self, data: bytes) -> None:
+        """Append; an error of the disk names the file."""
         with naming(self._path):
             self._file.write(data)
         self._digest.update(data)
         self.size_bytes += len(data)
 
     def close(self) -> FileEntry:
+        """Sync and close; returns what the manifest says of the file."""
         with naming(self._path), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())

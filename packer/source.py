@@ -45,9 +45,13 @@ State = tuple[int, int]
 class Readable(Protocol):
     """What the bytes of an input are read from."""
 
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """Return size and time as they are now, by which a change shows."""
+        ...
 
-    def read(self, *, max_pixels: int = ..., most_bytes: int | None = None) -> tuple[bytes, State]: ...
+    def read(self, *, max_pixels: int = ..., most_bytes: int | None = None) -> tuple[bytes, State]:
+        """Return the bytes, the first most_bytes at most, and the state that they had."""
+        ...
 
 
 @dataclass(frozen=True)

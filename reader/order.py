@@ -187,6 +187,7 @@ def _scrambler(word: Any, bits: int, keys: list[int]) -> Callable[[Any], Any]:
     constants = [(word(keys[2 * n] & mask | 1), word(keys[2 * n + 1] & mask)) for n in range(_ROUNDS)]
 
     def scramble(values: Any) -> Any:
+        """Map each of the values to another of the same range, one to one."""
         values = values + constants[0][1] & limit
         for factor, addend in constants:
             values ^= values >> shift

@@ -276,6 +276,7 @@ def _joined(batches: list[Any]) -> Any:
     starts = list(itertools.accumulate((len(batch.pixels) for batch in batches), initial=0))[:-1]
 
     def column(name: str) -> Any:
+        """Join one field of all batches; offsets count on from the batch before."""
         found = [getattr(batch, name) for batch in batches]
         if found[0] is None:
             return None
@@ -290,6 +291,7 @@ def _empty_like(store: ImageBatch, device: torch.device) -> ImageBatch:
     """Allocate what a store needs on a device, and number its rows."""
 
     def empty(tensor: Any) -> Any:
+        """Allocate what the tensor needs on the device, contiguous."""
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
 
     return ImageBatch(

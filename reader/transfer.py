@@ -114,6 +114,7 @@ def send_batch(batch: Any, device: torch.device) -> Any:
     """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that."""
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
+        """Begin one copy; torch keeps what it pins here until that has ended."""
         return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
 
     if isinstance(batch, RaggedBatch):

@@ -88,6 +88,7 @@ class RandomCrop:
         motion = Motion(left[:, None] - pad, top[:, None] - pad, 1, 1, self.width, self.height)
 
         def cut_pixels(pixels: torch.Tensor) -> torch.Tensor:
+            """Cut the crops out of rows padded with zeros."""
             padded = torch.nn.functional.pad(pixels, (0, 0, pad, pad, pad, pad)) if pad else pixels
             return cut(padded, top, left, self.height, self.width)
 
@@ -221,6 +222,7 @@ def cropped_extras(
     """Move boxes as motion says, and masks as `resized_boxes` moves pixels: uint8[B, height, width], the nearest of each."""
 
     def move(masks: torch.Tensor) -> torch.Tensor:
+        """Give masks of one size the boxes and size of the images; refuses them beside images of their own sizes."""
         if isinstance(batch, RaggedBatch):
             raise ValueError("extras' masks have one size and the images sizes of their own. Rename what is no masks.")
         return nearest(masks, boxes, height, width, grids)
