@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ import torch
 from conftest import devices, torchvision_or_skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictParams, lazy_stack
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils import _pytree as pytree
 
 from reader import (
     CenterCrop,
@@ -480,10 +483,14 @@ def test_the_products_of_other_devices_compile_too() -> None:
 
 class Pair(NamedTuple):
     images: torch.Tensor
-    name: str
+    name: str = "given"
 
 
-@dataclasses.dataclass
+class Marked(torch.Tensor):
+    """A kind of tensor of its own."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Known:
     images: torch.Tensor
     count: int
@@ -523,10 +530,79 @@ def test_to_device_moves_every_tensor_of_a_nest(device: str) -> None:
 
 
 def test_to_device_copies_nothing_that_is_there_already() -> None:
-    images, batch = torch.zeros(3), make_batch([1])
-    moved = to_device([images, batch], "cpu")
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    images, batch, there = torch.zeros(3), make_batch([1]), TensorDict({"a": torch.zeros(1)}, device="cpu")
+    moved = to_device([images, batch, there, parameter], "cpu")
     assert moved[0] is images
     assert moved[1].pixels.data_ptr() == batch.pixels.data_ptr()
+    assert moved[2] is there
+    assert moved[3] is parameter
+
+
+@pytest.mark.parametrize("device", ["meta", *devices()[1:]])
+def test_to_device_gives_what_the_own_to_of_each_gives(device: str) -> None:
+    def made(**more: Any) -> TensorDict:
+        return TensorDict({"a": torch.ones(2), **more}, batch_size=[2])
+
+    def leaves(nodes: Any) -> list[Any]:
+        return [(key, type(value), value.device) for key, value in nodes.items(True, True)]
+
+    collections = [
+        made(n=made()).lock_(),
+        made(n=made().lock_()),
+        TensorDictParams(made(n=made())),
+        lazy_stack([made(), made()]).lock_(),
+        make_batch([1, 2]).lock_(),
+    ]
+    for sent, moved in zip(collections, to_device(collections, device), strict=True):
+        own = sent.to(device)
+        assert (type(moved), moved.is_locked, moved.device) == (type(own), own.is_locked, own.device)
+        assert leaves(moved) == leaves(own)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", *devices()[1:]])
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+def test_to_device_leaves_a_packed_sequences_batch_sizes_on_the_host(device: str, enforce_sorted: bool) -> None:
+    packed = pack_sequence([torch.ones(3, 2), torch.ones(2, 2)], enforce_sorted=enforce_sorted)
+    moved = to_device({"words": packed}, device)["words"]
+    assert type(moved) is type(packed)
+    assert (moved.data.device.type, moved.batch_sizes.device.type) == (device, "cpu")
+    assert moved.batch_sizes.tolist() == [2, 2, 1]
+    assert {index.device.type for index in moved[2:] if index is not None} == (set() if enforce_sorted else {device})
+    assert (moved is packed) is (device == "cpu")
+
+
+@pytest.mark.parametrize("device", ["meta", *devices()[1:]])
+def test_to_device_keeps_kinds_of_tensors_and_of_containers(device: str) -> None:
+    one = torch.ones(2)
+    jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    tensors = [torch.eye(3).to_sparse(), jagged, one.as_subclass(Marked)]
+    tensors += [torch.nn.Parameter(one), torch.nn.Buffer(one), one.clone().requires_grad_()]
+    for sent, moved in zip(tensors, to_device(tensors, device), strict=True):
+        own = sent.to(device)
+        assert (type(moved), moved.layout, moved.device) == (type(own), own.layout, own.device)
+        assert (moved.requires_grad, moved.is_leaf) == (own.requires_grad, own.is_leaf)
+    containers = [OrderedDict(b=one, a=one), defaultdict(list, a=one), deque([one], maxlen=3), Pair(one), one.max(0)]
+    for sent, moved in zip(containers, to_device(containers, device), strict=True):
+        assert type(moved) is type(sent)
+        assert {leaf.device.type for leaf in pytree.tree_leaves(moved) if isinstance(leaf, torch.Tensor)} == {device}
+    others = [Counter(a=1), torch.Size([2]), None, {1, 2}, "text", 3]
+    assert to_device(others, device) == others
+    assert [type(value) for value in to_device(others, device)] == [type(value) for value in others]
+
+
+def test_to_device_moves_what_is_twice_in_a_nest_twice_as_pytree_does() -> None:
+    one = torch.ones(2)
+    first, second = to_device([one, one], "meta")
+    assert first is not second
+
+
+@pytest.mark.cuda
+def test_to_device_takes_what_torch_cannot_pin() -> None:
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert torch.equal(to_device(quantized, "cuda").cpu().int_repr(), quantized.int_repr())
+    assert [part.tolist() for part in to_device(nested, "cuda").unbind()] == [[1, 1], [1, 1, 1]]
 
 
 @pytest.mark.cuda
