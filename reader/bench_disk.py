@@ -46,7 +46,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     if residency.file_system(path) in residency.MEMORY_FILE_SYSTEMS:
         raise NotMeasured("the store is on a file system in memory.")
     if most <= least:
-        raise NotMeasured(f"{most / 1e6:,.1f} MB of rows are too few to tell the disk from the page cache.")
+        raise NotMeasured(f"{residency.size_text(most)} of rows are too few to tell the disk from the page cache.")
     drop(path, least)
     begun = time.perf_counter()
     read_through(path, least)

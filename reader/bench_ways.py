@@ -24,6 +24,7 @@ from reader.buffers import BufferPool
 from reader.dataset import MemmapDataset
 from reader.loader import MemmapLoader
 from reader.order import Rows
+from reader.residency import size_text
 from reader.schedule import GROUP_BYTES
 
 Turn = Callable[[], float]
@@ -224,7 +225,7 @@ class TorchLoader:
         free = found.f_bavail * found.f_frsize
         if free >= needed:
             return ""
-        return f"/dev/shm has {free / 1e6:,.0f} MB free, their batches need {needed / 1e6:,.0f} MB."
+        return f"/dev/shm has {size_text(free)} free, their batches need {size_text(needed)}."
 
 
 class _TurnOfBatches:

@@ -88,6 +88,9 @@ class MemmapLoader:
     # a DataLoader has this beside `sampler`, and Lightning's Trainer asks for both
     batch_sampler = None
 
+    # the level of the line that tells its order and residency
+    _telling = logging.INFO
+
     def __init__(
         self,
         dataset: MemmapDataset,
@@ -132,7 +135,7 @@ class MemmapLoader:
         chosen = residencies.choose(
             residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, _room(self.schedule, self.device)
         )
-        _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
+        _log.log(self._telling, "%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
         _warn_of_few_classes(self.schedule)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
         self.gathering = Gathering(dataset, self.device, chosen, keep=prefetch + 2, must_pin=residency == "ram")
@@ -262,6 +265,12 @@ class MemmapLoader:
         self._progress.finished = True
 
 
+class _Filler(MemmapLoader):
+    """Sends a store to a device for a loader that has told where its rows are: one line a loader."""
+
+    _telling = logging.DEBUG
+
+
 @dataclass
 class _Progress:
     """Where the newest iterator is; the loader's state after that iterator is gone."""
@@ -361,7 +370,7 @@ def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Reside
         found = _residents[key] = ResidentImages(dataset.store, device)
     elif found is None:
         rows = block_rows(dataset.manifest)
-        with MemmapLoader(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
+        with _Filler(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
             found = _residents[key] = Resident(dataset.store, batches, device)
     return found
 

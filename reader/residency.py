@@ -83,12 +83,14 @@ def choose(asked: str, path: Path, size_bytes: int, room: Room | None = None) ->
         raise ValueError("residency 'disk' needs os.preadv, which this system has not. Use 'cache' or 'ram'.")
     if asked == "ram" and size_bytes > (free := available_bytes()):
         raise ValueError(
-            f"residency 'ram' needs {_gb(size_bytes)}, but {_gb(free)} of memory are free. Use 'disk', or leave it to 'auto'."
+            f"residency 'ram' needs {size_text(size_bytes)}, but {size_text(free)} of memory are free."
+            " Use 'disk', or leave it to 'auto'."
         )
     if asked != "auto":
         return Residency(asked, "as asked", asked)
     if room is not None and room.store_bytes <= room.free_bytes * DEVICE_SHARE:
-        reason = f"{_gb(room.store_bytes)} in all, {_gb(room.free_bytes)} free on the device"
+        needed = f"{size_text(room.store_bytes)} in all" if room.store_bytes else "it is there already"
+        reason = f"{needed}, {size_text(room.free_bytes)} free on the device"
         return Residency("gpu", reason, _way_there(path, size_bytes))
     chosen = _chosen(path, size_bytes)
     return Residency(chosen.name, chosen.reason, chosen.name)
@@ -100,7 +102,7 @@ def _on_device(path: Path, size_bytes: int, room: Room | None) -> Residency:
     host = _way_there(path, size_bytes)
     if room.store_bytes <= room.free_bytes:
         return Residency("gpu", "as asked", host)
-    found = f"the store needs {_gb(room.store_bytes)}, and {_gb(room.free_bytes)} are free on the device"
+    found = f"the store needs {size_text(room.store_bytes)}, and {size_text(room.free_bytes)} are free on the device"
     if 0 < room.windows_bytes <= room.free_bytes:
         return Residency("gpu", f"as asked, in windows of blocks: {found}", host, in_windows=True)
     raise ValueError(
@@ -119,7 +121,7 @@ def _chosen(path: Path, size_bytes: int) -> Residency:
     if kind in MEMORY_FILE_SYSTEMS:
         return Residency("cache", f"{kind} is memory itself")
     room, cached = available_bytes(), cached_share(path)
-    size = f"{_gb(size_bytes)} of rows, {_gb(room)} of memory free"
+    size = f"{size_text(size_bytes)} of rows, {size_text(room)} of memory free"
     if is_network(kind) and cached < WARM and size_bytes <= room * COPY_SHARE:
         return Residency("ram", f"{size}, and {kind} is a network file system")
     if size_bytes <= room * _CACHE_SHARE or not can_read_ahead():
@@ -140,6 +142,14 @@ def can_read_ahead() -> bool:
 def is_network(kind: str) -> bool:
     """Say whether a type of file system lies behind a network; FUSE usually does."""
     return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse")
+
+
+def size_text(size_bytes: int) -> str:
+    """Say so many bytes for a person."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes} bytes"
 
 
 def cached_share(path: Path, first_bytes: int | None = None) -> float:
@@ -248,7 +258,3 @@ def _cgroup_folders() -> Iterator[tuple[Path, str, str]]:
         for folder in (inner, *inner.parents):
             if folder.is_relative_to(root):
                 yield folder, *names
-
-
-def _gb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB"

@@ -16,6 +16,7 @@ import torch
 from torch import cuda
 
 from reader.buffers import PinnedMemoryError
+from reader.residency import size_text
 from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
 
@@ -151,7 +152,7 @@ def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=device)  # takes the error along: CUDA keeps it for the next kernel that asks
         raise PinnedMemoryError(
-            f"{tensor.nbytes / 1e9:.1f} GB of memory cannot be pinned: cudaHostRegister says error {status}."
+            f"{size_text(tensor.nbytes)} of memory cannot be pinned: cudaHostRegister says error {status}."
             " Raise the limit of locked memory (ulimit -l), or use residency 'cache'."
         )
     return functools.partial(cuda.cudart().cudaHostUnregister, tensor.data_ptr())

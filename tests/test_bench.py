@@ -48,7 +48,7 @@ def test_every_way_stands_beside_the_limit(report: BenchReport) -> None:
         assert way.gigabytes_per_second == pytest.approx(way.images_per_second * 3072 / 1e9, abs=1e-3)
         assert way.of_limit_p10 <= way.of_limit <= way.of_limit_p90
     assert report.first_batch_ms > 0
-    assert report.not_measured == {"disk": "0.3 MB of rows are too few to tell the disk from the page cache."}
+    assert report.not_measured == {"disk": "276.5 kB of rows are too few to tell the disk from the page cache."}
     assert (report.rows, report.batch_size, report.row_shape) == (90, 16, (32, 32, 3))
 
 
@@ -58,7 +58,7 @@ def test_what_auto_chooses_is_told_for_the_device_that_was_given(
     # the CPU plays a device with room for all
     monkeypatch.setattr("reader.bench.free_bytes", lambda device: 10**9)
     found = measure(shared_store, batch_size=16, seconds=0.1, order="full")
-    assert (found.residency, found.residency_reason) == ("gpu", "0.0 GB in all, 1.0 GB free on the device")
+    assert (found.residency, found.residency_reason) == ("gpu", "277.9 kB in all, 1.0 GB free on the device")
 
 
 def test_measuring_leaves_no_process_and_no_thread(shared_store: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_table_is_aligned_and_says_what_auto_chooses(
     ]
     assert len(table) == 8
     assert len({len(line) for line in table if ".." in line}) == 1
-    assert any(line.startswith('residency "auto" is "cache" here: 0.0 GB of rows') for line in out)
+    assert any(line.startswith('residency "auto" is "cache" here: 276.5 kB of rows') for line in out)
     for path in pictures.values():
         with Image.open(path) as image:
             assert (image.format, image.width) == ("PNG", WIDTH)

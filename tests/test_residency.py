@@ -178,7 +178,9 @@ def test_what_does_not_fit_or_exist_is_one_sentence(train: MemmapDataset, monkey
     ):
         MemmapLoader(train, 8, residency="gpu")
     monkeypatch.setattr(residency, "available_bytes", lambda: 1000)
-    with pytest.raises(ValueError, match=r"residency 'ram' needs 0\.0 GB, but 0\.0 GB of memory are free\. Use 'disk'"):
+    with pytest.raises(
+        ValueError, match=r"residency 'ram' needs 276\.5 kB, but 1\.0 kB of memory are free\. Use 'disk'"
+    ):
         MemmapLoader(train, 8, residency="ram")
 
 
