@@ -9,14 +9,13 @@ import io
 import re
 import warnings
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError, features
-from PIL import _imaging as core
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from packer import jpeg
+from packer.explain import explain, plain
 from packer.fit import Geometry
 from packer.profile import StageClock
 
@@ -133,7 +132,7 @@ class Decoder:
                 try:
                     image.load()
                 except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
-                    raise DecodeError(explain(data, e)) from e
+                    raise DecodeError(explain(data, _problem(e))) from e
                 # a PNG may hold its EXIF behind the pixels, and Pillow has turned a TIFF upright by now
                 orientation = _orientation(image.getexif())
                 upright = to_mode(image, self._mode)
@@ -215,114 +214,17 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def explain(data: bytes, error: BaseException | None) -> str:
-    """Say in plain words why data is no image that can be decoded."""
-    if not data:
-        return "the file is empty"
-    if not any(data[:4096]):
-        return "it holds only NUL bytes, as a file does whose content was lost in a crash"
-    head = data[:512].lstrip().lower()
-    if head.startswith(b"version https://git-lfs"):
-        return "it is a git-LFS pointer, not the image; run git lfs pull"
-    if head.startswith((b"<!doctype html", b"<html")) or b"<html" in head:
-        return "it is an HTML page, as a failed download leaves"
-    if head.startswith((b"<?xml", b"<svg")) and b"<svg" in data[:4096].lower():
-        return "it is an SVG drawing, which has no pixels"
-    for magic, name in _FOREIGN:
-        if data.startswith(magic):
-            return f"it is {name}, not an image"
-    reason = _plain(str(error)) if error is not None else "it cannot be decoded"
-    if isinstance(error, UnidentifiedImageError) or error is None:
-        if data[:2] == b"\xff\xd8":
-            return "it begins as a JPEG but its header is damaged or cut short"
-        for magic, name in _KNOWN:
-            if data.startswith(magic):
-                return f"it begins as a {name} but its header is damaged or cut short"
-        if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data[:256]):
-            return "it is text, not an image"
-        return "it is in no known image format"
-    for pattern, plain in _PLAIN:
-        if re.search(pattern, reason):
-            return plain
-    if re.search(r"truncat|not enough|unexpected end|premature", reason, re.I) or data[:2] == b"\xff\xd8":
-        return f"it is cut short or damaged ({reason})"
-    return f"it is damaged ({reason})"
-
-
-def decoder_versions() -> dict[str, Any]:
-    """Return what decides about pixels, for the manifest: distributions, versions, and which Pillow is live."""
-    return {
-        "libjpeg-turbo": {"jpeg4py": jpeg.version(), "turbojpeg": jpeg.library_version()},
-        "pillow": {
-            "distribution": pillow_distribution(),
-            "version": Image.__version__,
-            "simd": _pillow_simd(),
-            "libjpeg_turbo": features.version("libjpeg_turbo"),
-        },
-    }
-
-
-def missing_features(names: tuple[str, ...]) -> list[str]:
-    """Return which of these optional parts (as `PIL.features` names them) the live Pillow was built without."""
-    return [name for name in names if not features.check(name)]
-
-
-def pillow_distribution() -> str:
-    """Name the live Pillow: both distributions are the same import, and Pillow-SIMD numbers itself "x.y.z.postN"."""
-    try:
-        if ".post" in Image.__version__ and version("pillow-simd") == Image.__version__:
-            return "pillow-simd"
-    except PackageNotFoundError:
-        pass
-    return "pillow"
-
-
-def _pillow_simd() -> str | None:
-    """Tell which instructions the live Pillow resizes with: "avx2", "sse4", or None: those of plain Pillow.
-
-    Pillow does not say, and its SIMD edition chooses when it is compiled. Its resampling is built on one instruction,
-    multiply-add of 16-bit pairs, of which plain Pillow's wheel has none, an SSE4 build 204 and an AVX2 build 30 on 256 bits
-    (12.1.1, 2026-11-20): so they are looked for in the library.
-    """
-    if pillow_distribution() != "pillow-simd":
-        return None
-    with open(core.__file__, "rb") as file:
-        library = file.read()
-    # Intel SDM, volume 2, PMADDWD: VEX.256.66.0F F5, and its legacy encoding 66 0F F5
-    if re.search(rb"\xc5[\x85\x8d\x95\x9d\xa5\xad\xb5\xbd\xc5\xcd\xd5\xdd\xe5\xed\xf5\xfd]\xf5", library):
-        return "avx2"
-    return "sse4" if re.search(rb"\x66[\x40-\x4f]?\x0f\xf5", library) else None
-
-
-_KNOWN = (
-    (b"\x89PNG", "PNG"),
-    (b"GIF8", "GIF"),
-    (b"BM", "BMP"),
-    (b"II*\0", "TIFF"),
-    (b"MM\0*", "TIFF"),
-    (b"RIFF", "WebP"),
-)
-# What Pillow says of pixel data that it cannot decode, and what that means.
-_PLAIN = (
-    (r"image file is truncated|Truncated File Read|not enough image data", "it is cut short"),
-    (r"decoder error -|data stream|cannot load this image", "its pixel data is damaged"),
-    (r"could not create decoder object", "its pixel data is cut short or damaged"),
-)
-_FOREIGN = (
-    (b"%!PS", "a PostScript file"),
-    (b"%PDF", "a PDF"),
-    (b"PK\x03\x04", "a zip archive"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"\0\x05\x16\x07", "a macOS resource file (AppleDouble)"),
-)
-
-
 def opened(data: bytes) -> Image.Image:
     """Open an image of a known format, its header read and no pixel decoded; raises DecodeError."""
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
-        raise DecodeError(explain(data, e)) from e
+        raise DecodeError(explain(data, _problem(e))) from e
+
+
+def _problem(error: Exception) -> str | None:
+    """Return what Pillow said of an image, None where it knows no such format."""
+    return None if isinstance(error, UnidentifiedImageError) else str(error)
 
 
 def _header_orientation(image: Image.Image) -> int:
@@ -350,7 +252,7 @@ def _judge(message: str, header: jpeg.JpegHeader, data: bytes) -> str:
         raise DecodeError(f"the JPEG is cut short{_after(data, header)}")
     if re.search(r"premature end of data", message, re.I) and not header.progressive:
         raise DecodeError("the JPEG lacks part of its data")
-    return _plain(message)
+    return plain(message)
 
 
 def _after(data: bytes, header: jpeg.JpegHeader) -> str:
@@ -372,7 +274,3 @@ def _after(data: bytes, header: jpeg.JpegHeader) -> str:
     # the last lines that are of that gray all over are the missing ones
     missing = int((gray[::-1] != gray[-1, -1]).any(axis=1).argmax())
     return f" after {min(99, 100 * (len(gray) - missing) // len(gray))} %"
-
-
-def _plain(message: str) -> str:
-    return re.sub(r"<_io\.\w+[^>]*>", "the file", message).strip().rstrip(".") or "no reason given"

@@ -128,7 +128,7 @@ def _os_release() -> str:
 
 def _pillow() -> Iterator[Finding]:
     try:
-        from packer.decode import decoder_versions, missing_features
+        from packer.decoders import decoder_versions, missing_features
     except ImportError as e:
         yield Finding("Pillow", f"cannot be imported: {e}", MISSING, "pip install --force-reinstall pillow")
         return

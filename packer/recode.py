@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer import jpeg
-from packer.decode import Decoder, Row, decoder_versions
+from packer.decode import Decoder, Row
+from packer.decoders import decoder_versions
 from packer.ffmpeg import NotRequantized, open_ffmpeg, versions
 from packer.fit import Geometry
 from packer.profile import StageClock

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.decode import DecodeError, Decoder, decoder_versions
+from packer.decode import DecodeError, Decoder
+from packer.decoders import decoder_versions
 from packer.fit import Geometry
 from packer.jpeg import JpegDecoder, read_header
 from packer.options import available_cpus

@@ -12,7 +12,7 @@ import pytest
 
 from packer import doctor
 from packer.cli import run
-from packer.decode import decoder_versions
+from packer.decoders import decoder_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -54,9 +54,9 @@ def test_what_the_packages_share_needs_the_standard_library_alone(module: str) -
         ("click", {"cli.py"}),
         ("tqdm", {"progress.py"}),
         ("jpeg4py", {"jpeg.py"}),
-        # fit.py names it for types alone; masks.py decodes masks; show.py and overlay.py draw; datasets.py is given
-        # images of it
-        ("PIL", {"datasets.py", "decode.py", "fit.py", "masks.py", "overlay.py", "show.py"}),
+        # decoders.py asks which it is; fit.py names it for types alone; masks.py decodes masks; show.py and overlay.py
+        # draw; datasets.py is given images of it
+        ("PIL", {"datasets.py", "decode.py", "decoders.py", "fit.py", "masks.py", "overlay.py", "show.py"}),
         ("matplotlib", {"bench.py"}),
         ("av", {"ffmpeg.py"}),
         ("fsspec", {"remote.py"}),

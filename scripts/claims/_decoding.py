@@ -177,7 +177,8 @@ def dali(files: Sequence[bytes]) -> Way:
 
 
 def pixpack(files: Sequence[bytes]) -> Way:
-    from packer.decode import Decoder, decoder_versions
+    from packer.decode import Decoder
+    from packer.decoders import decoder_versions
 
     decoder = Decoder(Geometry(SIDE, SIDE))
     row = over(files, lambda data: np.frombuffer(decoder.row(data).pixels, np.uint8).reshape(SIDE, SIDE, 3))
