@@ -42,7 +42,8 @@ from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_r
 from packer.seal import MASKS, expected_sizes, remove_working_folder, seal
 from packer.sizes import count_sizes, pixel_bytes
 from packer.source import NO_DESCRIPTOR, Readable
-from packer.worker import Job, Result, Task
+from packer.tasks import Result, Task
+from packer.worker import Job
 from reader.files import naming
 from reader.manifest import MANIFEST, PAGE_BYTES, PIXELS
 from reader.unfinished import PARTS

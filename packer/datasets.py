@@ -25,7 +25,8 @@ from packer.options import CHANNELS, OptionsError, PackOptions
 from packer.pipeline import pack_parts, parsed_size, settled_out
 from packer.profile import StageClock
 from packer.report import PackReport, Progress
-from packer.worker import BlockWorker, Job, Task, encode_line
+from packer.tasks import Task, encode_line
+from packer.worker import BlockWorker, Job
 from reader.manifest import TARGET_DTYPES
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}

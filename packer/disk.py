@@ -14,7 +14,7 @@ from packer.journal import Journal
 from packer.profile import StageClock
 from packer.report import PackError
 from packer.source import BINARY
-from packer.worker import Result
+from packer.tasks import Result
 from reader.files import naming
 from reader.manifest import PIXELS
 
@@ -188,3 +188,16 @@ def _reserve(descriptor: int, start: int, count: int) -> bool:
             return False
         raise
     return True
+
+
+def write_at(descriptor: int, data: memoryview, offset: int) -> None:
+    """Write all of data at a byte offset; short writes go on, errors are raised."""
+    while len(data):
+        if hasattr(os, "pwrite"):
+            done = os.pwrite(descriptor, data, offset)
+        else:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            done = os.write(descriptor, data)
+        if done == 0:
+            raise OSError(errno.EIO, "a write came back without writing anything")
+        data, offset = data[done:], offset + done

@@ -17,7 +17,7 @@ from typing import Any
 
 from packer import journal as journals
 from packer.changes import header_difference
-from packer.disk import allocate
+from packer.disk import allocate, write_at
 from packer.durable import sync_folder
 from packer.fit import Geometry
 from packer.folders import SPLITS
@@ -27,7 +27,8 @@ from packer.parts import Part, begun_parts, go_on_command, load_inputs
 from packer.place import is_finished, sync_names
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.seal import remove_working_folder, seal
-from packer.worker import Job, Result, write_at
+from packer.tasks import Result
+from packer.worker import Job
 from reader.files import look_again, naming
 from reader.manifest import PIXELS, check_store
 from reader.unfinished import PARTS

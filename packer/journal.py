@@ -21,7 +21,7 @@ from typing import Any
 from packer.durable import sync_folder
 from packer.report import PackError
 from packer.source import BINARY
-from packer.worker import Result
+from packer.tasks import Result
 from reader.files import look_again, naming, or_again
 
 FOLDER = ".packing"

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from packer import journal as journals
-from packer.disk import allocate
+from packer.disk import allocate, write_at
 from packer.durable import sync_folder, write_atomically
 from packer.place import OWN_NAMES, sync_names
 from packer.remote import open_url, reason
 from packer.report import PackError
 from packer.seal import remove_working_folder
 from packer.source import BINARY
-from packer.worker import write_at
 from reader.files import naming
 from reader.manifest import (
     MANIFEST,

@@ -28,7 +28,7 @@ from packer.recode import Recoder
 from packer.report import PackError, Progress
 from packer.scan import scan
 from packer.source import Source
-from packer.worker import Result, Task, encode_line
+from packer.tasks import Result, Task, encode_line
 from reader.manifest import read_json_lines
 
 RECORD = "requantized.jsonl"

@@ -24,7 +24,8 @@ from packer.checksums import crc32_combine, sha256_file
 from packer.durable import sync_folder, write_atomically, write_synced
 from packer.inputs import Column, Inputs
 from packer.options import CHANNELS
-from packer.worker import Job, Result, encode_line
+from packer.tasks import Result, encode_line
+from packer.worker import Job
 from reader.files import naming
 from reader.manifest import (
     MANIFEST,

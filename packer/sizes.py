@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from packer.decode import Decoder
 from packer.engine import begin_worker, signals_held, start_context, without_main
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import CHANNELS, OptionsError, PackOptions, available_cpus
 from packer.report import PackError, Progress
-from packer.source import Readable, Source
-from packer.worker import upright_sizes
+from packer.source import Readable, Source, most_file_bytes
 
 _SIZES_CHUNK = 256
+# Headers are nearly always within this; where they are not, the whole file is read.
+_HEADER_BYTES = 64 << 10
 
 # upright (height, width) -> images
 Sizes = collections.Counter[tuple[int, int]]
@@ -97,3 +99,19 @@ def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     root, paths = inputs.base, inputs.paths[start:stop]
     places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
     return [Source.of(root, path, inputs.archives, place) for path, place in zip(paths, places, strict=True)]
+
+
+def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[int, int], int]:
+    """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
+    decoder = Decoder(None, max_pixels=max_pixels)
+    counts: dict[tuple[int, int], int] = {}
+    for source in sources:
+        for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
+            try:
+                data, _ = source.read(max_pixels=max_pixels, most_bytes=most_bytes)
+                size = decoder.upright_size(data)
+            except Exception:  # whatever is wrong with it, decoding says it, with a reason
+                continue
+            counts[size] = counts.get(size, 0) + 1
+            break
+    return counts

@@ -5,19 +5,17 @@ No pixel leaves a worker but into the store's file. Knows neither the journal no
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import json
 import os
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.decode import DecodeError, Decoder, Row
+from packer.decode import DecodeError, Row
+from packer.disk import write_at
 from packer.fit import Geometry
 from packer.inputs import Archive
 from packer.masks import mask_row
@@ -26,18 +24,13 @@ from packer.profile import StageClock
 from packer.ragged import RaggedBlock
 from packer.recode import row_decoder
 from packer.remote import Fetcher, is_url
-from packer.source import BINARY, NO_DESCRIPTOR, Readable, Source, State, most_file_bytes
+from packer.source import BINARY, NO_DESCRIPTOR, Readable, Source, State
+from packer.sums import ChannelSums
+from packer.tasks import Result, Task, encode_line
 from reader.files import naming
 
-# Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
-_JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 # So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
 _CHECK_BYTES = 64 << 10
-# Lines that channels are summed over at once: so few that 255 times as many fit in uint16, so small that they stay in the
-# CPU's cache: 0.08 ms a row of 224 x 224 x 3 right after it was decoded, 0.13 all lines at once (2026-11-21).
-_SUM_LINES, _SUM_BYTES = 257, 80_000
-# Headers are nearly always within this; where they are not, the whole file is read.
-_HEADER_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -83,57 +76,6 @@ class Job:
     def mask_bytes(self) -> int:
         """Bytes of one row of a mask."""
         return self.geometry.height * self.geometry.width
-
-
-@dataclass(frozen=True)
-class Task:
-    """Inputs [start, start + len(paths)) of a pack; refused ones are rejected with that reason, unopened.
-
-    first: inputs to decode before all others, since a worker ended with them in flight: what an image does to its process
-    must not be laid to the charge of the next one.
-    targets has a number, or a list of them, for each; places is empty, or says where in an archive each one is; masks is
-    empty, or has the path of each one's mask.
-    """
-
-    block: int
-    start: int
-    paths: list[str]
-    targets: list[Any]
-    places: list[list[int]] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
-    first: tuple[int, ...] = ()
-    masks: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Result:
-    """What is known of a decoded block, all but its pixels; becomes one line of the journal.
-
-    A reject is {"input": its number in the pack, "path": ..., "reason": ...}; all other inputs of the block are rows.
-    shapes, (height, width) of each row, is empty where all rows have one size.
-    """
-
-    block: int
-    inputs: int
-    rows: int = 0
-    crc32: int = 0
-    pixel_count: int = 0
-    sums: list[int] = field(default_factory=list)
-    square_sums: list[int] = field(default_factory=list)
-    samples: list[str] = field(default_factory=list)
-    content: list[tuple[int, int, int, int]] = field(default_factory=list)
-    rejects: list[dict[str, Any]] = field(default_factory=list)
-    sources: list[tuple[int, int]] = field(default_factory=list)
-    source_bytes: int = 0
-    size_bytes: int = 0
-    shapes: list[tuple[int, int]] = field(default_factory=list)
-    # only with masks: of each one's file
-    mask_sources: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def places(self) -> int:
-        """How much the block takes of the file: rows, or bytes where rows have sizes of their own."""
-        return self.size_bytes if self.shapes else self.rows
 
 
 @dataclass
@@ -324,69 +266,6 @@ class BlockWorker:
         if self._in_flight is not None:
             self._in_flight[1] += 1
             self._in_flight[0] = index
-
-
-class ChannelSums:
-    """Exact sums and sums of squares per channel of rows of uint8; padding is 0 and adds nothing."""
-
-    def __init__(self, line_bytes: int, channels: int) -> None:
-        self._channels, self._line_bytes = channels, line_bytes
-        self._values = np.empty((max(1, min(_SUM_LINES, _SUM_BYTES // line_bytes)), line_bytes), np.uint16)
-        self._sums = np.zeros(line_bytes, np.uint64)
-        self._squares = np.zeros(line_bytes, np.uint64)
-
-    def add(self, rows: npt.NDArray[np.uint8]) -> None:
-        """Count rows, or any whole lines of them."""
-        lines, step = rows.reshape(-1, self._line_bytes), len(self._values)
-        for start in range(0, len(lines), step):
-            piece = lines[start : start + step]
-            values = self._values[: len(piece)]
-            np.copyto(values, piece)
-            self._sums += np.add.reduce(values, axis=0, dtype=np.uint16)
-            np.multiply(values, values, out=values)
-            self._squares += np.add.reduce(values, axis=0, dtype=np.uint32)
-
-    def take(self) -> tuple[list[int], list[int]]:
-        """Return the sums and the sums of squares since the last call."""
-        taken = []
-        for totals in (self._sums, self._squares):
-            taken.append(totals.reshape(-1, self._channels).sum(axis=0).tolist())
-            totals[:] = 0
-        return taken[0], taken[1]
-
-
-def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[int, int], int]:
-    """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
-    decoder = Decoder(None, max_pixels=max_pixels)
-    counts: dict[tuple[int, int], int] = {}
-    for source in sources:
-        for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
-            try:
-                data, _ = source.read(max_pixels=max_pixels, most_bytes=most_bytes)
-                size = decoder.upright_size(data)
-            except Exception:  # whatever is wrong with it, decoding says it, with a reason
-                continue
-            counts[size] = counts.get(size, 0) + 1
-            break
-    return counts
-
-
-def write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    """Write all of data at a byte offset; short writes go on, errors are raised."""
-    while len(data):
-        if hasattr(os, "pwrite"):
-            done = os.pwrite(descriptor, data, offset)
-        else:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            done = os.write(descriptor, data)
-        if done == 0:
-            raise OSError(errno.EIO, "a write came back without writing anything")
-        data, offset = data[done:], offset + done
-
-
-def encode_line(value: dict[str, Any]) -> str:
-    """Encode one line of samples.jsonl or rejected.jsonl; ASCII, so that names that are no UTF-8 survive too."""
-    return _JSON.encode(value) + "\n"
 
 
 def _sample_line(path: str, target: Any, size_bytes: int, sha256: str, row: Row) -> str:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Client, Listener
 from typing import Any
 
 from packer.engine import LocalEngine
-from packer.worker import Result, Task
+from packer.tasks import Result, Task
 
 # As of a pack of millions of 224 x 224 x 3: blocks of 8 MiB.
 BLOCK_IMAGES = 55

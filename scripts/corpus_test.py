@@ -38,7 +38,8 @@ import reader
 from packer import pack
 from packer.engine import silence_pillow
 from packer.fit import Geometry
-from packer.worker import BlockWorker, Job, Task
+from packer.tasks import Task
+from packer.worker import BlockWorker, Job
 from reader.manifest import SAMPLES, read_json_lines
 
 _SIZE = 32

@@ -38,9 +38,8 @@ from pathlib import Path
 from _bench import BenchError, photographs, repeat_files
 from _loopback import NoNfsError, two_mounts
 
-from packer.disk import allocate
+from packer.disk import allocate, write_at
 from packer.node import open_shared
-from packer.worker import write_at
 from reader.manifest import PIXELS
 from reader.residency import file_system
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
-from packer.worker import encode_line
+from packer.tasks import encode_line
 from reader.manifest import (
     OWN_MASKS,
     OWN_SIZES,

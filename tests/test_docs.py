@@ -275,7 +275,7 @@ def test_the_format_page_has_the_current_version_and_every_key() -> None:
 
 
 def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(a_place_with_data: Path) -> None:
-    from packer.worker import Result
+    from packer.tasks import Result
     from reader.manifest import read_json_lines
 
     told = section(FORMAT, "## samples.jsonl and rejected.jsonl")

@@ -640,7 +640,8 @@ def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_p
     """4 queued tasks of 400 kB one way, results of 1 MB the other: a parent that sends and a worker that answers."""
     from packer.engine import LocalEngine
     from packer.fit import Geometry
-    from packer.worker import Job, Task
+    from packer.tasks import Task
+    from packer.worker import Job
 
     (tmp_path / "pixels").touch()
     job = Job(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), "rgb", False, False, 1000)

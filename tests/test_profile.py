@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import make_tree
 
-from packer import disk, pack
+from packer import disk, pack, sums
 from packer import profile as profiles
 from packer import worker as workers
 from packer.cli import run
@@ -80,7 +80,7 @@ def slowed(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (JpegDecoder, "decode", "worker 1", "decode", 24),
         (Geometry, "place", "worker 1", "resize", 24),
         (workers, "encode_line", "worker 1", "other", 24),
-        (workers.ChannelSums, "add", "worker 1", "checksum", 3),
+        (sums.ChannelSums, "add", "worker 1", "checksum", 3),
         (workers, "write_at", "worker 1", "write", 3),
         (os, "fdatasync", "commit", "sync", 1),
         (disk.Journal, "append", "commit", "journal", 1),

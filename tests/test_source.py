@@ -13,8 +13,8 @@ import pytest
 from packer import pack
 from packer.archives import member_places
 from packer.decode import DecodeError
+from packer.sizes import upright_sizes
 from packer.source import Source, most_file_bytes
-from packer.worker import upright_sizes
 
 MEGABYTE = 1_000_000
 LIMIT = 64 << 20  # that of all small --max-pixels

@@ -18,7 +18,9 @@ from packer import source as sources
 from packer.decode import DecodeError
 from packer.fit import Geometry
 from packer.source import Source
-from packer.worker import BlockWorker, ChannelSums, Job, Task
+from packer.sums import ChannelSums
+from packer.tasks import Task
+from packer.worker import BlockWorker, Job
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
 # what a call gives at most, so that a photograph takes several
