@@ -23,12 +23,11 @@ from packer.engine import EngineError, LocalEngine
 from packer.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
 from packer.journal import FOLDER, Lock
 from packer.options import OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
-from packer.profile import StageClock
-from packer.recode import Recoder
 from packer.report import PackError, Progress
 from packer.scan import scan
 from packer.source import Source
 from packer.tasks import Result, Task, encode_line
+from packer.tree import TreeJob, jpg_name
 from reader.manifest import read_json_lines
 
 RECORD = "requantized.jsonl"
@@ -132,83 +131,6 @@ def requantize(
         reasons=dict(Counter(rejects).most_common()),
         kept_reasons=dict(Counter(kept).most_common()),
     )
-
-
-@dataclass(frozen=True)
-class TreeJob:
-    """What all images of a tree have in common; size is as `Recoder` takes it."""
-
-    images: str
-    dest: str
-    quality: int
-    size: tuple[int | None, int] | None
-    max_pixels: int
-
-    def recoder(self) -> Recoder:
-        """Make what requantizes one image after the other."""
-        return Recoder(self.quality, size=self.size, max_pixels=self.max_pixels)
-
-    def worker(self, in_flight: Any, clock: StageClock) -> TreeWorker:
-        """Make what does this job in a process of its own."""
-        return TreeWorker(self, in_flight)
-
-    def guessed_places(self, task: Task) -> int:
-        """Say that a tree has no rows."""
-        return 0
-
-
-class TreeWorker:
-    """Requantizes images into DEST. A file there is whole or not there: it is synced, then renamed."""
-
-    def __init__(self, job: TreeJob, in_flight: Any) -> None:
-        self._job, self._recoder, self._in_flight = job, job.recoder(), in_flight
-
-    def expect(self, task: Task) -> None:
-        """Do nothing: the sources are near."""
-
-    def decode(self, task: Task) -> Result:
-        """Do a block of images; their lines are the result's samples, in the block's order."""
-        done: dict[int, dict[str, Any]] = {}
-        result = Result(task.block, len(task.paths))
-        for index in (*task.first, *range(task.start, task.start + len(task.paths))):
-            if index not in done:
-                self._mark(index)
-                done[index] = self._line(task.paths[index - task.start], task.refused.get(index))
-        self._mark(-1)
-        result.samples = [encode_line(done[index]) for index in sorted(done)]
-        result.rejects = [line for line in done.values() if "reason" in line]
-        result.source_bytes = sum(line.get("bytes", 0) for line in done.values())
-        return result
-
-    def write(self, block: int, first_row: int) -> None:
-        """Do nothing: a tree has no rows, its files are written."""
-
-    def _mark(self, index: int) -> None:
-        """Leave word of the image in flight where the parent can read it even after a crash."""
-        self._in_flight[1] += 1
-        self._in_flight[0] = index
-
-    def _line(self, path: str, refusal: str | None) -> dict[str, Any]:
-        """Requantize one image, or keep it, or say why it is neither."""
-        try:
-            if refusal is not None:
-                raise DecodeError(refusal)
-            data, (_, mtime) = Source(os.path.join(self._job.images, path)).read(max_pixels=self._job.max_pixels)
-            recoded = self._recoder.recode(data)
-        except DecodeError as e:
-            self._remove(path, "")
-            return {"path": path, "reason": str(e)}
-        to = path if recoded.kept else jpg_name(path)
-        _write(Path(self._job.dest, to), recoded.data)
-        self._remove(path, to)
-        line = {"path": path, "to": to, "bytes": len(data), "bytes_after": len(recoded.data), "mtime_ns": mtime}
-        return line | {"kept": recoded.kept} if recoded.kept else line
-
-    def _remove(self, path: str, to: str) -> None:
-        """Take away what an earlier run made of a source that has changed since."""
-        for name in {path, jpg_name(path)} - {to}:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._job.dest, name))
 
 
 class _Tree:
@@ -319,16 +241,6 @@ class _Tree:
         return source == (line["bytes"], line["mtime_ns"]) and result[0] == line["bytes_after"]
 
 
-def jpg_name(path: str) -> str:
-    """Name what a requantized image is written to.
-
-    Example:
-        >>> jpg_name("n01/hen.JPEG")
-        'n01/hen.jpg'
-    """
-    return f"{os.path.splitext(path)[0]}.jpg"
-
-
 def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
     """Parse "480x640" to (480, 640), and "224" to (None, 224): of the short side."""
     if size is None:
@@ -371,17 +283,6 @@ def _check_names(paths: list[str]) -> None:
         other = known.setdefault(jpg_name(path), path)
         if other is not path:
             raise OptionsError(f"{other} and {path} would both become {jpg_name(path)}. Rename one of them.")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file beside its place, then rename it: at its name it is whole, also after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,113 @@
+"""What runs inside a worker of `pack requantize`: images of one folder become smaller JPEGs in another, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.decode import DecodeError
+from packer.profile import StageClock
+from packer.recode import Recoder
+from packer.source import Source
+from packer.tasks import Result, Task, encode_line
+
+
+@dataclass(frozen=True)
+class TreeJob:
+    """What all images of a tree have in common; size is as `Recoder` takes it."""
+
+    images: str
+    dest: str
+    quality: int
+    size: tuple[int | None, int] | None
+    max_pixels: int
+
+    def recoder(self) -> Recoder:
+        """Make what requantizes one image after the other."""
+        return Recoder(self.quality, size=self.size, max_pixels=self.max_pixels)
+
+    def worker(self, in_flight: Any, clock: StageClock) -> TreeWorker:
+        """Make what does this job in a process of its own."""
+        return TreeWorker(self, in_flight)
+
+    def guessed_places(self, task: Task) -> int:
+        """Say that a tree has no rows."""
+        return 0
+
+
+class TreeWorker:
+    """Requantizes images into DEST. A file there is whole or not there: it is synced, then renamed."""
+
+    def __init__(self, job: TreeJob, in_flight: Any) -> None:
+        self._job, self._recoder, self._in_flight = job, job.recoder(), in_flight
+
+    def expect(self, task: Task) -> None:
+        """Do nothing: the sources are near."""
+
+    def decode(self, task: Task) -> Result:
+        """Do a block of images; their lines are the result's samples, in the block's order."""
+        done: dict[int, dict[str, Any]] = {}
+        result = Result(task.block, len(task.paths))
+        for index in (*task.first, *range(task.start, task.start + len(task.paths))):
+            if index not in done:
+                self._mark(index)
+                done[index] = self._line(task.paths[index - task.start], task.refused.get(index))
+        self._mark(-1)
+        result.samples = [encode_line(done[index]) for index in sorted(done)]
+        result.rejects = [line for line in done.values() if "reason" in line]
+        result.source_bytes = sum(line.get("bytes", 0) for line in done.values())
+        return result
+
+    def write(self, block: int, first_row: int) -> None:
+        """Do nothing: a tree has no rows, its files are written."""
+
+    def _mark(self, index: int) -> None:
+        """Leave word of the image in flight where the parent can read it even after a crash."""
+        self._in_flight[1] += 1
+        self._in_flight[0] = index
+
+    def _line(self, path: str, refusal: str | None) -> dict[str, Any]:
+        """Requantize one image, or keep it, or say why it is neither."""
+        try:
+            if refusal is not None:
+                raise DecodeError(refusal)
+            data, (_, mtime) = Source(os.path.join(self._job.images, path)).read(max_pixels=self._job.max_pixels)
+            recoded = self._recoder.recode(data)
+        except DecodeError as e:
+            self._remove(path, "")
+            return {"path": path, "reason": str(e)}
+        to = path if recoded.kept else jpg_name(path)
+        _write(Path(self._job.dest, to), recoded.data)
+        self._remove(path, to)
+        line = {"path": path, "to": to, "bytes": len(data), "bytes_after": len(recoded.data), "mtime_ns": mtime}
+        return line | {"kept": recoded.kept} if recoded.kept else line
+
+    def _remove(self, path: str, to: str) -> None:
+        """Take away what an earlier run made of a source that has changed since."""
+        for name in {path, jpg_name(path)} - {to}:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._job.dest, name))
+
+
+def jpg_name(path: str) -> str:
+    """Name what a requantized image is written to.
+
+    Example:
+        >>> jpg_name("n01/hen.JPEG")
+        'n01/hen.jpg'
+    """
+    return f"{os.path.splitext(path)[0]}.jpg"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file beside its place, then rename it: at its name it is whole, also after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with open(part, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
