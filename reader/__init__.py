@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from reader.dataset import MemmapDataset
     from reader.loader import MemmapLoader
     from reader.manifest import IncompleteStoreError, Manifest, StoreError
+    from reader.nests import to_device
     from reader.store import ImageBatch, RaggedBatch, open_store
-    from reader.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, to_device
+    from reader.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 _HOMES = {
     "MemmapDataset": "reader.dataset",
@@ -36,7 +37,7 @@ _HOMES = {
     "RandomCrop": "reader.transforms",
     "RandomHorizontalFlip": "reader.transforms",
     "RandomResizedCrop": "reader.transforms",
-    "to_device": "reader.transforms",
+    "to_device": "reader.nests",
 }
 
 __all__ = [
