@@ -30,12 +30,13 @@ from packer.disk import (
     open_files_limit,
 )
 from packer.durable import sync_folder
-from packer.engine import EngineError, LocalEngine
+from packer.engine import LocalEngine
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import PackOptions, available_cpus
 from packer.parts import Part, check_no_parts, check_part, check_siblings, save_inputs
 from packer.place import OWN_NAMES, check_out, finished_meanwhile, replacement, swap, sync_names
+from packer.processes import EngineError
 from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report

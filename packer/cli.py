@@ -686,8 +686,8 @@ def run(arguments: list[str] | None = None) -> int:
 def _explain(error: Exception) -> int:
     """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
     from packer.disk import FULL, DiskFullError
-    from packer.engine import EngineError
     from packer.inputs import ScanError
+    from packer.processes import EngineError
     from packer.report import PackError
     from reader.manifest import StoreError
 

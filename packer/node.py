@@ -16,8 +16,8 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
-from packer.engine import serve
 from packer.journal import take_lock
+from packer.processes import serve
 from packer.profile import StageClock
 from packer.source import BINARY
 from packer.worker import Job

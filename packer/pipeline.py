@@ -18,13 +18,13 @@ from packer.build import Build
 from packer.changes import difference, store_difference
 from packer.classlists import has_multi_hot, load_classes
 from packer.disk import guard_standard_streams
-from packer.engine import EngineError
 from packer.ffmpeg import open_ffmpeg
 from packer.inputs import Inputs
 from packer.labels import as_multi_hot
 from packer.options import OptionsError, PackOptions, parse_size
 from packer.parts import Part, check_no_parts, check_part
 from packer.place import check_out, check_places, is_finished, remove_replaced, replacement
+from packer.processes import EngineError
 from packer.profile import StageClock
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import scan

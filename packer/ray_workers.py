@@ -18,8 +18,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
-from packer.engine import EngineError, Job
 from packer.node import Host, keep_alive
+from packer.processes import EngineError, Job
 
 _CONNECT_SECONDS = 5.0
 # A head node answers in milliseconds, one under load in a few seconds; the rest is for importing ray.

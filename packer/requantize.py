@@ -19,10 +19,11 @@ from typing import Any
 
 from packer.decode import DecodeError
 from packer.durable import write_atomically
-from packer.engine import EngineError, LocalEngine
+from packer.engine import LocalEngine
 from packer.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
 from packer.journal import FOLDER, Lock
 from packer.options import OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
+from packer.processes import EngineError
 from packer.report import PackError, Progress
 from packer.scan import scan
 from packer.source import Source

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packer.decode import Decoder
-from packer.engine import begin_worker, signals_held, start_context, without_main
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import CHANNELS, OptionsError, PackOptions, available_cpus
+from packer.processes import begin_worker, signals_held, start_context, without_main
 from packer.report import PackError, Progress
 from packer.source import Readable, Source, most_file_bytes
 

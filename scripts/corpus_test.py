@@ -36,8 +36,8 @@ from PIL import Image
 
 import reader
 from packer import pack
-from packer.engine import silence_pillow
 from packer.fit import Geometry
+from packer.processes import silence_pillow
 from packer.tasks import Task
 from packer.worker import BlockWorker, Job
 from reader.manifest import SAMPLES, read_json_lines
