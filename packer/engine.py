@@ -85,7 +85,7 @@ class _Worker:
     is_alone: bool = False
     blocks: dict[int, _Block] = field(default_factory=dict)
     last_count: int = -1
-    last_change: float = field(default_factory=time.monotonic)
+    last_change: float = 0.0
 
     def give(self, block: _Block) -> None:
         """Have it decode a block; one that another worker had may have its place already, and goes there."""
@@ -162,13 +162,14 @@ class LocalEngine:
         launcher: Launcher | None = None,
         clock: StageClock | None = None,
     ) -> None:
-        self._launcher = launcher
-        self._job, self._count, self._timeout, self._inherited = job, workers, timeout, inherited
+        self._job, self._timeout, self._inherited, self._launcher = job, timeout, inherited, launcher
+        # workers that share the work; all, with those that stand alone
+        self._count, self._most = workers, 2 * workers
         self._clock = clock or StageClock("serve")
         self.profile: Profile = {}
         self._context = start_context()
         self._workers: list[_Worker] = []
-        # by number and in that order; those of them that wait for a worker, before what the source has still
+        # those under way, by number and in that order; those of them that wait for a worker
         self._blocks: dict[int, _Block] = {}
         self._queue: deque[_Block] = deque()
         self._idle_deaths = self._started = 0
@@ -233,6 +234,7 @@ class LocalEngine:
         self._feed(worker)
 
     def _take_result(self, worker: _Worker, result: Result) -> None:
+        """Keep what a block was decoded to, and place what can be placed now."""
         block = worker.blocks.get(result.block)
         if block is None:  # given to another while this one stood still
             return
@@ -242,6 +244,7 @@ class LocalEngine:
         self._place()
 
     def _take_written(self, worker: _Worker, number: int, stages: dict[str, float]) -> None:
+        """Take a block from the worker that has written it."""
         worker.blocks.pop(number).is_written = True
         worker.stages = stages
         self._idle_deaths = 0
@@ -308,7 +311,7 @@ class LocalEngine:
         where rows have sizes of their own, whose places are bytes: then the others decode what they may hold, and wait.
         """
         if not worker.is_alone:
-            if len(self._workers) >= 2 * self._count:
+            if len(self._workers) >= self._most:
                 return
             worker.is_alone = True
             behind = [block for block in worker.blocks.values() if block is not slow and block.result is None]
@@ -327,9 +330,8 @@ class LocalEngine:
 
     def _refill(self) -> None:
         """Bring the workers back to their number; those that stand alone come on top, but not without end."""
-        while (
-            sum(not worker.is_alone for worker in self._workers) < self._count and len(self._workers) < 2 * self._count
-        ):
+        together = sum(not worker.is_alone for worker in self._workers)
+        for _ in range(min(self._count - together, self._most - len(self._workers))):
             self._start()
         # one each, then the next: few blocks must not all go to one. The freshest first: it has room for what another left
         for undecoded in range(1, _UNDECODED + 1):
@@ -352,6 +354,7 @@ class LocalEngine:
         return self._blocks.setdefault(task.block, _Block(task)) if task else None
 
     def _start(self, *, is_alone: bool = False) -> _Worker:
+        """Start a worker that has nothing to do yet."""
         if self._launcher is None:
             started = time.perf_counter()
             inherited = [*self._inherited, *(worker.pipe for worker in self._workers)]
@@ -365,6 +368,7 @@ class LocalEngine:
         return worker
 
     def _end(self, worker: _Worker) -> None:
+        """End a worker; it has still the blocks that it leaves behind."""
         worker.end()
         self._workers.remove(worker)
         self.profile[worker.name] = worker.seconds()
@@ -385,7 +389,7 @@ class LocalEngine:
             if self._idle_deaths > _MAX_IDLE_DEATHS:
                 raise EngineError(f"workers end without getting anything done ({reason}).")
         own = int(suspect is not None)
-        if worker.is_alone or len(self._workers) + 2 > 2 * self._count:
+        if worker.is_alone or len(self._workers) + 2 > self._most:
             own = len(lost)  # no fresh worker with room for the rest will be started
         if own:
             alone = self._start(is_alone=True)
