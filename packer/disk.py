@@ -71,15 +71,6 @@ def guard_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def open_files_limit() -> str:
-    """Say how many files this process may have open."""
-    try:
-        import resource
-    except ImportError:
-        return "the system's limit"
-    return f"of which this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)"
-
-
 def needed_bytes(out: Path, sizes: dict[str, int]) -> int:
     """Return how much disk the files of these sizes below OUT still need together."""
     return sum(_missing_bytes(out / name, size_bytes) for name, size_bytes in sizes.items())

@@ -22,7 +22,7 @@ import pytest
 from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, build, pack
+from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, build, pack, site
 from packer import engine as engines
 from packer import journal as journals
 from packer import place as places
@@ -819,7 +819,7 @@ def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
     def killed(new: Path, old: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(build, "swap", killed)
+    monkeypatch.setattr(site, "swap", killed)
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
     monkeypatch.undo()

@@ -20,7 +20,7 @@ from conftest import make_tree, store_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer import LockedError, OptionsError, PackError, build, pack, seal_parts
+from packer import LockedError, OptionsError, PackError, build, pack, resume, seal_parts
 from packer import join as joins
 from packer import journal as journals
 from packer.build import block_inputs
@@ -182,7 +182,7 @@ def test_a_part_of_another_pack_is_refused(
 
 def test_parts_of_other_decoders_are_refused(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pack_parts(images, tmp_path / "out", 2, [1])
-    monkeypatch.setattr(build, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
+    monkeypatch.setattr(resume, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
     with pytest.raises(
         PackError, match=r"part 1/2 of .* was begun with other decoders .*\. Pack all parts with the same"
     ):

@@ -20,7 +20,7 @@ import torch
 from conftest import interrupt_after, store_bytes
 from torch.utils.data import DataLoader
 
-from packer import PackError, build, pack
+from packer import PackError, pack, site
 from packer import journal as journals
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader import store as stores
@@ -65,15 +65,15 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
     out = tmp_path / "out"
     if replaces:
         pack(images, out, size=16)
-    original = getattr(build, moment)
+    original = getattr(site, moment)
     errors = []
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(build, moment, original)
+        monkeypatch.setattr(site, moment, original)
         errors.append(_command(images, out, *second).stderr)
         original(*arguments)
 
-    monkeypatch.setattr(build, moment, late)
+    monkeypatch.setattr(site, moment, late)
     pack(images, out, size=32, overwrite=replaces)
     assert store_bytes(out) == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]
@@ -83,7 +83,7 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
         assert "already holds a store" in error
 
 
-@pytest.mark.parametrize("moment", ["_make_folder", "lock"])
+@pytest.mark.parametrize("moment", ["make", "lock"])
 @pytest.mark.parametrize(
     ("begun", "options"),
     [(False, {}), (False, {"overwrite": True}), (True, {"resume": True}), (True, {"overwrite": True})],
@@ -101,7 +101,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     out = tmp_path / "out"
     if begun:
         _interrupt(images, out)
-    name, owner = ("__init__", journals.Lock) if moment == "lock" else (moment, build.Build)
+    owner, name = (journals.Lock, "__init__") if moment == "lock" else (site.Site, "make")
     original = getattr(owner, name)
     inode: list[int] = []
 
