@@ -95,7 +95,6 @@ def pack(
         >>> pack(images_path, out_path, size=32).rows
         6
     """
-    clock = StageClock("list")
     options = PackOptions(
         size=parsed_size(size),
         fit=fit,
@@ -128,46 +127,8 @@ def pack(
         engine=engine,
         address=address,
     )
-    target = settled_out(out)
-    guard_standard_streams()
-    if requantize is not None:
-        open_ffmpeg()  # without one nothing may be begun
-    if strict and jpeg.version() is None:
-        raise PackError(
-            "--strict needs jpeg4py and libturbojpeg, which alone tell what is wrong with a JPEG that decodes, and one of them"
-            " is missing. Install it (pack doctor says how), or leave --strict out."
-        )
-    if engine == "ray":
-        _check_ray(address)
-    tell = progress or (lambda _: None)
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
-    check_places(sources, target)
-    imposed = None if classes is None else load_classes(classes)
-    parts = _checked_names(
-        scan(sources, classes=imposed, options=options, listed=lambda seen: tell(Progress("list", seen, 0)))
-    )
-    if classes is not None and boxes is None and has_multi_hot(classes):
-        for inputs in parts.values():
-            if inputs.target_kind == "class":
-                inputs.targets = as_multi_hot(inputs.targets, len(inputs.classes))
-                inputs.target_kind = "multi-hot"
-    if shuffle is not None:
-        parts = {split: inputs.shuffled(shuffle) for split, inputs in parts.items()}
-    if "" not in parts and (target / MANIFEST).exists():
-        raise PackError(
-            f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
-        )
-    clock.enter("begin")
-    return pack_parts(parts, target, options, tell, clock)
-
-
-def _check_ray(address: str | None) -> None:
-    from packer.ray_workers import check_ray
-
-    try:
-        check_ray(address)
-    except EngineError as e:
-        raise PackError(str(e)) from None
+    return _pack_images(sources, settled_out(out), options, progress or (lambda _: None))
 
 
 def pack_parts(
@@ -244,7 +205,60 @@ def parsed_size(size: Any) -> tuple[int, int] | None:
     return height, width
 
 
-def _checked_names(parts: dict[str, Inputs]) -> dict[str, Inputs]:
+def _pack_images(
+    sources: list[str], target: Path, options: PackOptions, tell: Callable[[Progress], None]
+) -> PackReport:
+    clock = StageClock("list")
+    guard_standard_streams()
+    _check_libraries(options)
+    check_places(sources, target)
+    parts = _listed(sources, options, tell)
+    if "" not in parts and (target / MANIFEST).exists():
+        raise PackError(
+            f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
+        )
+    clock.enter("begin")
+    return pack_parts(parts, target, options, tell, clock)
+
+
+def _check_libraries(options: PackOptions) -> None:
+    """Refuse options that need what is not installed here, or does not answer: nothing may be begun without it."""
+    if options.requantize is not None:
+        open_ffmpeg()
+    if options.strict and jpeg.version() is None:
+        raise PackError(
+            "--strict needs jpeg4py and libturbojpeg, which alone tell what is wrong with a JPEG that decodes, and one of them"
+            " is missing. Install it (pack doctor says how), or leave --strict out."
+        )
+    if options.engine == "ray":
+        _check_ray(options.address)
+
+
+def _check_ray(address: str | None) -> None:
+    from packer.ray_workers import check_ray
+
+    try:
+        check_ray(address)
+    except EngineError as e:
+        raise PackError(str(e)) from None
+
+
+def _listed(sources: list[str], options: PackOptions, tell: Callable[[Progress], None]) -> dict[str, Inputs]:
+    """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
+    imposed = None if options.classes is None else load_classes(options.classes)
+    parts = scan(sources, classes=imposed, options=options, listed=lambda seen: tell(Progress("list", seen, 0)))
+    _check_names(parts)
+    if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):
+        for inputs in parts.values():
+            if inputs.target_kind == "class":
+                inputs.targets = as_multi_hot(inputs.targets, len(inputs.classes))
+                inputs.target_kind = "multi-hot"
+    if options.shuffle is None:
+        return parts
+    return {split: inputs.shuffled(options.shuffle) for split, inputs in parts.items()}
+
+
+def _check_names(parts: dict[str, Inputs]) -> None:
     """Refuse names that this process reads in another encoding: the store would depend on the locale.
 
     Python itself takes UTF-8 under LC_ALL=C; it is a locale such as de_DE.ISO-8859-1, or PYTHONUTF8=0, that comes here.
@@ -257,7 +271,6 @@ def _checked_names(parts: dict[str, Inputs]) -> dict[str, Inputs]:
                     f"file names are read as {encoding} here, {path!a} among them: the store would depend on it."
                     " Set PYTHONUTF8=1 and pack again."
                 )
-    return parts
 
 
 def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackReport:
