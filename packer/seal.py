@@ -40,8 +40,8 @@ from reader.manifest import (
     Manifest,
     TensorSpec,
     encode_manifest,
-    metadata_files,
 )
+from reader.metadata import metadata_files, metadata_names
 
 TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"
@@ -314,8 +314,7 @@ def _features(inputs: Inputs, job: Job) -> tuple[str, ...]:
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:
     """Return the entries of the meta.json files, which depend on the shapes alone."""
-    names = ["meta.json", "_tensordict/meta.json"] + (["_tensordict/extras/meta.json"] if fields["extras"] else [])
-    blank = dict.fromkeys(names, FileEntry(0, ""))
+    blank = dict.fromkeys(metadata_names(has_extras=bool(fields["extras"])), FileEntry(0, ""))
     contents = metadata_files(Manifest(**fields, files=files | blank))
     return {
         name: FileEntry(len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.files import naming, or_again
+from reader.metadata import metadata_files, metadata_names
 from reader.unfinished import tell_unfinished
 
 FORMAT_NAME = "pixpack"
@@ -27,10 +28,6 @@ MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 REJECTED = "rejected.jsonl"
 PIXELS = "_tensordict/pixels.memmap"
-
-# The dotted path is part of the format: tensordict finds the class by it. It never moves.
-STORE_TYPE = "<class 'reader.store.ImageBatch'>"
-RAGGED_TYPE = "<class 'reader.store.RaggedBatch'>"
 
 # What a reader must know of a store whose rows have sizes of their own.
 OWN_SIZES = "own-sizes"
@@ -159,7 +156,9 @@ class Manifest:
             raise StoreError(
                 f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
             )
-        expected = sorted([*self.tensor_paths().values(), *_metadata_names(self), SAMPLES, REJECTED])
+        expected = sorted(
+            [*self.tensor_paths().values(), *metadata_names(has_extras=bool(self.extras)), SAMPLES, REJECTED]
+        )
         if sorted(self.files) != expected:
             raise StoreError(f"the manifest lists the files {sorted(self.files)}, expected {expected}.")
         if self.has_own_sizes and self.has_content:
@@ -371,23 +370,6 @@ def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
     return body + f',\n  "digest": "sha256:{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode("ascii")
 
 
-def metadata_files(manifest: Manifest) -> dict[str, bytes]:
-    """Return the meta.json files that tensordict 0.15 writes for this store: path -> bytes.
-
-    That is by `ImageBatch.memmap`, or `RaggedBatch.memmap` where rows have sizes of their own.
-    """
-    tensors = manifest.tensors
-    top = {name: _tensor_meta(manifest.count(name), spec) for name, spec in tensors.items() if "/" not in name}
-    files = {"meta.json": json.dumps({"_type": RAGGED_TYPE if manifest.has_own_sizes else STORE_TYPE}).encode()}
-    if manifest.extras:
-        extras = {name: _tensor_meta(manifest.rows, spec) for name, spec in sorted(manifest.extras.items())}
-        files["_tensordict/extras/meta.json"] = _tensordict_meta([manifest.rows], extras)
-        top["extras"] = {"type": "TensorDict"}
-    # flat pixels have no dimension of rows, so neither has the whole
-    files["_tensordict/meta.json"] = _tensordict_meta([] if manifest.has_own_sizes else [manifest.rows], top)
-    return files
-
-
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of samples.jsonl or rejected.jsonl."""
     with naming(path), open(path, encoding="ascii") as file:
@@ -442,27 +424,6 @@ def _no_manifest(root: Path) -> StoreError:
     return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES {root}")
 
 
-def _metadata_names(manifest: Manifest) -> list[str]:
-    names = ["meta.json", "_tensordict/meta.json"]
-    return [*names, "_tensordict/extras/meta.json"] if manifest.extras else names
-
-
 def _block_line(block: Block, has_own_sizes: bool) -> list[int]:
     line = [block.stop - block.start, block.crc32, block.samples_offset]
     return [*line, block.size_bytes] if has_own_sizes else line
-
-
-def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, Any]:
-    shape = [count, *spec.row_shape]
-    return {"device": "cpu", "shape": shape, "dtype": f"torch.{spec.dtype}", "is_nested": False}
-
-
-def _tensordict_meta(batch_size: list[int], entries: dict[str, Any]) -> bytes:
-    tail = {
-        "shape": batch_size,
-        "device": "cpu",
-        "_type": "<class 'tensordict._td.TensorDict'>",
-        "_format_version": 1,
-        "_class": "tensordict:TensorDict",
-    }
-    return json.dumps(entries | tail).encode()

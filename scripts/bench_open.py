@@ -26,7 +26,8 @@ from _bench import machine
 
 from packer.build import block_inputs
 from reader import MemmapDataset
-from reader.manifest import Block, FileEntry, Manifest, encode_manifest, metadata_files
+from reader.manifest import Block, FileEntry, Manifest, encode_manifest
+from reader.metadata import metadata_files
 
 _SIDE = 224
 _REPEATS = 30

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # What the packages share: the format, and what either must know of files. The standard library is enough for all of it.
-SHARED = {"reader.manifest", "reader.files", "reader.unfinished"}
+SHARED = {"reader.manifest", "reader.metadata", "reader.files", "reader.unfinished"}
 
 
 def imports(path: Path) -> set[str]:

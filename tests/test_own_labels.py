@@ -24,7 +24,8 @@ from packer.verify import verify
 from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop
 from reader import manifest as manifests
 from reader.draws import in_epoch
-from reader.manifest import Manifest, StoreError, encode_manifest, metadata_files, read_blocks, read_manifest
+from reader.manifest import Manifest, StoreError, encode_manifest, read_blocks, read_manifest
+from reader.metadata import metadata_files
 from reader.store import open_store
 
 pytestmark = pytest.mark.usefixtures("forked_workers")

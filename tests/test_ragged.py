@@ -44,11 +44,11 @@ from reader.manifest import (
     TensorSpec,
     check_store,
     encode_manifest,
-    metadata_files,
     read_blocks,
     read_json_lines,
     read_manifest,
 )
+from reader.metadata import metadata_files
 from reader.ragged import pages_of
 from reader.resample import resized_by_padding, resized_images
 

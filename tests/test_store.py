@@ -27,10 +27,10 @@ from reader.manifest import (
     TensorSpec,
     check_store,
     encode_manifest,
-    metadata_files,
     read_blocks,
     read_manifest,
 )
+from reader.metadata import metadata_files
 
 GOLDEN = Path(__file__).parent / "golden" / "v1.0"
 SCRIPTS = Path(__file__).parents[1] / "scripts"
