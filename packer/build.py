@@ -28,7 +28,8 @@ from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report
 from packer.resume import Committed, journal_header, read_committed
-from packer.seal import MASKS, expected_sizes, seal
+from packer.rowfiles import MASKS
+from packer.seal import expected_sizes, seal
 from packer.site import Site, remove_tree
 from packer.sizes import count_sizes, pixel_bytes
 from packer.tasks import Result, Task

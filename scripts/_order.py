@@ -11,7 +11,7 @@ from _calls import Call
 from _runs import MASK_BYTES, ROW_BYTES
 
 from packer.journal import JOURNAL
-from packer.seal import EXTRAS, MASKS
+from packer.rowfiles import EXTRAS, MASKS
 from reader.manifest import MANIFEST, PIXELS
 
 _NAMING = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from packer.checksums import crc32_combine, sha256_file
-from packer.seal import channel_statistics
+from packer.rowfiles import channel_statistics
 from reader import ImageBatch, MemmapDataset, StoreError, open_store
 from reader.manifest import (
     FileEntry,
