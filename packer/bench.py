@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from packer.wording import size
+
 # reader.bench.BenchReport and reader.timeline.Timeline as dicts.
 Report = Mapping[str, Any]
 Timeline = Mapping[str, Any]
@@ -54,12 +56,13 @@ class PictureError(RuntimeError):
 def text(report: Report) -> str:
     """Write a report for a terminal."""
     height, width, channels = report["row_shape"]
+    up_to = "up to " if report["has_own_sizes"] else ""
     lines = [
-        f"{report['store']}: {report['rows']:,} rows of uint8[{height}, {width}, {channels}],"
-        f" {report['pixel_bytes'] / 1e9:.1f} GB on {report['file_system']}, {report['cached_share']:.0%} in the page cache",
+        f"{report['store']}: {report['rows']:,} rows of {up_to}uint8[{height}, {width}, {channels}],"
+        f" {size(report['pixel_bytes'])} on {report['file_system']}, {report['cached_share']:.0%} in the page cache",
         f"batches of {report['batch_size']}, {report['threads']} threads, torch {report['torch']}",
     ]
-    head = ["", "images/s", "GB/s", "of limit", "p10..p90"]
+    head = ["", "images/s", "bytes/s", "of limit", "p10..p90"]
     table: list[list[str]] = []
     for section in report["sections"]:
         about = f"{section['rows']:,} rows, {section['rounds']} rounds"
@@ -135,11 +138,11 @@ def _end(timeline: Timeline) -> float:
 
 
 def _cells(way: Mapping[str, Any], limits: Sequence[str]) -> list[str]:
-    rate, gigabytes = f"{way['images_per_second']:,.0f}", f"{way['gigabytes_per_second']:.2f}"
+    rate, speed = f"{way['images_per_second']:,.0f}", f"{size(round(way['gigabytes_per_second'] * 1e9))}/s"
     name = way["name"] + (": the limit" if [way["name"]] == list(limits) else "")
     if way["name"] in limits and len(limits) == 1:
-        return [name, rate, gigabytes, "", ""]
-    return [name, rate, gigabytes, f"{way['of_limit']:.2f}", f"{way['of_limit_p10']:.2f}..{way['of_limit_p90']:.2f}"]
+        return [name, rate, speed, "", ""]
+    return [name, rate, speed, f"{way['of_limit']:.2f}", f"{way['of_limit_p10']:.2f}..{way['of_limit_p90']:.2f}"]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
@@ -158,9 +161,11 @@ def _finding(report: Report) -> str:
 def about(report: Report) -> str:
     """Say in a line what was measured."""
     height, width, channels = report["row_shape"]
+    up_to = "up to " if report["has_own_sizes"] else ""
     return (
-        f"{os.path.basename(os.path.abspath(report['store']))}: {report['rows']:,} rows of {height} x {width} x {channels},"
-        f" batches of {report['batch_size']}, {report['threads']} threads, torch {report['torch']}"
+        f"{os.path.basename(os.path.abspath(report['store']))}: {report['rows']:,} rows of {up_to}{height} x {width} x"
+        f" {channels}, {size(report['pixel_bytes'])}, batches of {report['batch_size']}, {report['threads']} threads,"
+        f" torch {report['torch']}"
     )
 
 

@@ -567,7 +567,7 @@ def show(
 @cli.command(short_help="How near reading comes to the speed of this machine's memory and disk.")
 @click.argument("out", type=click.Path())
 @click.option(
-    "--batch-size", type=click.IntRange(1), metavar="N", help="Rows a batch. [default: 256, or all of a smaller store]"
+    "--batch-size", type=click.IntRange(1), metavar="N", help="Rows a batch. [default: 256, fewer of a small store]"
 )
 @click.option("--device", default="cpu", metavar="DEVICE", show_default=True, help="cuda: measure copies to it too.")
 @click.option(
@@ -622,21 +622,23 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
             _check_writable(f"--{name}", path)
     # torch's profiler would report on stderr that it starts and stops; read when torch is imported
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    from packer import bench as view
-    from reader.bench import BenchError, measure
-    from reader.timeline import record_store
+    with ProgressBar(hidden=as_json) as bar:
+        bar.share_done("loading torch", 0.0)
+        from packer import bench as view
+        from reader.bench import BenchError, measure
+        from reader.timeline import record_store
 
-    recorded = None
-    try:
-        with ProgressBar(hidden=as_json) as bar:
+        recorded = None
+        try:
             report = dataclasses.asdict(measure(out, **options, tell=bar.share_done))
-        if pictures["timeline"] or pictures["trace"]:
-            run |= {name: options[name] for name in ("batch_size", "device")}
-            order = options["order"] or "full"
-            recorded = dataclasses.asdict(record_store(out, order=order, trace=pictures["trace"], **run))
-            report["timeline"] = recorded
-    except BenchError as e:
-        raise OptionsError(str(e)) from None
+            if pictures["timeline"] or pictures["trace"]:
+                bar.share_done("timeline", 0.0)
+                run |= {name: options[name] for name in ("batch_size", "device")}
+                order = options["order"] or "full"
+                recorded = dataclasses.asdict(record_store(out, order=order, trace=pictures["trace"], **run))
+                report["timeline"] = recorded
+        except BenchError as e:
+            raise OptionsError(str(e)) from None
     click.echo(json.dumps(report) if as_json else view.text(report))
     try:
         if pictures["plot"]:

@@ -20,6 +20,7 @@ import torch
 from reader import residency as residencies
 from reader.arguments import checked_device
 from reader.bench_disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways, read_through
+from reader.bench_rows import RowBytes
 from reader.bench_ways import (
     DEVICE_TURN_BYTES,
     ORDERS,
@@ -32,10 +33,14 @@ from reader.bench_ways import (
     Turn,
 )
 from reader.dataset import MemmapDataset
-from reader.manifest import PIXELS
+from reader.manifest import PAGE_BYTES, PIXELS
 from reader.resident import free_bytes, nbytes
 
 BATCH_SIZE = 256
+# An epoch of fewer batches shows no pipeline: its start takes prefetch + 2.
+_LEAST_BATCHES = 8
+# Rows are so large at times that 256 of them fill a machine's memory: each way has a few batches at a time.
+_BATCH_BYTES = 256 << 20
 
 COPIES = "copying consecutive slices"
 PINNED_COPIES = "copying pinned batches"
@@ -47,11 +52,12 @@ _MOST_BYTES = 4 << 30
 # Of the time: to find how much can be read from the disk in a turn, for all its turns, for bringing rows into memory.
 _PROBE_SHARE, _DISK_SHARE, _WARM_SHARE = 0.08, 0.35, 0.1
 # From a disk, a turn is an epoch of many batches: fewer of them.
-_LEAST_ROUNDS, _LEAST_DISK_ROUNDS = 6, 2
+_LEAST_ROUNDS, _FEWEST_ROUNDS = 6, 2
+# After so long, that many are enough of any: a device that takes seconds for a round is still measured within a minute.
+_MOST_SECONDS = 10.0
 # What is many times slower than the limit takes part in every third round: most of the time is the others'.
 _RARELY = 3
 _FIRST_BATCHES = 5
-_PAGE_BYTES = 4096
 # What is said to be faster, is so by this much.
 _CLEARLY = 1.2
 
@@ -90,6 +96,7 @@ class Section:
 class BenchReport:
     """What was measured, and what follows.
 
+    row_shape, has_own_sizes: of rows with sizes of their own the largest sides; images/s are then those of mean size.
     cached_share: of the pixels in the page cache before anything was read, 0..1.
     residency, residency_reason: what "auto" chose before anything was read, and why.
     first_batch_ms: from iter() of a new MemmapLoader to its first batch, rows in memory; median.
@@ -100,6 +107,7 @@ class BenchReport:
     rows: int
     row_shape: tuple[int, int, int]
     pixel_bytes: int
+    has_own_sizes: bool
     batch_size: int
     device: str
     threads: int
@@ -126,7 +134,7 @@ def measure(
     """Measure reading a store beside the limits of this machine, for about so many seconds.
 
     Args:
-        batch_size: rows a batch; None: 256, or all rows of a smaller store.
+        batch_size: rows a batch; None: 256, or fewer where a store is small or its rows are large.
         device: "cuda" measures copies to that device too.
         order: of MemmapLoader: "full", "block" or "sequential"; None: all three, and from the disk "block".
 
@@ -140,8 +148,6 @@ def measure(
     """
     data = MemmapDataset(path)
     size, where = checked(data, batch_size, device)
-    if data.manifest.has_own_sizes:
-        raise BenchError(f"the rows of {data.path} have sizes of their own, which this does not time.")
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes
     orders = (order,) if order else tuple(ORDERS)
     free, cached = free_bytes(where), residencies.cached_share(pixels)
@@ -153,9 +159,12 @@ def measure(
         not_measured[WORKERS] = reason
     else:
         torch_loaders[WORKERS] = TorchLoader(data, 2)
+    if data.manifest.has_own_sizes:
+        not_measured[INDEX] = "rows with sizes of their own are in no one tensor."
     disk = _disk(data, size, order or "block", seconds, not_measured, tell)
     # what was dropped from the page cache is brought back at least
     least = max([size, *(section.rows for section in disk)])
+    tell("memory", 0.0)
     part = Part(data, size, _warm_rows(data, least, cached, seconds * _WARM_SHARE))
     left = seconds * (1 - _WARM_SHARE - (_PROBE_SHARE + _DISK_SHARE if disk else 0)) / (1 + (where.type == "cuda"))
     sections = [_memory(part, orders, torch_loaders, left, tell)]
@@ -167,6 +176,7 @@ def measure(
         rows=len(data),
         row_shape=(data.manifest.height, data.manifest.width, data.manifest.channels),
         pixel_bytes=data.store.pixels.nbytes,
+        has_own_sizes=data.manifest.has_own_sizes,
         batch_size=size,
         device=str(where),
         threads=torch.get_num_threads(),
@@ -178,7 +188,10 @@ def measure(
         first_batch_ms=_first_batch_ms(part, orders[0], where),
         sections=tuple(sections),
         not_measured=not_measured,
-        advice=tuple(_advice(sections, cached, auto.name)),
+        # smaller ones are in the page cache after a few page faults
+        advice=tuple(
+            _advice(sections, cached if data.store.pixels.nbytes > residencies.SMALL_BYTES else 1.0, auto.name)
+        ),
     )
 
 
@@ -188,7 +201,7 @@ def checked(data: MemmapDataset, batch_size: int | None, device: str) -> tuple[i
     Raises:
         BenchError: the store has fewer rows than a batch, or there is no such device.
     """
-    size = min(BATCH_SIZE, len(data)) if batch_size is None else batch_size
+    size = _usual_size(data) if batch_size is None else batch_size
     if not 1 <= size <= len(data):
         raise BenchError(f"the batch size is {size}, expected 1 to {len(data)}, the rows of {data.path}.")
     try:
@@ -197,15 +210,21 @@ def checked(data: MemmapDataset, batch_size: int | None, device: str) -> tuple[i
         raise BenchError(str(e)) from None
 
 
+def _usual_size(data: MemmapDataset) -> int:
+    """Return a power of two, as users choose it."""
+    most = min(BATCH_SIZE, len(data) // _LEAST_BATCHES, _BATCH_BYTES // data.manifest.row_bytes)
+    return 1 << max(1, most).bit_length() - 1
+
+
 def _warm_rows(data: MemmapDataset, least: int, cached: float, seconds: float) -> int:
     """Bring the first rows into the page cache and map their pages; returns how many."""
-    pixels, row_bytes = data.store.pixels, data.manifest.row_bytes
+    pixels, rows = data.store.pixels, RowBytes(data)
     most = min(pixels.nbytes, _MOST_BYTES)
     if cached < residencies.WARM:
         most = min(most, int(residencies.available_bytes() * residencies.COPY_SHARE))
-    count = read_through(data.path / PIXELS, least * row_bytes, most=most, seconds=seconds) // row_bytes
+    count = rows.count_within(read_through(data.path / PIXELS, rows.end(least), most=most, seconds=seconds))
     # the first fault of each page is no part of reading it in every epoch
-    pixels[:count].view(-1)[::_PAGE_BYTES].max()
+    pixels.view(-1)[: rows.end(count) : PAGE_BYTES].max()
     return count
 
 
@@ -218,7 +237,8 @@ def _memory(
     loaders = {f"MemmapLoader, {order}": Loader(part, order, torch.device("cpu")) for order in orders}
     ways: dict[str, Turn] = {COPIES: Copies(part).turn}
     ways |= {name: loader.turn for name, loader in loaders.items()}
-    ways[INDEX] = StoreIndex(part).turn
+    if not part.rows.differ:
+        ways[INDEX] = StoreIndex(part).turn
     for name, torch_loader in torch_loaders.items():
         torch_loader.part = part
         ways[name] = torch_loader.turn
@@ -244,9 +264,10 @@ def _disk(
     data: MemmapDataset, size: int, order: str, seconds: float, not_measured: dict[str, str], tell: Tell
 ) -> list[Section]:
     """Return the disk's section, or none and say why; seconds are those of the whole measurement."""
+    tell("disk", 0.0)
     try:
         count, ways = disk_ways(data, size, order, seconds=seconds * _PROBE_SHARE)
-        rates = _in_turns(ways, seconds * _DISK_SHARE, lambda share: tell("disk", share), least=_LEAST_DISK_ROUNDS)
+        rates = _in_turns(ways, seconds * _DISK_SHARE, lambda share: tell("disk", share), least=_FEWEST_ROUNDS)
     except NotMeasured as e:
         not_measured["disk"] = str(e)
         return []
@@ -256,18 +277,26 @@ def _disk(
 def _in_turns(
     ways: Mapping[str, Turn], seconds: float, tell: Callable[[float], Any], *, least: int = _LEAST_ROUNDS
 ) -> dict[str, list[float]]:
-    """Time the ways in turns, `least` rounds and on until time is up; returns images/s in each round, nan without a turn."""
+    """Time the ways in turns, `least` rounds and on until time is up; returns images/s in each round, nan without a turn.
+
+    Slow rounds are fewer than `least`, though never fewer than two.
+    """
     rates: dict[str, list[float]] = {name: [] for name in ways}
     names, rounds, begun = list(ways), 0, time.perf_counter()
+    tell(0.0)
     gc.disable()  # a collection in the middle of a turn would be charged to whose turn it is
     try:
-        while rounds < least or time.perf_counter() < begun + seconds:
+        while (
+            rounds < _FEWEST_ROUNDS
+            or (passed := time.perf_counter() - begun) < seconds
+            or (rounds < least and passed < _MOST_SECONDS)
+        ):
             first = rounds % len(names)
             for name in names[first:] + names[:first]:
                 left_out = name in (INDEX, NO_WORKERS, WORKERS) and rounds % _RARELY
                 rates[name].append(np.nan if left_out else ways[name]())
             rounds += 1
-            tell(min(1.0, (time.perf_counter() - begun) / max(seconds, 1e-3)))
+            tell(min(1.0, rounds / least, (time.perf_counter() - begun) / max(seconds, 1e-3)))
     finally:
         gc.enable()
     return rates
@@ -276,6 +305,7 @@ def _in_turns(
 def _warmed_up(ways: Mapping[str, Turn], seconds: float, tell: Callable[[float], Any]) -> dict[str, list[float]]:
     """Time ways in turns, after one round that does not count."""
     begun = time.perf_counter()
+    tell(0.0)
     for turn in ways.values():
         turn()
     return _in_turns(ways, seconds - (time.perf_counter() - begun), tell)
@@ -289,7 +319,7 @@ def _section(
     for way, found in rates.items():
         p10, median, p90 = (round(float(value), 3) for value in np.nanpercentile(np.array(found) / limit, [10, 50, 90]))
         rate = float(np.nanmedian(found))
-        gigabytes = round(rate * data.manifest.row_bytes / 1e9, 3)
+        gigabytes = round(rate * data.manifest.row_bytes / 1e9, 6)
         ways.append(Way(way, round(rate, 1), gigabytes, median, p10, p90))
     return Section(name, rows, len(limit), limits, tuple(ways))
 
@@ -322,7 +352,7 @@ def _advice(sections: Sequence[Section], cached: float, residency: str) -> list[
             f" in {disk.name.split()[-1]} order at {disk.of_limit:.0%} of the disk's speed."
         )
     elif cached < residencies.WARM:
-        speed = f", here {disk.gigabytes_per_second:.1f} GB/s" if disk else ""
+        speed = f", here {residencies.size_text(int(disk.gigabytes_per_second * 1e9))}/s" if disk else ""
         advice.append(
             f"The page cache holds {cached:.0%} of the store: the first epoch reads at the disk's speed{speed}."
         )

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from reader import residency
+from reader.bench_rows import RowBytes
 from reader.bench_ways import ORDERS, Turn
 from reader.dataset import MemmapDataset
 from reader.loader import MemmapLoader
-from reader.manifest import PIXELS
+from reader.manifest import PAGE_BYTES, PIXELS
 from reader.rawfile import READ_BYTES, READERS, read_all
 
 IN_ORDER = "reading in order, as cat does"
@@ -40,8 +41,8 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     Raises:
         NotMeasured: the disk cannot be told from memory here.
     """
-    path, row_bytes = data.path / PIXELS, data.manifest.row_bytes
-    least = max(residency.SMALL_BYTES, size * row_bytes)
+    path, rows = data.path / PIXELS, RowBytes(data)
+    least = max(residency.SMALL_BYTES, rows.end(size))
     most = min(data.store.pixels.nbytes, int(residency.available_bytes() * residency.COPY_SHARE))
     if residency.file_system(path) in residency.MEMORY_FILE_SYSTEMS:
         raise NotMeasured("the store is on a file system in memory.")
@@ -50,20 +51,22 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     drop(path, least)
     begun = time.perf_counter()
     read_through(path, least)
-    count = min(most, max(least, int(least / (time.perf_counter() - begun) * seconds))) // row_bytes
-    rows = data.subset(np.arange(count))
+    count = rows.count_within(min(most, max(least, int(least / (time.perf_counter() - begun) * seconds))))
+    size_bytes, part = rows.end(count), data.subset(np.arange(count))
+    # rows with sizes of their own lie in pages
+    unit = PAGE_BYTES if rows.differ else rows.mean
 
     def epoch() -> None:
-        with MemmapLoader(rows, size, shuffle=ORDERS[order], residency="disk") as loader:
+        with MemmapLoader(part, size, shuffle=ORDERS[order], residency="disk") as loader:
             for batch in loader:
                 del batch
 
     ways: dict[str, Callable[[], object]] = {
-        IN_ORDER: lambda: read_through(path, count * row_bytes),
-        BY_THREADS: lambda: read_all(path, row_bytes, count, past_cache=True),
+        IN_ORDER: lambda: read_through(path, size_bytes),
+        BY_THREADS: lambda: read_all(path, unit, -(-size_bytes // unit), past_cache=True),
         f"MemmapLoader from the disk, {order}": epoch,
     }
-    return count, {name: _cold(way, path, count, row_bytes) for name, way in ways.items()}
+    return count, {name: _cold(way, path, size_bytes, rows.mean) for name, way in ways.items()}
 
 
 def read_through(path: Path, size_bytes: int, *, most: int = 0, seconds: float = 0.0) -> int:
@@ -93,11 +96,11 @@ def drop(path: Path, size_bytes: int) -> None:
         raise NotMeasured("the store's pages stay in the page cache: another program has them mapped.")
 
 
-def _cold(way: Callable[[], object], path: Path, count: int, row_bytes: int) -> Turn:
+def _cold(way: Callable[[], object], path: Path, size_bytes: int, row_bytes: int) -> Turn:
     def turn() -> float:
-        drop(path, count * row_bytes)
+        drop(path, size_bytes)
         begun = time.perf_counter()
         way()
-        return count / (time.perf_counter() - begun)
+        return size_bytes / row_bytes / (time.perf_counter() - begun)
 
     return turn

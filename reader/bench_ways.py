@@ -11,6 +11,8 @@ with the last.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from reader.bench_rows import RowBytes
 from reader.buffers import BufferPool
 from reader.dataset import MemmapDataset
 from reader.loader import MemmapLoader
@@ -37,6 +40,8 @@ _LEAST_BATCHES, _MOST_BATCHES = 8, 1024
 # Of turns on a device: the gather of their first batch, and the copy of their last, have nothing beside them. On a bus that is
 # as fast as the gather, that is a ninth of 8 batches' time.
 DEVICE_TURN_BYTES = 2 << 30
+# No turn of a loader takes longer: batches may be so small that their bytes tell nothing of it. 2 GiB at 4.3 GB/s.
+_TURN_SECONDS = 0.5
 # store[idx] is so many times slower: shorter turns, so that what is compared stays close in time.
 _SLOWER = 8
 # What a MemmapLoader with prefetch=2 uses.
@@ -48,16 +53,21 @@ _POLL_SECONDS = 5e-5
 
 @dataclass(frozen=True)
 class Part:
-    """The first `count` rows of a store, all of them in memory, to be read in batches of `size`."""
+    """The first `count` rows of a whole store, all of them in memory, to be read in batches of `size`."""
 
     data: MemmapDataset
     size: int
     count: int
     turn_bytes: int = _TURN_BYTES
 
+    @functools.cached_property
+    def rows(self) -> RowBytes:
+        """Where the rows lie in the store's pixels."""
+        return RowBytes(self.data)
+
     @property
     def batch_bytes(self) -> int:
-        """Bytes of the pixels of a batch."""
+        """Bytes of the pixels of a batch, of rows with sizes of their own on average."""
         return self.size * self.data.manifest.row_bytes
 
     @property
@@ -82,27 +92,28 @@ class Part:
 
 
 class Copies:
-    """Copies consecutive slices of the rows into a ring of buffers."""
+    """Copies the bytes of consecutive rows into a ring of buffers."""
 
     def __init__(self, part: Part) -> None:
-        self._part, self._pixels = part, part.data.store.pixels[: part.count]
-        pool = BufferPool(part.batch_bytes, keep=_BUFFERS)
-        shape = (part.size, *self._pixels.shape[1:])
-        self._ring = [pool.lease().view(shape).zero_() for _ in range(_BUFFERS)]
+        self._part, self._pixels = part, part.data.store.pixels.view(-1)
+        ends = [part.rows.end(count) for count in range(0, part.count + 1, part.size)]
+        self._slices = list(itertools.pairwise(ends))
+        pool = BufferPool(max(stop - start for start, stop in self._slices), keep=_BUFFERS)
+        self._ring = [pool.lease().zero_() for _ in range(_BUFFERS)]
         self._step = 0
 
     def turn(self) -> float:
         """Take a turn; returns images/s."""
         self._copy()
         begun = time.perf_counter()
-        for _ in range(self._part.batches_a_turn):
-            self._copy()
-        return self._part.batches_a_turn * self._part.size / (time.perf_counter() - begun)
+        size_bytes = sum(self._copy() for _ in range(self._part.batches_a_turn))
+        return size_bytes / self._part.rows.mean / (time.perf_counter() - begun)
 
-    def _copy(self) -> None:
-        start = self._step % (len(self._pixels) // self._part.size) * self._part.size
-        self._ring[self._step % _BUFFERS].copy_(self._pixels[start : start + self._part.size])
+    def _copy(self) -> int:
+        start, stop = self._slices[self._step % len(self._slices)]
+        self._ring[self._step % _BUFFERS][: stop - start].copy_(self._pixels[start:stop])
         self._step += 1
+        return stop - start
 
 
 class PinnedCopies:
@@ -139,30 +150,43 @@ class Loader:
         self._needed = part.batches_a_turn + (_BUFFERS + 1) * group
         self._loader = part.loader(order, device, self._needed)
         self._taken = len(self._loader)
+        # of batches that differ in size, the rows that they had
+        self._rows: list[torch.Tensor] = []
 
     def turn(self) -> float:
         """Take a turn; returns images/s."""
         if self._taken + self._needed > len(self._loader):
             self._taken, self._iterator = 0, iter(self._loader)
         self._take(1)
+        self._rows.clear()
         before, begun = self._taken, time.perf_counter()
         self._take(self._part.batches_a_turn)
-        return (self._taken - before) * self._part.size / (time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        return self._images(before) / seconds
 
     def close(self) -> None:
         """End the loader's thread."""
         self._loader.close()
 
     def _take(self, least: int) -> None:
-        """Take batches, groups as a whole, and wait until as many were made again."""
-        goal = self._taken + least
-        while self._taken < goal or self._iterator.holds_batches:
-            next(self._iterator)
+        """Take batches, groups as a whole, or what there is time for, and wait until as many were made again."""
+        goal, end = self._taken + least, time.perf_counter() + _TURN_SECONDS
+        while (self._taken < goal and time.perf_counter() < end) or self._iterator.holds_batches:
+            if self._part.rows.differ:
+                self._rows.append(next(self._iterator).rows)
+            else:
+                next(self._iterator)
             self._taken += 1
         while not self._iterator.is_idle:
             time.sleep(_POLL_SECONDS)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+    def _images(self, before: int) -> float:
+        """Return the images of the batches that were taken since."""
+        if not self._part.rows.differ:
+            return (self._taken - before) * self._part.size
+        return self._part.rows.images(torch.cat(self._rows).cpu().numpy())
 
 
 class StoreIndex:
@@ -209,10 +233,11 @@ class TorchLoader:
         self._iterator = iter(self._loader)
         for _ in range(self._before):
             next(self._iterator)
+        timed = np.concatenate(self._turn.batches[self._before :])
         begun = time.perf_counter()
         for _ in range(count):
             next(self._iterator)
-        return count * self.part.size / (time.perf_counter() - begun)
+        return self.part.rows.images(timed) / (time.perf_counter() - begun)
 
     @staticmethod
     def why_not(batch_bytes: int, workers: int) -> str:

@@ -90,7 +90,12 @@ def record_store(
     data = MemmapDataset(path)
     size, where = checked(data, batch_size, device)
     to_floats = Normalize.of(data.manifest).to(where)
-    transform = (lambda batch: to_floats(batch.images)) if normalize else None
+
+    def normalized(batch: Any) -> Any:
+        # images with sizes of their own are a list
+        return [to_floats(image) for image in batch.images] if data.manifest.has_own_sizes else to_floats(batch.images)
+
+    transform = normalized if normalize else None
     try:
         loader = MemmapLoader(data, size, shuffle=ORDERS[order], device=where, transform=transform, residency=residency)
     except ValueError as e:

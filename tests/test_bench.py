@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,24 @@ from conftest import make_tree
 from PIL import Image
 
 from packer import pack
-from packer.bench import DPI, WIDTH_INCHES, plot_timeline, text, timeline_finding
+from packer.bench import DPI, WIDTH_INCHES, about, plot_timeline, text, timeline_finding
 from packer.cli import run
 from reader import MemmapDataset, MemmapLoader, residency
-from reader.bench import COPIES, INDEX, NO_WORKERS, WORKERS, BenchReport, _advice, _section, measure
+from reader.bench import (
+    COPIES,
+    INDEX,
+    NO_WORKERS,
+    WORKERS,
+    BenchReport,
+    _advice,
+    _in_turns,
+    _section,
+    _usual_size,
+    measure,
+)
 from reader.bench_disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways
-from reader.bench_ways import Loader, Part, TorchLoader
+from reader.bench_rows import RowBytes
+from reader.bench_ways import Copies, Loader, Part, TorchLoader
 from reader.gathering import Gathering
 from reader.timeline import Timeline, record, record_store, timeline_of
 
@@ -142,6 +155,158 @@ def test_without_matplotlib_figures_are_printed_and_the_picture_is_refused(
     assert "MemmapLoader, full" in captured.out
     assert captured.err == f"pack: {path}: a picture needs matplotlib. Install it: pip install 'pixpack[bench]'.\n"
     assert not path.exists()
+
+
+# -- rows with sizes of their own
+
+
+@pytest.fixture(scope="module")
+def ragged_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """72 rows of many sizes."""
+    folder = tmp_path_factory.mktemp("ragged")
+    pack(make_tree(folder / "images", each=24), folder / "out", fit="none", workers=2)
+    return folder / "out"
+
+
+def test_rows_with_sizes_of_their_own_are_timed_and_drawn(
+    ragged_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = {name: tmp_path / f"{name}.png" for name in ("plot", "timeline")}
+    options = ["--plot", str(pictures["plot"]), "--timeline", str(pictures["timeline"]), "--normalize"]
+    assert run(["bench", str(ragged_store), "--json", "--seconds", "0.2", *options]) == 0
+    report = json.loads(capsys.readouterr().out)
+    memory = report["sections"][0]
+    loaders = [f"MemmapLoader, {order}" for order in ("full", "block", "sequential")]
+    assert [way["name"] for way in memory["ways"]] == [COPIES, *loaders, NO_WORKERS, WORKERS]
+    # of the bytes that the images have, neither of the largest nor of pages
+    mean = MemmapDataset(ragged_store).store.pixels.nbytes / 72
+    for way in memory["ways"]:
+        assert way["gigabytes_per_second"] == pytest.approx(way["images_per_second"] * mean / 1e9, rel=1e-3)
+    assert report["not_measured"][INDEX] == "rows with sizes of their own are in no one tensor."
+    assert (report["has_own_sizes"], report["batch_size"], memory["rows"]) == (True, 8, 72)
+    assert sum(span["stage"] == "step" for span in report["timeline"]["spans"]) == 9
+    for path in pictures.values():
+        with Image.open(path) as image:
+            assert (image.format, image.width) == ("PNG", WIDTH)
+    height, width, _ = report["row_shape"]
+    shown = text(report)
+    assert f"72 rows of up to uint8[{height}, {width}, 3], " in shown
+    assert f"\nnot measured: {INDEX}: rows with sizes of their own" in shown
+
+
+@pytest.mark.parametrize("order", ["full", "sequential"])
+def test_each_turn_counts_the_bytes_of_the_rows_that_it_had(
+    ragged_store: Path, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MemmapDataset(ragged_store)
+    bytes_of = data.store.shapes.prod(1)
+    taken: list[int] = []
+    monkeypatch.setattr(RowBytes, "images", lambda self, rows: taken.append(int(bytes_of[rows].sum())) or 1.0)
+    loader = Loader(Part(data, 7, 72), order, torch.device("cpu"))
+    loader.turn()
+    before = loader._taken
+    loader.close()
+    assert taken[0] <= before * 7 * int(bytes_of.max())
+    assert taken[0] / (before * 7) == pytest.approx(float(bytes_of.float().mean()), rel=0.2)
+    monkeypatch.undo()
+    rows = RowBytes(data)
+    assert rows.images(np.arange(72)) * rows.mean == pytest.approx(int(bytes_of.sum()))
+    assert [rows.count_within(rows.end(count)) for count in range(73)] == list(range(73))
+    copies = Copies(Part(data, 7, 72))
+    assert sum(copies._copy() for _ in range(10)) == int(bytes_of[:70].sum())
+
+
+def test_the_disk_is_read_as_far_as_whole_rows_of_own_sizes_go(
+    ragged_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "SMALL_BYTES", 1 << 16)
+    monkeypatch.setattr(residency, "file_system", lambda path: "ext4")
+    monkeypatch.setattr("reader.bench_disk.drop", lambda path, size_bytes: dropped.append(size_bytes))
+    dropped: list[int] = []
+    data = MemmapDataset(ragged_store)
+    count, ways = disk_ways(data, 4, "full", seconds=0)
+    assert 4 <= count < 72
+    assert all(way() > 0 for way in ways.values())
+    assert dropped[1:] == [int(data.store.offsets[count])] * 3
+
+
+# -- soon done, and told meanwhile
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "size"),
+    [
+        pytest.param(1, 150_528, 1, id="one row"),
+        pytest.param(15, 150_528, 1, id="fewer than two batches of eight"),
+        pytest.param(200, 150_528, 16, id="small"),
+        pytest.param(2047, 150_528, 128, id="not quite enough"),
+        pytest.param(2048, 150_528, 256, id="enough"),
+        pytest.param(10_000, 3 << 20, 64, id="large rows"),
+        pytest.param(10_000, 1 << 30, 1, id="rows larger than a batch"),
+    ],
+)
+def test_the_usual_batch_gives_eight_batches_an_epoch_and_fits_in_memory(rows: int, row_bytes: int, size: int) -> None:
+    class Data:
+        manifest = SimpleNamespace(row_bytes=row_bytes)
+
+        def __len__(self) -> int:
+            return rows
+
+    assert _usual_size(Data()) == size  # type: ignore[arg-type]
+
+
+def test_the_timeline_of_a_small_store_shows_a_pipeline(shared_store: Path) -> None:
+    found = record_store(shared_store)
+    assert sum(span.stage == "step" for span in found.spans) == 12
+
+
+def test_a_turn_of_batches_that_take_long_ends_by_its_time(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader.bench_ways._TURN_SECONDS", 0.0)
+    # batches as large as a group
+    monkeypatch.setattr("reader.bench_ways.GROUP_BYTES", 1)
+    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1)
+    loader = Loader(Part(MemmapDataset(shared_store), 1, 1), "full", torch.device("cpu"))
+    loader._taken, loader._iterator = 0, iter(loader._loader)
+    loader._take(1024)
+    assert loader._taken == 0
+    monkeypatch.setattr("reader.bench_ways._TURN_SECONDS", 60.0)
+    loader._take(1024)
+    assert loader._taken == 1024
+    loader.close()
+
+
+@pytest.mark.parametrize(("turn_seconds", "rounds"), [(0.001, 6), (3.0, 2), (1.0, 4), (100.0, 2)])
+def test_slow_rounds_are_few(turn_seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("reader.bench.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def turn() -> float:
+        now[0] += turn_seconds
+        return 1.0
+
+    shares: list[float] = []
+    rates = _in_turns({"a": turn, "b": turn, "c": turn}, 0.0, shares.append)
+    assert [len(found) for found in rates.values()] == [rounds] * 3
+    assert shares == sorted(shares)
+
+
+def test_each_stage_is_told_when_it_begins(shared_store: Path) -> None:
+    told: list[tuple[str, float]] = []
+    measure(shared_store, seconds=0.1, order="full", tell=lambda stage, share: told.append((stage, share)))
+    first = dict(reversed(told))
+    assert list(dict.fromkeys(stage for stage, _ in told)) == ["disk", "memory"]
+    assert first == {"disk": 0.0, "memory": 0.0}
+    assert told[-1] == ("memory", 1.0)
+
+
+def test_sizes_are_told_in_a_unit_that_fits(report: BenchReport) -> None:
+    found = dataclasses.asdict(report)
+    slow = found["sections"][0]["ways"][-1]
+    slow["gigabytes_per_second"] = 0.0000125
+    shown = text(found)
+    assert "90 rows of uint8[32, 32, 3], 276.5 kB on " in shown
+    assert " 12.5 kB/s " in next(line for line in shown.splitlines() if line.startswith(WORKERS))
+    assert about(found).partition(": ")[2].startswith("90 rows of 32 x 32 x 3, 276.5 kB, batches of 16, ")
 
 
 # -- fair and honest
