@@ -34,9 +34,7 @@ from packer.site import Site, remove_tree
 from packer.sizes import count_sizes, pixel_bytes
 from packer.tasks import Result, Task
 from packer.worker import Job
-from reader.files import naming
-from reader.manifest import PAGE_BYTES, PIXELS
-from reader.unfinished import PARTS
+from reader.manifest import PAGE_BYTES, PARTS, PIXELS, naming
 
 if TYPE_CHECKING:
     from packer.ray_workers import RayWorkers

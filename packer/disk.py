@@ -15,8 +15,7 @@ from packer.profile import StageClock
 from packer.report import PackError
 from packer.source import BINARY
 from packer.tasks import Result
-from reader.files import naming
-from reader.manifest import PIXELS
+from reader.manifest import PIXELS, naming
 
 _ALLOCATE_BYTES = 1 << 30
 # For each worker, while as many more are being committed: a death costs them. Of 4.0 seconds that 1,000 photographs took on 2

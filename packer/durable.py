@@ -9,7 +9,7 @@ import errno
 import os
 from pathlib import Path
 
-from reader.files import naming
+from reader.manifest import naming
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -29,9 +29,7 @@ from packer.report import PackError, PackReport, Progress, store_report, summed_
 from packer.seal import remove_working_folder, seal
 from packer.tasks import Result
 from packer.worker import Job
-from reader.files import look_again, naming
-from reader.manifest import PIXELS, check_store
-from reader.unfinished import PARTS
+from reader.manifest import PARTS, PIXELS, check_store, look_again, naming
 
 _COPY_BYTES = 16 << 20
 

@@ -22,7 +22,7 @@ from packer.durable import sync_folder
 from packer.report import PackError
 from packer.source import BINARY
 from packer.tasks import Result
-from reader.files import look_again, naming, or_again
+from reader.manifest import look_again, naming, or_again
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"

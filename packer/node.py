@@ -21,7 +21,7 @@ from packer.processes import serve
 from packer.profile import StageClock
 from packer.source import BINARY
 from packer.worker import Job
-from reader.files import look_again, naming
+from reader.manifest import look_again, naming
 
 
 class Host:

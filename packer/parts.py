@@ -22,8 +22,7 @@ from packer.options import PackOptions
 from packer.place import OWN_NAMES, finished_meanwhile
 from packer.report import PackError
 from packer.seal import remove_working_folder
-from reader.manifest import MANIFEST, PIXELS, FurtherTarget
-from reader.unfinished import PARTS, command_to_go_on, read_unfinished
+from reader.manifest import MANIFEST, PARTS, PIXELS, FurtherTarget, command_to_go_on, read_unfinished
 
 _INPUTS = f"{journals.FOLDER}/inputs.json"
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")

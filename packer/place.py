@@ -13,9 +13,7 @@ from packer import journal as journals
 from packer.durable import sync_folder
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
-from reader.files import look_again, naming
-from reader.manifest import MANIFEST, REJECTED, SAMPLES
-from reader.unfinished import read_unfinished
+from reader.manifest import MANIFEST, REJECTED, SAMPLES, look_again, naming, read_unfinished
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}

@@ -28,19 +28,19 @@ from packer.remote import open_url, reason
 from packer.report import PackError
 from packer.seal import remove_working_folder
 from packer.source import BINARY
-from reader.files import naming
 from reader.manifest import (
     MANIFEST,
     PIXELS,
+    PULLED,
     Block,
     FileEntry,
     Manifest,
     StoreError,
     check_store,
+    naming,
     read_blocks,
     read_manifest,
 )
-from reader.unfinished import PULLED
 
 # What a push under way has copied: file -> digest. Beside the files, gone with the last of them.
 _RECORD = ".pushing.json"

@@ -21,8 +21,7 @@ from packer.inputs import Column, Inputs
 from packer.options import CHANNELS
 from packer.tasks import Result, encode_line
 from packer.worker import Job
-from reader.files import naming
-from reader.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, TensorSpec
+from reader.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, TensorSpec, naming
 
 TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"

@@ -34,7 +34,6 @@ from packer.rowfiles import (
 )
 from packer.tasks import Result
 from packer.worker import Job
-from reader.files import naming
 from reader.manifest import (
     MANIFEST,
     OWN_MASKS,
@@ -45,8 +44,10 @@ from reader.manifest import (
     Manifest,
     TensorSpec,
     encode_manifest,
+    metadata_files,
+    metadata_names,
+    naming,
 )
-from reader.metadata import metadata_files, metadata_names
 
 # What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
 # and warnings.

@@ -27,7 +27,7 @@ from packer.remote import Fetcher, is_url
 from packer.source import BINARY, NO_DESCRIPTOR, Readable, Source, State
 from packer.sums import ChannelSums
 from packer.tasks import Result, Task, encode_line
-from reader.files import naming
+from reader.manifest import naming
 
 # So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
 _CHECK_BYTES = 64 << 10

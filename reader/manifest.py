@@ -17,8 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reader.files import naming, or_again
-from reader.metadata import metadata_files, metadata_names
+# `packer` knows of `reader` this module alone: what it shares with the others has its door here
+from reader.files import look_again as look_again
+from reader.files import naming as naming
+from reader.files import or_again as or_again
+from reader.metadata import metadata_files as metadata_files
+from reader.metadata import metadata_names as metadata_names
+from reader.unfinished import PARTS as PARTS
+from reader.unfinished import PULLED as PULLED
+from reader.unfinished import command_to_go_on as command_to_go_on
+from reader.unfinished import read_unfinished as read_unfinished
 from reader.unfinished import tell_unfinished
 
 FORMAT_NAME = "pixpack"
