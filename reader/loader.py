@@ -63,7 +63,7 @@ class MemmapLoader:
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
         transform: called with each ImageBatch on the device; what it returns is what the loop gets. On the CPU it runs in
             the background thread, on CUDA in the caller's, on its stream.
-        prefetch: batches gathered ahead; 0 gathers in the caller's thread.
+        prefetch: batches gathered ahead, small ones in groups of up to 8 MiB; 0 gathers in the caller's thread.
         rank, world_size: default to torch.distributed's where that is initialised, else 0 and 1.
         residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
@@ -73,8 +73,9 @@ class MemmapLoader:
             and the file system; the log says which and why.
         as_tuple: give (images uint8[B, C, H, W], targets) instead of an ImageBatch, as a dataset with as_tuple does.
 
-    A batch is a copy that belongs to the caller: kept, it is never overwritten; dropped, its memory is reused. Each `iter`
-    starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several threads at once.
+    A batch is a copy that belongs to the caller: kept, it is never overwritten, and keeps its group; dropped, its memory is
+    reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several threads at
+    once.
 
     Raises:
         ValueError: arguments that contradict each other or the dataset, one sentence each.
@@ -131,6 +132,7 @@ class MemmapLoader:
             ranks=checked_ranks(rank, world_size),
             weights=weights,
             sampler=checked_sampler(sampler),
+            is_transformed=transform is not None and self.device.type == "cpu",
         )
         chosen = residencies.choose(
             residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, _room(self.schedule, self.device)

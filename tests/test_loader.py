@@ -34,12 +34,19 @@ def train(shared_store: Path) -> MemmapDataset:
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> MemmapDataset:
+def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 rows of 224 x 224: a batch of 8 is 1.2 MB."""
     root = tmp_path_factory.mktemp("large")
     make_tree(root / "images", classes=2, each=20, size=(240, 230))
     pack(root / "images", root / "out", size=224)
-    return MemmapDataset(root / "out")
+    return root / "out"
+
+
+@pytest.fixture
+def large(large_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
+    """A dataset whose batches are each handed over alone."""
+    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1 << 20)
+    return MemmapDataset(large_store)
 
 
 def rows_of(loader: MemmapLoader) -> list[int]:
@@ -617,6 +624,16 @@ def test_as_tuple_holds_also_for_what_a_transform_returns(large: MemmapDataset) 
     images, targets = next(iter(MemmapLoader(large, 2, as_tuple=True, transform=lambda batch: batch)))
     assert images.shape == (2, 3, 224, 224)
     assert targets.shape == (2,)
+
+
+@pytest.mark.parametrize(("transform", "groups"), [(None, [6, 4]), (lambda batch: batch, [1] * 10)])
+def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_on(
+    large_store: Path, transform: Any, groups: list[int]
+) -> None:
+    data = MemmapDataset(large_store)
+    with MemmapLoader(data.subset([*range(40), *range(40)]), 8, transform=transform) as loader:
+        assert [len(steps.batches) for steps in loader.schedule.steps(0, 0, iter(()))] == groups
+        assert rows_of(loader) == [*range(40), *range(40)]
 
 
 def test_a_closed_loader_says_so_instead_of_ending_early(large: MemmapDataset) -> None:
