@@ -89,8 +89,8 @@ class MemmapLoader:
     # a DataLoader has this beside `sampler`, and Lightning's Trainer asks for both
     batch_sampler = None
 
-    # the level of the line that tells its order and residency
-    _telling = logging.INFO
+    # whether its order and residency are logged
+    _is_told = True
 
     def __init__(
         self,
@@ -137,8 +137,9 @@ class MemmapLoader:
         chosen = residencies.choose(
             residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, _room(self.schedule, self.device)
         )
-        _log.log(self._telling, "%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
-        _warn_of_few_classes(self.schedule)
+        if self._is_told:
+            _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
+            _warn_of_few_classes(self.schedule)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
         self.gathering = Gathering(dataset, self.device, chosen, keep=prefetch + 2, must_pin=residency == "ram")
         is_resident = chosen.name == "gpu" and not chosen.in_windows
@@ -267,10 +268,10 @@ class MemmapLoader:
         self._progress.finished = True
 
 
-class _Filler(MemmapLoader):
-    """Sends a store to a device for a loader that has told where its rows are: one line a loader."""
+class UntoldLoader(MemmapLoader):
+    """A loader that its user did not make, and is told nothing of: it fills a device for another, or is measured."""
 
-    _telling = logging.DEBUG
+    _is_told = False
 
 
 @dataclass
@@ -372,7 +373,7 @@ def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Reside
         found = _residents[key] = ResidentImages(dataset.store, device)
     elif found is None:
         rows = block_rows(dataset.manifest)
-        with _Filler(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
+        with UntoldLoader(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
             found = _residents[key] = Resident(dataset.store, batches, device)
     return found
 
