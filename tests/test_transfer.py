@@ -68,6 +68,20 @@ def test_every_batch_is_right_however_late_copies_and_reads_are(
     assert len(world.pinned) <= prefetch + 2
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_batches_that_share_a_slot_are_right_however_late_copies_and_reads_are(
+    train: MemmapDataset, schedule: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = expected(train, 10)
+    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 3 * 10 * train.manifest.row_bytes)
+    world = World(**SCHEDULES[schedule])
+    world.install(monkeypatch)
+    assert read_late(world, train, 10, prefetch) == right
+    assert len(world.pinned) <= prefetch + 2
+    assert {memory.nbytes for memory in world.pinned.values()} == {3 * 10 * train.manifest.row_bytes}
+
+
 def _lease_is_dropped(patch: pytest.MonkeyPatch) -> None:
     send = CudaCopier.send
 
