@@ -132,7 +132,7 @@ class Decoder:
                 try:
                     image.load()
                 except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
-                    raise DecodeError(explain(data, _problem(e))) from e
+                    raise DecodeError(explain(data, problem(e))) from e
                 # a PNG may hold its EXIF behind the pixels, and Pillow has turned a TIFF upright by now
                 orientation = _orientation(image.getexif())
                 upright = to_mode(image, self._mode)
@@ -219,10 +219,10 @@ def opened(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
-        raise DecodeError(explain(data, _problem(e))) from e
+        raise DecodeError(explain(data, problem(e))) from e
 
 
-def _problem(error: Exception) -> str | None:
+def problem(error: Exception) -> str | None:
     """Return what Pillow said of an image, None where it knows no such format."""
     return None if isinstance(error, UnidentifiedImageError) else str(error)
 

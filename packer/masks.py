@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from packer.boxlabels import label_paths
-from packer.decode import UPRIGHT, DecodeError, Row, opened
+from packer.decode import UPRIGHT, DecodeError, Row, opened, problem
 from packer.explain import explain
 from packer.fit import Geometry
 from packer.inputs import Inputs, ScanError
@@ -101,7 +101,7 @@ def _values(data: bytes) -> Image.Image:
             try:
                 image.load()
             except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
-                raise DecodeError(explain(data, str(e))) from e
+                raise DecodeError(explain(data, problem(e))) from e
             values = np.asarray(image)
     if values.ndim != 2 or values.dtype.kind not in "bui":
         raise DecodeError(f"its pixels are {image.mode}; expected a palette or gray")

@@ -50,6 +50,8 @@ class ReadAhead:
         self._row_bytes, self._steps, self._units = row_bytes, steps, units
         self._chunk_rows, self._window_end = max(1, chunk_rows), window_end
         self._waiting: deque[Steps] = deque()
+        # rows of the first steps, which are taken together
+        self._first_rows = 0
         self._chunks: deque[_Chunk] = deque()
         self._spare: list[RowMemory] = []
         self._rows = self._cut_rows()
@@ -94,11 +96,11 @@ class ReadAhead:
             self._chunks.append(self._begin(rows))
 
     def _cut_rows(self) -> Iterator[Rows]:
-        """Cut the plan's rows into chunks: small ones first, so that the first batch need not wait for a whole one."""
+        """Cut the plan's rows into chunks: small ones first, so that the first batches need not wait for a whole one."""
         held: list[Rows] = []
         most, window = 0, 0
         for rows, end in self._parts():
-            most = most or len(rows)
+            most = most or max(len(rows), self._first_rows)
             if held and (end != window or sum(map(len, held)) + len(rows) > most):
                 yield np.concatenate(held)
                 most, held = min(2 * most, self._chunk_rows), []
@@ -110,6 +112,7 @@ class ReadAhead:
     def _parts(self) -> Iterator[tuple[Rows, int]]:
         """Yield the plan's rows, and the end of the window that they are in."""
         for steps in self._steps:
+            self._first_rows = self._first_rows or sum(map(len, steps.batches))
             self._waiting.append(steps)
             for rows, start in zip(steps.batches, steps.starts, strict=True):
                 while len(rows):

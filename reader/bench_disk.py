@@ -16,7 +16,7 @@ from reader import residency
 from reader.bench_rows import RowBytes
 from reader.bench_ways import ORDERS, Turn
 from reader.dataset import MemmapDataset
-from reader.loader import MemmapLoader
+from reader.loader import UntoldLoader
 from reader.manifest import PAGE_BYTES, PIXELS
 from reader.rawfile import READ_BYTES, READERS, read_all
 
@@ -57,7 +57,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     unit = PAGE_BYTES if rows.differ else rows.mean
 
     def epoch() -> None:
-        with MemmapLoader(part, size, shuffle=ORDERS[order], residency="disk") as loader:
+        with UntoldLoader(part, size, shuffle=ORDERS[order], residency="disk") as loader:
             for batch in loader:
                 del batch
 

@@ -67,6 +67,6 @@ def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
     except RuntimeError as e:
         said = str(e).partition("\n")[0]
         raise PinnedMemoryError(
-            f"{size_bytes / 1e6:,.1f} MB of pinned memory for a batch cannot be had: {said}."
+            f"{size_bytes / 1e6:,.1f} MB of pinned memory for batches cannot be had: {said}."
             " Use a smaller batch_size or prefetch, or free memory."
         ) from e

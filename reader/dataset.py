@@ -113,7 +113,7 @@ class MemmapDataset(Dataset[Any]):
             # program. The attribute is there while a spawned process takes over what its parent sent.
             if not getattr(multiprocessing.current_process(), "_inheriting", False):
                 raise
-            for name in ("manifest", "store"):
+            for name in ("manifest", "store", "_opened"):
                 self.__dict__.pop(name, None)
             self._refusal = e
 

@@ -82,6 +82,11 @@ class Feed:
         return self._made - self._taken >= self._depth or not self._thread.is_alive()
 
     @property
+    def is_open(self) -> bool:
+        """Say whether it may be taken from: it was not stopped, and this is its process."""
+        return not self._stopped and os.getpid() == self._process
+
+    @property
     def is_alive(self) -> bool:
         """Say whether the thread goes on."""
         return self._thread.is_alive()

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from reader import residency as residencies
+from reader import schedule as schedules
 from reader.arguments import checked_device, checked_ranks, checked_sampler, whole_number
 from reader.dataset import MemmapDataset
 from reader.draws import in_epoch
@@ -63,7 +64,8 @@ class MemmapLoader:
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
         transform: called with each ImageBatch on the device; what it returns is what the loop gets. On the CPU it runs in
             the background thread, on CUDA in the caller's, on its stream.
-        prefetch: batches gathered ahead, small ones in groups of up to 8 MiB; 0 gathers in the caller's thread.
+        prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
+            device); 0 gathers in the caller's thread.
         rank, world_size: default to torch.distributed's where that is initialised, else 0 and 1.
         residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
@@ -132,7 +134,6 @@ class MemmapLoader:
             ranks=checked_ranks(rank, world_size),
             weights=weights,
             sampler=checked_sampler(sampler),
-            is_transformed=transform is not None and self.device.type == "cpu",
         )
         chosen = residencies.choose(
             residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, _room(self.schedule, self.device)
@@ -292,7 +293,10 @@ class _Iteration:
         self._ready: deque[tuple[Any, int]] = deque()
         self._failed = False
         self._finish = functools.partial(_finish, loader, progress.epoch)
-        source = functools.partial(loader.producer.groups, progress.epoch, progress.position, items, self._finish)
+        is_worked_on = loader.transform is not None or loader.device.type == "cuda"
+        group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
+        steps = functools.partial(loader.schedule.steps, progress.epoch, progress.position, items, group_bytes)
+        source = functools.partial(loader.producer.groups, progress.epoch, progress.position, steps, self._finish)
         self._feed: Feed | None = None
         self._source: Iterator[Group] = iter(())
         if not loader.prefetch:
@@ -307,7 +311,7 @@ class _Iteration:
         return self
 
     def __next__(self) -> Any:
-        if not self._ready:
+        if not self._ready or (self._feed is not None and not self._feed.is_open):
             try:
                 group = self._feed.take() if self._feed else next(self._source, None)
             except BaseException as e:

@@ -50,12 +50,15 @@ class Producer:
         self._schedule, self._gathering, self._device = schedule, gathering, device
         self._prefetch, self._resident, self._in_windows = prefetch, resident, in_windows
 
-    def groups(self, epoch: int, position: int, items: Iterator[Any], finish: Finish, claim: Claim) -> Iterator[Group]:
+    def groups(
+        self, epoch: int, position: int, begin: Callable[[], Iterator[Steps]], finish: Finish, claim: Claim
+    ) -> Iterator[Group]:
         """Yield groups of (what the loop gets, global position after it).
 
-        What is still to be finished, in the caller's thread, comes as a DeviceBatch or Later.
+        begin gives the steps of that epoch from that position on. What is still to be finished, in the caller's thread, comes as
+        a DeviceBatch or Later.
         """
-        steps = self._schedule.steps(epoch, position, items)
+        steps = begin()
         if self._resident is not None:
             later = self._resident.later
             yield from paced(

@@ -23,8 +23,10 @@ from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 # is more than the copy of 8 rows of 224 x 224. Batches of 4, 8 and 16 such rows reach 0.17, 0.34 and 0.63 of 2 cores' copying
 # speed in groups of 1 MiB, 0.46, 0.62 and 0.67 of 4, 0.59, 0.64 and 0.76 of 8; larger ones gain little (2026-11-22, "ram").
 GROUP_BYTES = 8 << 20
-# A transform on the CPU takes longer than that, and a group waits until it is done with all of it.
-_TRANSFORMED_GROUP_BYTES = 1 << 20
+# A group waits until all of it is handed over: less where a batch is transformed on the CPU, or sent to a device, in between.
+SMALL_GROUP_BYTES = 1 << 20
+# More of them share what a group costs no better, and a batch of few bytes costs as much Python as another.
+_MOST_BATCHES = 64
 # shuffle="block": one read of 8 MiB is sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
 BLOCK_BYTES = 8 << 20
 WINDOW_BLOCKS = 32
@@ -38,7 +40,6 @@ class Schedule:
     Args:
         order: "sequential", "full", "block", "weighted" (by weights, float[N]) or "sampler" (as it says).
         ranks: rank and world size.
-        is_transformed: each batch is worked on before it is handed over.
     """
 
     def __init__(
@@ -52,10 +53,9 @@ class Schedule:
         ranks: tuple[int, int],
         weights: Any,
         sampler: Any,
-        is_transformed: bool,
     ) -> None:
         self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
-        self.drop_last, self.sampler, self._is_transformed = drop_last, sampler, is_transformed
+        self.drop_last, self.sampler = drop_last, sampler
         self._cumulative = None if weights is None else checked_weights(weights, len(dataset))
         self.rows_id = _rows_id(dataset, self._cumulative)
         # a sampler may give more rows than there are, or fewer
@@ -89,14 +89,14 @@ class Schedule:
         items = iter(self.sampler)
         return itertools.chain(list(itertools.islice(items, 1)), items)
 
-    def steps(self, epoch: int, position: int, items: Iterator[Any]) -> Iterator[Steps]:
-        """Yield the steps from a global position on, in groups; items are those of `sampled`."""
+    def steps(self, epoch: int, position: int, items: Iterator[Any], group_bytes: int) -> Iterator[Steps]:
+        """Yield the steps from a global position on, in groups; items are those of `sampled`, each batch of which is one."""
         if self.sampler is not None:
             yield from self._sampled_steps(items, position)
             return
         rows_at = _chunked(self._rows_at(epoch), self.cut.count)
-        most = _TRANSFORMED_GROUP_BYTES if self._is_transformed else GROUP_BYTES
-        group = max(1, most // max(1, self.dataset.manifest.row_bytes * self.batch_size))
+        fitting = group_bytes // max(1, self.dataset.manifest.row_bytes * self.batch_size)
+        group = max(1, min(_MOST_BATCHES, fitting))
         left = self.cut.steps(position)
         while left:
             steps = Steps([], [], [])

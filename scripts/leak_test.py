@@ -5,9 +5,9 @@
 
 For each residency: whole epochs whose batches are dropped, then iterators of which one batch is taken, next(iter(loader)).
 Counted at its end: threads, open files and buffers that are still there; ten times on the way: this process's own memory. Rows
-are 224 x 224, batches of 8 (1.2 MB: a buffer each). Exits 1 when there are more threads or files than before, or more than
-prefetch + 2 buffers, or when the most memory of the second half is 32 MB above that of the first (the allocator keeps some of
-what readers' threads freed, now more, now less). The last line is one JSON object.
+are 224 x 224, batches of 56 (8.4 MB: a buffer each, which smaller ones would share). Exits 1 when there are more threads or files
+than before, or more than prefetch + 2 buffers, or when the most memory of the second half is 32 MB above that of the first (the
+allocator keeps some of what readers' threads freed, now more, now less). The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bench_open import sparse_store
 from reader import MemmapDataset, MemmapLoader
 from reader.buffers import BufferPool
 
-ROWS, BATCH, PREFETCH = 48, 8, 2
+ROWS, BATCH, PREFETCH = 6 * 56, 56, 2
 MOST_GROWTH_MB = 32
 RESIDENCIES = ("cache", "ram", "disk")
 
@@ -75,6 +75,7 @@ def repeated(
     run |= {"buffers_allocated": pool.allocated, "buffers_there": counted.there()}
     run["holds"] = (
         (late["threads"], late["files"]) == (before["threads"], before["files"])
+        and loader.gathering.buffers(0) is pool
         and run["buffers_there"] <= PREFETCH + 2
         and end - early < MOST_GROWTH_MB
     )

@@ -163,14 +163,28 @@ def test_it_pickles_to_a_path(train: MemmapDataset) -> None:
     assert part[:].rows.tolist() == [5, 3]
 
 
-def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path) -> None:
+def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import multiprocessing
     import shutil
 
     data = pickle.dumps(MemmapDataset(store))
+    part = pickle.dumps(MemmapDataset(store).subset([0, 1, 2]))
     shutil.rmtree(store)
     shutil.copytree(golden, store)
     with pytest.raises(StoreError, match="was packed anew since this dataset was pickled"):
         pickle.loads(data)
+    # a spawned worker takes over what its parent sent, and says it at the first batch
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    taken = pickle.loads(part)
+    for use in (
+        lambda: taken[0],
+        lambda: taken[[1]],
+        lambda: taken[:2],
+        lambda: taken.__getitems__([2]),
+        taken.check_files,
+    ):
+        with pytest.raises(StoreError, match="was packed anew since this dataset was pickled"):
+            use()
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler, SubsetRan
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip
 from reader.buffers import BufferPool
+from reader.gathering import Gathering
+from reader.schedule import GROUP_BYTES
 
 
 @pytest.fixture
@@ -626,14 +628,45 @@ def test_as_tuple_holds_also_for_what_a_transform_returns(large: MemmapDataset) 
     assert targets.shape == (2,)
 
 
-@pytest.mark.parametrize(("transform", "groups"), [(None, [6, 4]), (lambda batch: batch, [1] * 10)])
+@pytest.mark.parametrize(
+    ("batch_size", "transform", "groups"),
+    [
+        (8, None, [6, 6, 3]),  # 6 of them have 7.2 MB
+        (8, lambda batch: batch, [1] * 15),
+        (56, None, [1] * 3),
+    ],
+)
 def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_on(
-    large_store: Path, transform: Any, groups: list[int]
+    large_store: Path, batch_size: int, transform: Any, groups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = MemmapDataset(large_store)
-    with MemmapLoader(data.subset([*range(40), *range(40)]), 8, transform=transform) as loader:
-        assert [len(steps.batches) for steps in loader.schedule.steps(0, 0, iter(()))] == groups
-        assert rows_of(loader) == [*range(40), *range(40)]
+    begun: list[int] = []
+    begin = Gathering.begin
+
+    def counted(self: Gathering, batches: list[Any], ahead: Any) -> Any:
+        begun.append(len(batches))
+        return begin(self, batches, ahead)
+
+    monkeypatch.setattr(Gathering, "begin", counted)
+    rows = [row % 40 for row in range(120)]
+    with MemmapLoader(MemmapDataset(large_store).subset(rows), batch_size, transform=transform) as loader:
+        assert rows_of(loader) == rows
+    assert begun == groups
+
+
+def test_a_group_has_64_batches_at_most(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train.subset([0] * 400), 1)
+    steps = list(loader.schedule.steps(0, 0, iter(()), GROUP_BYTES))
+    assert [len(some.batches) for some in steps] == [64] * 6 + [16]
+
+
+def test_a_closed_loader_gives_nothing_that_was_taken_before(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 1)
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)  # the second of two that came together
+    loader.close()
+    with pytest.raises(RuntimeError, match="the loader was closed while it was iterated"):
+        next(iterator)
 
 
 def test_a_closed_loader_says_so_instead_of_ending_early(large: MemmapDataset) -> None:

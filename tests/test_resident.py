@@ -305,7 +305,8 @@ def test_the_next_window_travels_a_few_slices_a_step(
         take(self, sent, count)
 
     monkeypatch.setattr(Window, "take", counted)
-    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1)
+    for name in ("GROUP_BYTES", "SMALL_GROUP_BYTES"):
+        monkeypatch.setattr(f"reader.schedule.{name}", 1)
     # a window of 18 rows is 3 slices and 3 steps
     list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0))
     assert taken[0] == 3

@@ -35,7 +35,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def train(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
     # so small a batch would share its slot with others
-    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1)
+    monkeypatch.setattr("reader.schedule.SMALL_GROUP_BYTES", 1)
     return MemmapDataset(shared_store)
 
 
@@ -74,7 +74,7 @@ def test_batches_that_share_a_slot_are_right_however_late_copies_and_reads_are(
     train: MemmapDataset, schedule: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = expected(train, 10)
-    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 3 * 10 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.schedule.SMALL_GROUP_BYTES", 3 * 10 * train.manifest.row_bytes)
     world = World(**SCHEDULES[schedule])
     world.install(monkeypatch)
     assert read_late(world, train, 10, prefetch) == right
@@ -237,7 +237,7 @@ def test_pinned_memory_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.Mo
     with pytest.raises(PinnedMemoryError) as raised:
         BufferPool(38_535_168, keep=2, pinned=CUDA).lease()
     assert str(raised.value) == (
-        "38.5 MB of pinned memory for a batch cannot be had: CUDA error: out of memory."
+        "38.5 MB of pinned memory for batches cannot be had: CUDA error: out of memory."
         " Use a smaller batch_size or prefetch, or free memory."
     )
 
