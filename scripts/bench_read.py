@@ -68,7 +68,8 @@ from reader.residency import COPY_SHARE, available_bytes
 
 WORKERS = 2
 IN_DATALOADER, IN_RAM = "MemmapDataset", "loader ram"
-# Smaller batches are queued in groups, and a full queue is then no number of batches.
+# Smaller batches are queued in groups, and a full queue is then no number of batches. A transform counts them here: without one
+# those of up to 4 MiB are too, which whole epochs show.
 SMALLEST_BATCH_BYTES = 1 << 20
 CHECKED_EVERY = 16
 EPOCHS = FIRST_BATCHES = 7
