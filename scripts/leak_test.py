@@ -5,7 +5,7 @@
 
 For each residency: whole epochs whose batches are dropped, then iterators of which one batch is taken, next(iter(loader)).
 Counted at its end: threads, open files and buffers that are still there; ten times on the way: this process's own memory. Rows
-are 224 x 224, batches of 56 (8.4 MB: a buffer each, which smaller ones would share). Exits 1 when there are more threads or files
+are 224 x 224, batches of 8 (1.2 MB), here never gathered in groups: a buffer each. Exits 1 when there are more threads or files
 than before, or more than prefetch + 2 buffers, or when the most memory of the second half is 32 MB above that of the first (the
 allocator keeps some of what readers' threads freed, now more, now less). The last line is one JSON object.
 """
@@ -28,10 +28,10 @@ from typing import Any
 from _bench import machine
 from bench_open import sparse_store
 
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset, MemmapLoader, schedule
 from reader.buffers import BufferPool
 
-ROWS, BATCH, PREFETCH = 6 * 56, 56, 2
+ROWS, BATCH, PREFETCH = 48, 8, 2
 MOST_GROWTH_MB = 32
 RESIDENCIES = ("cache", "ram", "disk")
 
@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--iterators", type=int, default=10_000)
     parser.add_argument("--residency", nargs="*", choices=RESIDENCIES, default=RESIDENCIES)
     options = parser.parse_args()
+    schedule.GROUP_BYTES = 0
     found = []
     with tempfile.TemporaryDirectory(prefix="pixpack-leak-") as folder:
         data = MemmapDataset(sparse_store(Path(folder) / "store", ROWS))
