@@ -374,7 +374,7 @@ def test_memory_that_is_pinned_already_is_refused_and_cuda_goes_on() -> None:
     unpin = pin(memory, torch.device("cuda", 0))
     assert memory.is_pinned()
     with pytest.raises(
-        PinnedMemoryError, match=r"^\d+\.\d kB of memory cannot be pinned: cudaHostRegister says error 712\."
+        PinnedMemoryError, match=r"^4\.2 MB of memory cannot be pinned: cudaHostRegister says error 712\."
     ):
         pin(memory, torch.device("cuda", 0))
     assert torch.ones(3, device="cuda").sum().item() == 3
