@@ -24,6 +24,10 @@ Claim = Callable[[bool], bool]
 Source = Callable[[Claim], Iterator[Any]]
 
 
+# A thread that was started runs within milliseconds; one whose start was interrupted may never.
+_START_SECONDS = 1.0
+
+
 class _End:
     """Stands in the queue behind the last group."""
 
@@ -46,7 +50,8 @@ class Feed:
         for _ in range(depth - 1):
             self._room.put(None)
         self._depth, self._made, self._taken = depth, 0, 0
-        self._stopped = False
+        self._stopped = self._has_begun = False
+        self._beginning: SimpleQueue[None] = SimpleQueue()
         self._process = os.getpid()
         _live.add(self)
         self._thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
@@ -96,7 +101,11 @@ class Feed:
         self._stopped = True
         self._room.put(None)
         if wait and self._thread is not threading.current_thread():
-            self._thread.join()
+            if not self._has_begun:  # an interrupt may have cut its start short: it may come yet
+                with contextlib.suppress(Empty):
+                    self._beginning.get(timeout=_START_SECONDS)
+            if self._has_begun:
+                self._thread.join()
         with contextlib.suppress(Empty):
             while True:
                 self._ready.get_nowait()
@@ -111,7 +120,11 @@ class Feed:
         return True
 
     def _fill(self, source: Source) -> None:
+        self._has_begun = True
+        self._beginning.put(None)
         try:
+            if self._stopped:
+                return
             for group in source(self._claim):
                 self._ready.put(group)
                 del group

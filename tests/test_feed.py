@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from reader import feed
 from reader.feed import Begun, overlapped, without_thread
 
 
@@ -67,6 +70,26 @@ def test_an_error_of_what_is_begun_is_held_by_nobody_once_it_was_raised() -> Non
         assert held() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_interrupt_while_the_thread_is_started_leaves_nothing_that_cannot_be_stopped(
+    begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = set(feed._live)
+    with monkeypatch.context() as patch:
+        # start() waits for the thread's first word, by an event; or the interrupt comes before all that
+        patch.setattr(*(threading.Event, "wait") if begins else (threading.Thread, "start"), interrupted)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            feed.Feed(lambda claim: iter([1, 2]), 2)
+    (left,) = set(feed._live) - before
+    left.stop(wait=True)
+    assert not left.is_alive
+    assert left._has_begun == begins
+    del caught
 
 
 def test_nothing_comes_after_an_error() -> None:
