@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")
     parser.add_argument("--steps", type=int, help="stop after so many, wherever that is")
     options = parser.parse_args()
+    if "RANK" not in os.environ:
+        parser.error("torchrun starts it, as the first lines of this file show.")
     is_cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_cuda else torch.device("cpu")
     distributed.init_process_group("nccl" if is_cuda else "gloo")

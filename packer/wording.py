@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,11 +24,15 @@ def summary(report: PackReport) -> str:
         f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
         f" {report.images_per_second:,.0f} images/s, from {size(report.source_bytes)}"
     )
+    if report.kept or report.gone:
+        decoded = report.rows - report.kept
+        gone = f", {report.gone:,} gone" if report.gone else ""
+        lines.append(f"rows: {report.kept:,} kept, {decoded:,} decoded{gone}")
     if report.changed:
         more = report.changed_count - len(report.changed_paths)
         named = ", ".join(report.changed_paths) + (f" and {more} more" if more else "")
         lines.append(
-            f"{named} changed since the pack was interrupted: all from the first one's block on was decoded anew"
+            f"{named} changed since the pack was interrupted: all from the first one's block on was packed anew"
         )
     if report.ignored:
         lines.append(f"{report.ignored:,} other files were left alone")
@@ -39,7 +44,7 @@ def store_lines(report: PackReport) -> list[str]:
     lines = []
     for part in list(report.splits.values()) or [report]:
         labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
-        labelled = f", {part.classes} classes" if part.classes else f", {labels}"
+        labelled = f", {_classes(part.classes)}" if part.classes else f", {labels}"
         lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {size(part.store_bytes)}")
     return lines
 
@@ -97,7 +102,7 @@ def table(lines: dict[str, str]) -> str:
 def _further(m: Manifest) -> str:
     """Say of each further target its kind and classes."""
     classes = {
-        name: f", {len(t.classes)} classes{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
+        name: f", {_classes(len(t.classes))}{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
     }
     return "; ".join(f"{name} {t.kind}{classes.get(name, '')}" for name, t in m.further_targets.items())
 
@@ -107,19 +112,19 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
     options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
     found = {name: ", ".join(f"{what} {value}" for what, value in d.items() if value) for name, d in m.decoders.items()}
-    decoders = ", ".join(f"{name} ({versions})" for name, versions in found.items())
+    decoders = f",\n{'':12}".join(f"{name} ({versions})" for name, versions in found.items())
     width = f" x {m.target_count}" if m.target_count else ""
     return {
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
         "rows": f"{m.rows:,} of {'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}],"
         f" {size(size_bytes)}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
-        "targets": f"{m.target_kind}{width}, {len(m.classes)} classes{_some(m.classes)}",
+        "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
         **({"further": _further(m)} if m.further_targets else {}),
         "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
-        "options": options,
+        "options": f"\n{'':12}".join(textwrap.wrap(options, 88)),
         "decoders": decoders,
     }
 
@@ -132,6 +137,8 @@ def source_lines(manifest: Manifest, sources: Sources) -> dict[str, str]:
         spread = f"{counts[least]:,} ({manifest.classes[least]}) to {counts[most]:,} ({manifest.classes[most]})"
         lines["a class"] = f"{spread} rows" if counts[least] != counts[most] else f"{counts[least]:,} rows"
         lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
+        if not counts[most]:  # the classes are those of the boxes
+            lines["a class"] = "no row has a label"
     if sources.sizes:
         common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
         more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
@@ -165,11 +172,14 @@ def _shape(report: PackReport) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Say so many bytes for a person."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.1f} {unit}"
-    return f"{size_bytes} bytes"
+    """Say so many bytes for a person, as the reader does; imported here because `pack --help` needs none of it."""
+    from reader.manifest import size_text
+
+    return size_text(size_bytes)
+
+
+def _classes(count: int) -> str:
+    return f"{count:,} {'class' if count == 1 else 'classes'}"
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ import torch
 
 
 def whole_number(name: str, value: Any) -> int:
+    """Return an int, of whatever kind of whole number it was; raises ValueError, which tells the name."""
     try:
         return operator.index(value)
     except TypeError:
@@ -18,6 +19,7 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size: those given, else torch.distributed's, else 0 and 1; raises ValueError."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank is {rank} and world_size {world_size}: give both, or neither.")
     if rank is not None and world_size is not None:
@@ -36,10 +38,8 @@ def checked_device(device: str | torch.device) -> torch.device:
     """
     try:
         found = torch.device(device)
-    except TypeError:
+    except (TypeError, RuntimeError):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.") from None
-    except RuntimeError as e:
-        raise ValueError(f"device is {device!r}: {str(e).splitlines()[0]}") from None
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.")
     return found if found.type == "cpu" else _checked_cuda(found)
@@ -60,6 +60,7 @@ def _checked_cuda(device: torch.device) -> torch.device:
 
 
 def checked_weights(weights: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the cumulative sums, float64[count], of a list, array or tensor of weights; raises ValueError."""
     try:
         values = np.asarray(weights.detach().cpu() if torch.is_tensor(weights) else weights, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
@@ -99,6 +100,7 @@ def sampled_rows(item: Any) -> tuple[list[int], bool]:
 
 
 def yields_batches(sampler: Any) -> bool:
+    """Say whether a sampler's items are lists of rows, by its kind, or of a list by its first item."""
     if isinstance(sampler, list | tuple) and sampler:
         return sampled_rows(sampler[0])[1]
     return isinstance(sampler, torch.utils.data.BatchSampler) or hasattr(sampler, "batch_size")

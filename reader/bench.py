@@ -33,6 +33,7 @@ from reader.bench_ways import (
     Turn,
 )
 from reader.dataset import MemmapDataset
+from reader.files import size_text
 from reader.manifest import PAGE_BYTES, PIXELS
 from reader.resident import free_bytes, nbytes
 
@@ -317,7 +318,7 @@ def _section(
     limit = np.max([rates[name] for name in limits], axis=0)
     ways = []
     for way, found in rates.items():
-        p10, median, p90 = (round(float(value), 3) for value in np.nanpercentile(np.array(found) / limit, [10, 50, 90]))
+        p10, median, p90 = (round(float(value), 4) for value in np.nanpercentile(np.array(found) / limit, [10, 50, 90]))
         rate = float(np.nanmedian(found))
         gigabytes = round(rate * data.manifest.row_bytes / 1e9, 6)
         ways.append(Way(way, round(rate, 1), gigabytes, median, p10, p90))
@@ -346,15 +347,21 @@ def _advice(sections: Sequence[Section], cached: float, residency: str) -> list[
     # of the disk's section, the loader
     disk = next((section.ways[-1] for section in sections if section.name == "disk"), None)
     advice = []
+    memory = next((section for section in sections if section.name == "memory"), None)
+    if memory and any(way.name.startswith("MemmapLoader") and way.of_limit > _CLEARLY for way in memory.ways):
+        advice.append(
+            "The copies that limit MemmapLoader were slower than it: probably other programs were at work on this machine."
+            " Measure again when it is idle."
+        )
     if residency == "disk" and disk:
         advice.append(
             "The store does not fit in free memory: every epoch reads from the disk,"
             f" in {disk.name.split()[-1]} order at {disk.of_limit:.0%} of the disk's speed."
         )
     elif cached < residencies.WARM:
-        speed = f", here {residencies.size_text(int(disk.gigabytes_per_second * 1e9))}/s" if disk else ""
+        speed = f", here {size_text(int(disk.gigabytes_per_second * 1e9))}/s" if disk else ""
         advice.append(
-            f"The page cache holds {cached:.0%} of the store: the first epoch reads at the disk's speed{speed}."
+            f"The page cache holds {cached:.0%} of the store: the first epoch reads the rest at the disk's speed{speed}."
         )
     if WORKERS in ways and ways[NO_WORKERS].images_per_second > _CLEARLY * ways[WORKERS].images_per_second:
         times = ways[NO_WORKERS].images_per_second / ways[WORKERS].images_per_second

@@ -16,7 +16,8 @@ from reader import residency
 from reader.bench_rows import RowBytes
 from reader.bench_ways import ORDERS, Turn
 from reader.dataset import MemmapDataset
-from reader.loader import UntoldLoader
+from reader.files import size_text
+from reader.loader import QuietLoader
 from reader.manifest import PAGE_BYTES, PIXELS
 from reader.rawfile import READ_BYTES, READERS, read_all
 
@@ -47,7 +48,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     if residency.file_system(path) in residency.MEMORY_FILE_SYSTEMS:
         raise NotMeasured("the store is on a file system in memory.")
     if most <= least:
-        raise NotMeasured(f"{residency.size_text(most)} of rows are too few to tell the disk from the page cache.")
+        raise NotMeasured(f"{size_text(most)} of rows are too few to tell the disk from the page cache.")
     drop(path, least)
     begun = time.perf_counter()
     read_through(path, least)
@@ -57,7 +58,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     unit = PAGE_BYTES if rows.differ else rows.mean
 
     def epoch() -> None:
-        with UntoldLoader(part, size, shuffle=ORDERS[order], residency="disk") as loader:
+        with QuietLoader(part, size, shuffle=ORDERS[order], residency="disk") as loader:
             for batch in loader:
                 del batch
 

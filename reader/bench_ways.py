@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader
 from reader.bench_rows import RowBytes
 from reader.buffers import BufferPool
 from reader.dataset import MemmapDataset
-from reader.loader import MemmapLoader, UntoldLoader
+from reader.files import size_text
+from reader.loader import MemmapLoader, QuietLoader
 from reader.order import Rows
-from reader.residency import size_text
 from reader.schedule import GROUP_BYTES
 
 Turn = Callable[[], float]
@@ -84,7 +84,7 @@ class Part:
         times = -(-least_batches * self.size // whole)
         rows = np.arange(self.count) if times == 1 else np.tile(np.arange(whole), times)
         shuffle = ORDERS[order]
-        loader = UntoldLoader(
+        loader = QuietLoader(
             self.data.subset(rows), self.size, shuffle=shuffle, drop_last=True, device=device, residency="cache"
         )
         loader.gathering.reads_ahead = False

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from reader.files import size_text
+
 # A row is copied by one memcpy, which is a third faster into memory that begins at a cache line; numpy's begins 16 bytes off.
 _ALIGNMENT_BYTES = 64
 
@@ -67,6 +69,6 @@ def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
     except RuntimeError as e:
         said = str(e).partition("\n")[0]
         raise PinnedMemoryError(
-            f"{size_bytes / 1e6:,.1f} MB of pinned memory for batches cannot be had: {said}."
+            f"{size_text(size_bytes)} of pinned memory for batches cannot be had: {said}."
             " Use a smaller batch_size or prefetch, or free memory."
         ) from e

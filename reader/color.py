@@ -44,7 +44,16 @@ class Normalize(torch.nn.Module):
         return cls(manifest.mean, [value or 1.0 for value in manifest.std], dtype)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalise a batch or one image."""
+        """Normalise a batch or one image.
+
+        Raises:
+            TypeError: a list of images of different sizes, which no tensor holds.
+        """
+        if not hasattr(images, "float"):  # asked so: what stands in for a tensor while a model is traced is none
+            raise TypeError(
+                "images is a list: rows with sizes of their own come as a list."
+                " Give the loader a transform that makes them one size, such as RandomResizedCrop(224)."
+            )
         scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
         return torch.addcmul(shift, images.float(), scale).to(self.dtype)
 

@@ -1,4 +1,4 @@
-"""Files and names as file systems really have them: errors that lack a path, and names that a network file system remembers.
+"""Files and names as file systems really have them: errors that lack a path, remembered names, and sizes in words.
 
 Imports only the standard library, and writes nothing.
 """
@@ -41,3 +41,11 @@ def or_again(path: Path, look: Callable[[], _T]) -> _T:
     except FileNotFoundError:
         look_again(path)
         return look()
+
+
+def size_text(size_bytes: int) -> str:
+    """Say so many bytes for a person."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes} bytes"

@@ -19,6 +19,7 @@ from reader.ahead import ReadAhead
 from reader.buffers import BufferPool, PinnedMemoryError
 from reader.copying import Copies, Gatherer, is_run
 from reader.dataset import MemmapDataset
+from reader.files import size_text
 from reader.manifest import PAGE_BYTES
 from reader.order import Rows, Steps
 from reader.ragged import extents, gathered, pages_of, parted
@@ -175,8 +176,8 @@ def _copied(dataset: MemmapDataset) -> Any:
         count = store.pixels.nbytes // row_bytes
         pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
     huge = residencies.huge_page_bytes(pixels.data_ptr(), pixels.nbytes)
-    got = "the system does not tell in which pages" if huge is None else f"{huge / 1e6:.1f} MB of it in huge pages"
-    _log.info("%s: %.1f MB copied into memory, %s", dataset.path, pixels.nbytes / 1e6, got)
+    got = "the system does not tell in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
+    _log.info("%s: %s copied into memory, %s", dataset.path, size_text(pixels.nbytes), got)
     if dataset.manifest.has_own_sizes:
         rest = {name: getattr(store, name) for name in ("targets", "offsets", "shapes", "mask_offsets", "extras")}
         return RaggedBatch(pixels=pixels, **rest, batch_size=[])

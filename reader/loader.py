@@ -75,9 +75,9 @@ class MemmapLoader:
             and the file system; the log says which and why.
         as_tuple: give (images uint8[B, C, H, W], targets) instead of an ImageBatch, as a dataset with as_tuple does.
 
-    A batch is a copy that belongs to the caller: kept, it is never overwritten, and keeps its group; dropped, its memory is
-    reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several threads at
-    once.
+    A batch is a copy that belongs to the caller: kept, it is never overwritten, nor is its group's memory freed; dropped, its
+    memory is reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several
+    threads at once.
 
     Raises:
         ValueError: arguments that contradict each other or the dataset, one sentence each.
@@ -91,8 +91,8 @@ class MemmapLoader:
     # a DataLoader has this beside `sampler`, and Lightning's Trainer asks for both
     batch_sampler = None
 
-    # whether its order and residency are logged
-    _is_told = True
+    # where True, neither its order and residency nor what may be wrong with them are logged
+    _is_quiet = False
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class MemmapLoader:
         chosen = residencies.choose(
             residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, _room(self.schedule, self.device)
         )
-        if self._is_told:
+        if not self._is_quiet:
             _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
             _warn_of_few_classes(self.schedule)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
@@ -269,10 +269,10 @@ class MemmapLoader:
         self._progress.finished = True
 
 
-class UntoldLoader(MemmapLoader):
-    """A loader that its user did not make, and is told nothing of: it fills a device for another, or is measured."""
+class QuietLoader(MemmapLoader):
+    """A loader that its user did not make, and hears nothing of: it fills a device for another, or is measured."""
 
-    _is_told = False
+    _is_quiet = True
 
 
 @dataclass
@@ -295,7 +295,7 @@ class _Iteration:
         self._finish = functools.partial(_finish, loader, progress.epoch)
         is_worked_on = loader.transform is not None or loader.device.type == "cuda"
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
-        steps = functools.partial(loader.schedule.steps, progress.epoch, progress.position, items, group_bytes)
+        steps = loader.schedule.steps(progress.epoch, progress.position, items, group_bytes)
         source = functools.partial(loader.producer.groups, progress.epoch, progress.position, steps, self._finish)
         self._feed: Feed | None = None
         self._source: Iterator[Group] = iter(())
@@ -377,7 +377,7 @@ def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Reside
         found = _residents[key] = ResidentImages(dataset.store, device)
     elif found is None:
         rows = block_rows(dataset.manifest)
-        with UntoldLoader(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
+        with QuietLoader(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
             found = _residents[key] = Resident(dataset.store, batches, device)
     return found
 

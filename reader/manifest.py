@@ -21,6 +21,7 @@ from typing import Any
 from reader.files import look_again as look_again
 from reader.files import naming as naming
 from reader.files import or_again as or_again
+from reader.files import size_text as size_text
 from reader.metadata import metadata_files as metadata_files
 from reader.metadata import metadata_names as metadata_names
 from reader.unfinished import PARTS as PARTS
@@ -310,7 +311,7 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
         StoreError: as `read_manifest`, or the blocks do not add up to the rows.
     """
     manifest = read_manifest(out)
-    with open(Path(out) / MANIFEST, "rb") as file:
+    with naming(Path(out) / MANIFEST), open(Path(out) / MANIFEST, "rb") as file:
         table = json.load(file)["blocks"]
     blocks, start = [], 0
     for count, crc32, offset, *size_bytes in table:
@@ -335,7 +336,9 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     for name, expected in manifest.files.items():
         check_file(root / name, expected.size_bytes)
     for name, content in metadata_files(manifest).items():
-        if (root / name).read_bytes() != content:
+        with naming(root / name):
+            is_right = (root / name).read_bytes() == content
+        if not is_right:
             raise StoreError(
                 f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
             )
@@ -429,7 +432,7 @@ def _no_manifest(root: Path) -> StoreError:
     children = [name for name in ("train", "val", "valid", "test") if (root / name / MANIFEST).is_file()]
     if children:
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
-    return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES {root}")
+    return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES OUT")
 
 
 def _block_line(block: Block, has_own_sizes: bool) -> list[int]:

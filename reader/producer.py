@@ -51,14 +51,13 @@ class Producer:
         self._prefetch, self._resident, self._in_windows = prefetch, resident, in_windows
 
     def groups(
-        self, epoch: int, position: int, begin: Callable[[], Iterator[Steps]], finish: Finish, claim: Claim
+        self, epoch: int, position: int, steps: Iterator[Steps], finish: Finish, claim: Claim
     ) -> Iterator[Group]:
         """Yield groups of (what the loop gets, global position after it).
 
-        begin gives the steps of that epoch from that position on. What is still to be finished, in the caller's thread, comes as
-        a DeviceBatch or Later.
+        steps are those of the epoch from that position on. What is still to be finished, in the caller's thread, comes as a
+        DeviceBatch or Later.
         """
-        steps = begin()
         if self._resident is not None:
             later = self._resident.later
             yield from paced(

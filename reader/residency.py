@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from reader.files import size_text
+
 RESIDENCIES = ("auto", "cache", "ram", "disk", "gpu")
 
 # Of free memory, what a store may take as page cache: the rest is the training program's.
@@ -142,14 +144,6 @@ def can_read_ahead() -> bool:
 def is_network(kind: str) -> bool:
     """Say whether a type of file system lies behind a network; FUSE usually does."""
     return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse")
-
-
-def size_text(size_bytes: int) -> str:
-    """Say so many bytes for a person."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.1f} {unit}"
-    return f"{size_bytes} bytes"
 
 
 def cached_share(path: Path, first_bytes: int | None = None) -> float:

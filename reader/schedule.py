@@ -20,12 +20,12 @@ from reader.manifest import PAGE_BYTES, Manifest
 from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
 
 # Smaller batches are gathered and queued in groups of so much: what each costs besides its copy, Python and thread switching,
-# is more than the copy of 8 rows of 224 x 224. Batches of 4, 8 and 16 such rows reach 0.17, 0.34 and 0.63 of 2 cores' copying
-# speed in groups of 1 MiB, 0.46, 0.62 and 0.67 of 4, 0.59, 0.64 and 0.76 of 8; larger ones gain little (2026-11-22, "ram").
+# is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand images/s in
+# groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns of bench_read.py).
 GROUP_BYTES = 8 << 20
-# A group waits until all of it is handed over: less where a batch is transformed on the CPU, or sent to a device, in between.
+# A group is handed over when all of it is ready: smaller where batches are transformed on the CPU or sent to a device first.
 SMALL_GROUP_BYTES = 1 << 20
-# More of them share what a group costs no better, and a batch of few bytes costs as much Python as another.
+# Of tiny batches: each costs as much Python as a large one, and the caller waits for all of a group.
 _MOST_BATCHES = 64
 # shuffle="block": one read of 8 MiB is sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
 BLOCK_BYTES = 8 << 20

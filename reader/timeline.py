@@ -22,6 +22,7 @@ from reader.bench import BenchError, checked
 from reader.bench_ways import ORDERS
 from reader.color import Normalize
 from reader.dataset import MemmapDataset
+from reader.files import naming
 from reader.loader import MemmapLoader
 
 # What the loader names, and the loop. Waiting: the loop for a batch; the feeder for room in the queue, or for reads.
@@ -137,7 +138,8 @@ def record(
         written = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(written))
         if trace is not None:
-            shutil.copyfile(written, trace)
+            with naming(trace):
+                shutil.copyfile(written, trace)
         return timeline_of(json.loads(written.read_text(encoding="utf-8"))["traceEvents"])
 
 

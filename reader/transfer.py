@@ -16,7 +16,7 @@ import torch
 from torch import cuda
 
 from reader.buffers import PinnedMemoryError
-from reader.residency import size_text
+from reader.files import size_text
 from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
 

@@ -241,7 +241,7 @@ def _offset(drawn: torch.Tensor, slack: torch.Tensor, is_central: torch.Tensor) 
 
 def checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
     """Return (height, width); raises ValueError."""
-    height, width = (size, size) if isinstance(size, int) else size
-    if not all(isinstance(side, int) and side > 0 for side in (height, width)):
+    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")
-    return height, width
+    return sides[0], sides[1]

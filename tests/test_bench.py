@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_tree
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from PIL import Image
 
 from packer import pack
-from packer.bench import DPI, WIDTH_INCHES, about, plot_timeline, text, timeline_finding
+from packer.bench import _TICKS, DPI, WIDTH_INCHES, _bars, _finding, about, plot_timeline, text, timeline_finding
 from packer.cli import run
 from reader import MemmapDataset, MemmapLoader, residency
 from reader.bench import (
@@ -126,6 +128,7 @@ def test_the_table_is_aligned_and_says_what_auto_chooses(
         (["OUT", "--device", "meta"], 2, "device is 'meta', expected cpu or cuda."),
         (["OUT", "--plot", "nowhere/p.png"], 2, "--plot nowhere/p.png cannot be written"),
         (["OUT", "--trace", "."], 2, "--trace . cannot be written"),
+        (["OUT", "--trace", "/dev/full", *QUICK], 28, "/dev/full: No space left on device"),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(
@@ -347,10 +350,14 @@ def test_advice_comes_only_from_what_was_measured(report: BenchReport, shared_st
     slow = _section("memory", data, 90, (COPIES,), {COPIES: [9.0], NO_WORKERS: [6.0], WORKERS: [2.0]})
     disk = _section("disk", data, 90, (IN_ORDER,), {IN_ORDER: [1e6], "MemmapLoader from the disk, block": [9e5]})
     workers = "Workers slow this store down: a DataLoader without is 3.0 times as fast as with two."
-    cold = "The page cache holds 12% of the store: the first epoch reads at the disk's speed"
+    cold = "The page cache holds 12% of the store: the first epoch reads the rest at the disk's speed"
     assert _advice([slow], 1.0, "cache") == [workers]
     assert _advice([slow, disk], 0.12, "cache") == [f"{cold}, here 2.8 GB/s.", workers]
     assert _advice([], 0.12, "cache") == [f"{cold}."]
+    beaten = _section("memory", data, 90, (COPIES,), {COPIES: [9.0], "MemmapLoader, full": [12.0]})
+    level = _section("memory", data, 90, (COPIES,), {COPIES: [9.0], "MemmapLoader, full": [9.5]})
+    assert "other programs were at work" in _advice([beaten], 1.0, "cache")[0]
+    assert _advice([level], 1.0, "cache") == []
     assert "in block order at 90% of the disk's speed" in _advice([disk], 0.12, "disk")[0]
 
 
@@ -396,6 +403,25 @@ def test_what_was_not_measured_is_said(report: BenchReport) -> None:
     shown = text(dataclasses.asdict(report) | {"not_measured": {"disk": "it is gone."}, "advice": ["Do this."]})
     assert "\nnot measured: disk: it is gone.\n" in shown
     assert shown.endswith("\nDo this.")
+
+
+def test_a_disturbed_limit_is_no_share_of_memorys_speed_and_its_name_lies_clear_of_the_title(
+    shared_store: Path,
+) -> None:
+    rates = {COPIES: [9.0], "MemmapLoader, full": [90.0]}
+    section = dataclasses.asdict(_section("memory", MemmapDataset(shared_store), 90, (COPIES,), rates))
+    assert _finding({"sections": [section]}) == "MemmapLoader, full: 90 images/s, no slower than copying memory"
+    figure = Figure(figsize=(WIDTH_INCHES, 2.5))
+    axes = figure.subplots()
+    _bars(axes, section)
+    draw = FigureCanvasAgg(figure).get_renderer()
+    (limit,) = (text for text in axes.texts if text.get_text() == "limit")
+    assert not limit.get_window_extent(draw).overlaps(axes._left_title.get_window_extent(draw))
+
+
+@pytest.mark.parametrize(("tick", "shown"), [(2.5, "2.5"), (12500, "12,500"), (3e6, "3,000,000")])
+def test_a_tick_keeps_its_digits(tick: float, shown: str) -> None:
+    assert _TICKS.format(x=tick) == shown
 
 
 # -- the timeline

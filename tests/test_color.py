@@ -44,6 +44,12 @@ def test_normalize_is_exact_up_to_the_rounding_of_its_type(device: str, dtype: t
     assert torch.equal(got[3], Normalize(MEAN, STD, dtype).to(device)(images[3]))
 
 
+def test_images_of_different_sizes_are_refused_with_what_makes_them_one() -> None:
+    images = [torch.zeros(3, side, side, dtype=torch.uint8) for side in (4, 5)]
+    with pytest.raises(TypeError, match=r"come as a list. Give the loader a transform .* such as RandomResizedCrop"):
+        Normalize(MEAN, STD)(images)  # type: ignore[arg-type]
+
+
 def test_normalize_moves_and_saves_with_its_model() -> None:
     model = torch.nn.Sequential(Normalize(MEAN, STD), torch.nn.Flatten())
     assert model.to("meta")[0].scale.device.type == "meta"
@@ -126,3 +132,9 @@ def test_one_factor_alone_is_torchvisions(name: str, channels: int) -> None:
 def test_no_jitter_changes_nothing() -> None:
     batch = random_batch()
     assert torch.equal(ColorJitter()(batch).pixels, batch.pixels)
+
+
+def test_normalize_is_traced_by_fx_inside_a_model() -> None:
+    model = torch.nn.Sequential(Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)), torch.nn.Flatten())
+    images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    assert torch.equal(torch.fx.symbolic_trace(model)(images), model(images))

@@ -632,6 +632,7 @@ def test_to_device_leaves_no_context_on_another_device() -> None:
         (lambda: RandomHorizontalFlip(1.5), "p is 1.5, expected a probability"),
         (lambda: RandomCrop(0), "size is 0, expected pixels"),
         (lambda: RandomCrop(8, padding=-1), "padding is -1"),
+        (lambda: RandomResizedCrop("224"), "size is '224', expected pixels"),  # type: ignore[arg-type]
         (lambda: RandomResizedCrop((8, 2.5)), "size is (8, 2.5), expected pixels"),
         (lambda: RandomResizedCrop(8, scale=(1, 0.5)), "scale is (1, 0.5), expected two numbers above 0"),
         (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio is (0, 1), expected two numbers above 0"),
