@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from packer.options import OptionsError, PackOptions
     from packer.pipeline import pack
     from packer.report import PackError, PackReport, Progress
+    from packer.updating import update
 
 _HOMES = {
     "pack": "packer.pipeline",
     "seal_parts": "packer.join",
+    "update": "packer.updating",
     "pack_dataset": "packer.datasets",
     "PackError": "packer.report",
     "Progress": "packer.report",
@@ -49,6 +51,7 @@ __all__ = [
     "pack",
     "pack_dataset",
     "seal_parts",
+    "update",
 ]
 
 

@@ -20,6 +20,7 @@ from packer.engine import LocalEngine
 from packer.failures import as_pack_error
 from packer.fit import Geometry
 from packer.inputs import Inputs
+from packer.kept import KeptLines, check_keepable
 from packer.options import PackOptions, available_cpus
 from packer.parts import Part, check_siblings, save_inputs
 from packer.place import sync_names
@@ -34,7 +35,7 @@ from packer.site import Site, remove_tree
 from packer.sizes import count_sizes, pixel_bytes
 from packer.tasks import Result, Task
 from packer.worker import Job
-from reader.manifest import PAGE_BYTES, PARTS, PIXELS, naming
+from reader.manifest import PAGE_BYTES, PARTS, PIXELS, naming, read_manifest
 
 if TYPE_CHECKING:
     from packer.ray_workers import RayWorkers
@@ -74,6 +75,7 @@ class Build:
             self._span = part.span(len(inputs), block_inputs(len(inputs), self._job.row_bytes))
             refused = sum(index in self._span for index in inputs.refused)
             self._sizes = {PIXELS: (len(self._span) - refused) * self._job.row_bytes}
+        self._kept: KeptLines | None = None
         # the files that rows are written to as they are committed
         self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
         self._committed = Committed(self._span.start)
@@ -117,6 +119,8 @@ class Build:
         self._committed, journal = self._resume(header) if self._site.goes_on() else self._begin(header)
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
+            if self._options.update or journals.read_header(self._site.out).get("update"):
+                self._keep(header)
             check_room(self._site.out, self._sizes)
             for name in self._row_files:
                 self._allocate(name)
@@ -159,14 +163,22 @@ class Build:
         sync_names(out)
         return Committed(self._span.start), journals.Journal.create(out, header)
 
+    def _keep(self, header: dict[str, Any]) -> None:
+        """Take rows over from the store that this one will replace, where there is one."""
+        old = self._site.replaced
+        if old is not None:
+            manifest = read_manifest(old)
+            check_keepable(old, manifest, header["options"], header["decoders"])
+            self._kept = KeptLines(old)
+            self._job = dataclasses.replace(self._job, kept=(str(old.absolute()), manifest.digest))
+
     def _resume(self, header: dict[str, Any]) -> tuple[Committed, journals.Journal]:
         """Go on behind the last block that is committed and whose sources are unchanged."""
         out = self._site.out
         found = journals.read_header(out)
         if what := header_difference(found, header, self._name_inputs):
-            raise PackError(
-                f"{self._site.final} was begun with {what}. Resume with the same, or start anew with --overwrite."
-            )
+            anew = "leave --resume out" if self._options.update else "start anew with --overwrite"
+            raise PackError(f"{self._site.final} was begun with {what}. Resume with the same, or {anew}.")
         committed, end = read_committed(out, self._inputs, self._job, self._span.start)
         return committed, journals.Journal.reopen(out, end)
 
@@ -262,7 +274,8 @@ class Build:
             paths, targets = inputs.paths[start:stop], inputs.targets.tolist(start, stop)
             places = inputs.places.tolist(start, stop) if inputs.archives else []
             masks = inputs.masks[start:stop] if inputs.masks is not None else []
-            yield Task(start // step, start, paths, targets, places, refused, masks=masks)
+            kept = {} if self._kept is None else self._kept.of(paths, start)
+            yield Task(start // step, start, paths, targets, places, refused, masks=masks, kept=kept)
 
     def _tick(self) -> None:
         self._tell(self._progress("pack", self._committed.inputs_stop))
@@ -290,6 +303,8 @@ class Build:
             resumed_from=resumed_from,
             profile={"main": stages, **self._profile},
             source_bytes=self._committed.source_bytes,
+            kept=self._committed.kept,
+            gone=0 if self._kept is None else self._kept.gone(self._inputs.paths),
             changed=changed[0] if changed else "",
             changed_count=len(changed),
             changed_paths=changed[:CHANGES_NAMED],

@@ -48,9 +48,9 @@ def difference(found: Any, expected: Any) -> str:
         return f" ({len(found)}, now {len(expected)}): {names_difference(found, expected) or 'in another order'}"
     if not isinstance(found, dict) or not isinstance(expected, dict):
         return "" if isinstance(found, str) else f" ({found}, now {expected})"
-    for key in expected:
-        if found.get(key) != expected[key]:
-            return f" ({key}: {found.get(key)}, now {expected[key]})"
+    for key in {**expected, **found}:
+        if found.get(key) != expected.get(key):
+            return f" ({key}: {found.get(key)}, now {expected.get(key)})"
     return ""
 
 

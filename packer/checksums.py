@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from reader.manifest import naming
+
 _READ_BYTES = 1 << 20
 
 
@@ -19,7 +21,7 @@ def crc32_combine(first: int, second: int, second_bytes: int) -> int:
 def sha256_file(path: Path) -> str:
     """Return "sha256:<hex>" of a file, read in pieces."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with naming(path), open(path, "rb") as file:
         while chunk := file.read(_READ_BYTES):
             digest.update(chunk)
     return f"sha256:{digest.hexdigest()}"

@@ -34,8 +34,9 @@ def load_classes(source: str) -> tuple[str, ...]:
     except ScanError:
         raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        why = getattr(e, "strerror", None) or e
         raise ScanError(
-            f"--classes {source} cannot be read ({e}). Expected a store, or a file with one name a line."
+            f"--classes {source} cannot be read ({why}). Expected a store, or a file with one name a line."
         ) from e
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ScanError(f"--classes {source} holds no list of names.")

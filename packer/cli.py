@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +22,7 @@ from packer.progress import ProgressBar
 
 if TYPE_CHECKING:
     from packer.push import CopyReport
+    from packer.report import PackReport
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
@@ -55,6 +58,7 @@ def cli() -> None:
     Examples:
       pack images/ out/ --size 224        decode, crop to 224 x 224, write the store out/
       pack plan images/                   what each choice of row sizes would mean for random crops
+      pack update images/ out/            bring it up to date, decoding only what has changed
       pack info out/                      what it holds
       pack seal out/                      join what pack --part has packed
       pack verify out/                    read every byte of it and compare
@@ -68,12 +72,86 @@ def cli() -> None:
     """
 
 
+def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Put several options in one, which a command then has in this order."""
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+# Of `build` and `update`: what the inputs are, and what belongs to one run alone.
+_INPUTS = _options(
+    click.option(
+        "-0", "nul", is_flag=True, help="Read paths from standard input, NUL-separated, as find -print0 writes them."
+    ),
+    click.option(
+        "--boxes",
+        type=click.Path(),
+        metavar="JSON|DIR",
+        help="Boxes of the images: COCO's json, or the folder of YOLO's .txt files, which may be IMAGES itself.",
+    ),
+    click.option(
+        "--masks",
+        type=click.Path(),
+        metavar="DIR",
+        help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg.",
+    ),
+    click.option(
+        "--classes",
+        metavar="STORE|FILE",
+        help="Take the class list from a store or a file: one name a line, .json, or YOLO's data.yaml.",
+    ),
+    click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from."),
+    click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]"),
+    click.option(
+        "--target-column",
+        metavar="NAME[,NAME]",
+        help="Column that holds the target; several of numbers make one vector, others a target each."
+        "  [default: target, label, class or cls]",
+    ),
+    click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it."),
+)
+_RUN = _options(
+    click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]"),
+    click.option(
+        "--on-error",
+        type=click.Choice(("skip", "fail")),
+        default="skip",
+        show_default=True,
+        help="What a broken image does to the pack.",
+    ),
+    click.option(
+        "--max-rejects",
+        default="1%",
+        show_default=True,
+        metavar="N|P%",
+        help="More rejects than this end with exit code 3.",
+    ),
+    click.option(
+        "--timeout",
+        type=float,
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Longest that one image may take.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="local",
+        show_default=True,
+        help="ray: workers on a Ray cluster.",
+    ),
+    click.option(
+        "--address", metavar="HOST:PORT", help="The Ray cluster.  [default: RAY_ADDRESS, or one on this machine]"
+    ),
+    click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process."),
+    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
+    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+)
+
+
 @cli.command(short_help="Decode IMAGES into the store OUT (the default command).")
 @click.argument("images", type=click.Path(), nargs=-1)
 @click.argument("out", type=click.Path())
-@click.option(
-    "-0", "nul", is_flag=True, help="Read paths from standard input, NUL-separated, as find -print0 writes them."
-)
 @click.option(
     "--size",
     metavar="S|HxW",
@@ -119,12 +197,7 @@ def cli() -> None:
     metavar="Q",
     help="Store what the JPEG would decode to after ffmpeg -q:v Q: 2 (best) to 31 (smallest).",
 )
-@click.option(
-    "--boxes",
-    type=click.Path(),
-    metavar="JSON|DIR",
-    help="Boxes of the images: COCO's json, or the folder of YOLO's .txt files, which may be IMAGES itself.",
-)
+@_INPUTS
 @click.option(
     "--min-visibility",
     type=float,
@@ -137,46 +210,11 @@ def cli() -> None:
     "--max-boxes", type=int, metavar="K", help="Most boxes of a row, the largest.  [default: as many as an image has]"
 )
 @click.option(
-    "--masks",
-    type=click.Path(),
-    metavar="DIR",
-    help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg.",
-)
-@click.option(
     "--upright-labels",
     is_flag=True,
     help="Boxes and masks were drawn on upright pictures: do not turn them with EXIF.",
 )
-@click.option(
-    "--classes",
-    metavar="STORE|FILE",
-    help="Take the class list from a store or a file: one name a line, .json, or YOLO's data.yaml.",
-)
-@click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from.")
-@click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]")
-@click.option(
-    "--target-column",
-    metavar="NAME[,NAME]",
-    help="Column that holds the target; several of numbers make one vector, others a target each."
-    "  [default: target, label, class or cls]",
-)
-@click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
-@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
-@click.option(
-    "--on-error",
-    type=click.Choice(("skip", "fail")),
-    default="skip",
-    show_default=True,
-    help="What a broken image does to the pack.",
-)
-@click.option(
-    "--max-rejects",
-    default="1%",
-    show_default=True,
-    metavar="N|P%",
-    help="More rejects than this end with exit code 3.",
-)
 @click.option("--strict", is_flag=True, help="Reject also what decodes only with warnings.")
 @click.option(
     "--max-pixels",
@@ -186,9 +224,6 @@ def cli() -> None:
     metavar="N",
     help="Reject images whose header claims more.",
 )
-@click.option(
-    "--timeout", type=float, default=30.0, show_default=True, metavar="SECONDS", help="Longest that one image may take."
-)
 @click.option("--resume", is_flag=True, help="Go on with an interrupted pack.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing store.")
 @click.option(
@@ -196,13 +231,7 @@ def cli() -> None:
     metavar="i/n",
     help="Pack only the i-th of n equal parts, on any host that shares OUT; pack seal OUT joins them.",
 )
-@click.option(
-    "--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="ray: workers on a Ray cluster."
-)
-@click.option("--address", metavar="HOST:PORT", help="The Ray cluster.  [default: RAY_ADDRESS, or one on this machine]")
-@click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@_RUN
 def build(
     images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
@@ -231,15 +260,53 @@ def build(
     """
     from packer.pipeline import pack
 
+    size = None if options["size"] is None else parse_size(options["size"])
+    with ProgressBar(hidden=quiet or as_json) as bar:
+        report = pack(_images(images, nul), out, **{**options, "size": size}, progress=bar.update)
+    return _packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet)
+
+
+@cli.command(short_help="Bring the store OUT up to date with IMAGES, decoding what has changed.")
+@click.argument("images", type=click.Path(), nargs=-1)
+@click.argument("out", type=click.Path())
+@_INPUTS
+@click.option("--resume", is_flag=True, help="Go on with an interrupted update.")
+@_RUN
+def update(
+    images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
+) -> int:
+    """Make of the store OUT what packing IMAGES anew makes, byte for byte: with what is new, without what is gone.
+
+    Every image is read; one whose bytes have not changed keeps its row, the others are decoded, by the options that OUT was
+    packed with. Boxes, masks, and what says how to read a list, are named again. The new store is built beside OUT, which keeps
+    its readers until then: the disk must hold both.
+
+    \b
+    Examples:
+      pack update images/ out/
+      find photos -name '*.jpg' | sort | pack update - out/
+      pack update photos/ out/ --boxes instances.json
+    """
+    from packer.updating import update as run
+
+    with ProgressBar(hidden=quiet or as_json) as bar:
+        report = run(_images(images, nul), out, **options, progress=bar.update)
+    return _packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet)
+
+
+def _images(images: tuple[str, ...], nul: bool) -> tuple[str, ...]:
+    """Return IMAGES as `pack` takes it."""
     if nul and images in ((), ("-",)):
-        images = ("-0",)
+        return ("-0",)
     if not images or (nul and images != ("-0",)):
         raise click.UsageError(
             f"{images[0]} and -0 cannot be packed together." if images else "Missing argument 'OUT'."
         )
-    size = None if options["size"] is None else parse_size(options["size"])
-    with ProgressBar(hidden=quiet or as_json) as bar:
-        report = pack(images, out, **{**options, "size": size}, progress=bar.update)
+    return images
+
+
+def _packed(report: PackReport, max_rejects: str, *, profile: bool, as_json: bool, quiet: bool) -> int:
+    """Print what a pack did; returns the exit code."""
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
@@ -249,7 +316,7 @@ def build(
     for note in [] if quiet else report.notes:
         click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
-        return _too_many(report.rejected, report.inputs, options["max_rejects"])
+        return _too_many(report.rejected, report.inputs, max_rejects)
     return 0
 
 
@@ -542,6 +609,7 @@ def show(
       pack show out/ --rows 7 --single -o seven.png
     """
     from packer.show import class_sheet, contact_sheet, row_image
+    from reader.manifest import naming
 
     if per_class and (rows or single):
         raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
@@ -559,7 +627,8 @@ def show(
             image = contact_sheet(out, rows=chosen, count=count, columns=columns)
     except IndexError as e:
         raise OptionsError(f"--rows: {e}") from None
-    image.save(path, format="PNG")
+    with naming(path):
+        image.save(path, format="PNG")
     click.echo(path)
     return 0
 

@@ -14,7 +14,7 @@ ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # What belongs to one run alone, and what is a path.
-_OF_A_RUN = ("workers", "resume", "overwrite", "part", "engine", "address")
+_OF_A_RUN = ("workers", "resume", "overwrite", "update", "part", "engine", "address")
 _PATHS = ("classes", "root", "boxes", "masks")
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
@@ -45,6 +45,8 @@ class PackOptions:
     timeout: float = 30.0
     resume: bool = False
     overwrite: bool = False
+    # with resume or overwrite: of each store that is there make a new one, with the rows of what has not changed
+    update: bool = False
     root: str | None = None
     path_column: str | None = None
     target_column: str | None = None

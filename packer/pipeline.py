@@ -19,11 +19,12 @@ from packer.changes import difference, store_difference
 from packer.classlists import has_multi_hot, load_classes
 from packer.disk import guard_standard_streams
 from packer.ffmpeg import open_ffmpeg
+from packer.folders import SPLITS
 from packer.inputs import Inputs
 from packer.labels import as_multi_hot
 from packer.options import OptionsError, PackOptions, parse_size
 from packer.parts import Part, check_no_parts, check_part
-from packer.place import check_out, check_places, is_finished, remove_replaced, replacement
+from packer.place import announce, check_out, check_places, is_finished, is_replaced, remove_replaced, replacement
 from packer.processes import EngineError
 from packer.profile import StageClock
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
@@ -127,8 +128,7 @@ def pack(
         engine=engine,
         address=address,
     )
-    sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
-    return _pack_images(sources, settled_out(out), options, progress or (lambda _: None))
+    return pack_sources(images, settled_out(out), options, progress)
 
 
 def pack_parts(
@@ -148,11 +148,14 @@ def pack_parts(
     for place in places.values():
         check_out(place, options)
         check_no_parts(place, options)
-    finished = {split for split, place in places.items() if options.resume and is_finished(place)}
+    finished = _finished(places, options)
     if finished == set(parts) or options.has_own_sizes:
         shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
         shape = options.size or common_size(parts, options, target, tell)
+    for split, place in places.items():
+        if split not in finished and (place / MANIFEST).exists():
+            announce(place)
     reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
         if split in finished:
@@ -161,6 +164,17 @@ def pack_parts(
             reports[split] = Build(inputs, places[split], shape, options, tell, split, clock, make_job).run()
             clock = StageClock("begin")
     return reports[""] if "" in reports else summed_report(target, reports)
+
+
+def _finished(places: dict[str, Path], options: PackOptions) -> set[str]:
+    """Return the splits of which --resume finds the stores done; an update has come to replace whole ones."""
+    finished: set[str] = set()
+    for split, place in places.items():
+        if not options.resume or options.update or is_replaced(place):
+            break  # splits are announced, and replaced, in their order: the next ones are the old stores
+        if is_finished(place):
+            finished.add(split)
+    return finished
 
 
 def _pack_one_part(
@@ -205,9 +219,15 @@ def parsed_size(size: Any) -> tuple[int, int] | None:
     return height, width
 
 
-def _pack_images(
-    sources: list[str], target: Path, options: PackOptions, tell: Callable[[Progress], None]
+def pack_sources(
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    target: Path,
+    options: PackOptions,
+    progress: Callable[[Progress], None] | None,
 ) -> PackReport:
+    """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`."""
+    tell = progress or (lambda _: None)
+    sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
     clock = StageClock("list")
     guard_standard_streams()
     _check_libraries(options)
@@ -216,6 +236,12 @@ def _pack_images(
     if "" not in parts and (target / MANIFEST).exists():
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
+        )
+    if options.update and (
+        gone := [name for name in SPLITS if name not in parts and (target / name / MANIFEST).exists()]
+    ):
+        raise PackError(
+            f"{target / gone[0]} is the store of a split that {sources[0]} no longer has. Remove it, or move it away."
         )
     clock.enter("begin")
     return pack_parts(parts, target, options, tell, clock)

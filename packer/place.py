@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from packer import journal as journals
+from packer.disk import FULL, DiskFullError
 from packer.durable import sync_folder
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
@@ -50,7 +52,7 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
         raise PackError(
             f"{out} is not empty (it holds {what}) and is no store. Choose another OUT, or an empty folder."
         )
-    if is_store and options.overwrite:
+    if is_store and (options.overwrite or options.update or (options.resume and not is_finished(out))):
         _check_replaceable(out, foreign)
     elif is_store and not options.resume:
         raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
@@ -84,7 +86,7 @@ def _check_folder(images: str, out: Path) -> None:
 
 def _check_replaceable(out: Path, foreign: list[str]) -> None:
     if foreign:
-        raise PackError(f"{out} also holds {foreign[0]}, which --overwrite would delete. Move it away first.")
+        raise PackError(f"{out} also holds {foreign[0]}, which would be deleted with the store. Move it away first.")
     if os.path.ismount(out):
         raise PackError(f"{out} is a mount point, which cannot be replaced. Pack into a folder below it.")
 
@@ -95,9 +97,30 @@ def replacement(out: Path) -> Path:
 
 
 def is_finished(out: Path) -> bool:
-    """Whether OUT holds a store and no pack that replaces it is under way."""
+    """Whether OUT holds a store and no pack that replaces it is under way, or has said that it will come."""
     look_again(out / MANIFEST)  # another host may have just finished it
-    return (out / MANIFEST).is_file() and not (replacement(out) / journals.JOURNAL).is_file()
+    return (out / MANIFEST).is_file() and not is_replaced(out)
+
+
+def is_replaced(out: Path) -> bool:
+    """Whether a store that will take OUT's place has begun, or was announced; a finished one has no working folder."""
+    return (replacement(out) / journals.FOLDER).is_dir()
+
+
+def announce(out: Path) -> None:
+    """Leave word beside a store that it will be replaced: whoever goes on must not take it for the new one.
+
+    Raises:
+        PackError: the folder cannot be made; DiskFullError where the disk is full.
+    """
+    folder = replacement(out) / journals.FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+        sync_folder(out.absolute().parent)
+    except OSError as e:
+        kind = DiskFullError if e.errno in FULL else PackError
+        raise kind(f"{folder} cannot be made: {e.strerror} ({errno.errorcode.get(e.errno or 0, '?')}).") from None
 
 
 def swap(new: Path, old: Path) -> None:

@@ -20,6 +20,7 @@ from packer.options import OptionsError, PackOptions
 from packer.report import PackError, Progress
 from packer.scan import scan
 from packer.sizes import Sizes, count_sizes, pixel_bytes
+from reader.manifest import size_text
 
 Numbers = npt.NDArray[np.float64]
 
@@ -196,6 +197,7 @@ def summary(found: Plan) -> str:
     ]
     for choice in found.choices:
         mark = "   recommended" if choice.options == found.recommended else ""
-        size = f"{choice.pixel_bytes / 1e9:,.3f} GB"
-        lines.append(f"{choice.options:34}{size:>10}  {choice.reachable:>9.0%}  {choice.upsampled:>9.0%}{mark}")
+        lines.append(
+            f"{choice.options:34}{size_text(choice.pixel_bytes):>10}  {choice.reachable:>9.0%}  {choice.upsampled:>9.0%}{mark}"
+        )
     return "\n".join(lines)

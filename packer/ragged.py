@@ -59,11 +59,15 @@ class RaggedRows:
         self._shapes = np.memmap(out / paths["shapes"], np.int32, "r", shape=(rows, 3))
 
     def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
-        offset, shape = int(self._offsets[row]), self._shapes[row].tolist()
-        return np.asarray(self._pixels[offset : offset + int(np.prod(shape, dtype=np.int64))]).reshape(shape)
+        offset, size_bytes = self.extent(row)
+        return np.asarray(self._pixels[offset : offset + size_bytes]).reshape(self._shapes[row].tolist())
+
+    def extent(self, row: int) -> tuple[int, int]:
+        """Return where the pixels of a row begin in the file, and how many bytes they are."""
+        return int(self._offsets[row]), int(np.prod(self._shapes[row].tolist(), dtype=np.int64))
 
     def mask(self, row: int) -> npt.NDArray[np.uint8]:
         """Return the mask of a row, uint8[H, W], in a store that has them: it stands behind the row's pixels."""
-        height, width, channels = self._shapes[row].tolist()
-        start = int(self._offsets[row]) + height * width * channels
+        height, width, _ = self._shapes[row].tolist()
+        start = sum(self.extent(row))
         return np.asarray(self._pixels[start : start + height * width]).reshape(height, width)

@@ -43,8 +43,9 @@ class PackReport:
     inputs as they were listed: duplicates, columns that were left out.
     part is "2/4" where only that part was packed: rows, rejects and bytes are the part's, and there is no store yet.
     profile: seconds by stage of each process and thread: "main", "commit", "worker 1" and on.
-    changed: the first source that is not what the interrupted pack had read; all from its block on was decoded anew.
+    changed: the first source that is not what the interrupted pack had read; all from its block on was packed anew.
     changed_count says how many such sources there are, changed_paths has the first few.
+    kept: rows that an update took over from the store that it replaced; gone: rows of that store whose input is no more.
     """
 
     out: str
@@ -68,8 +69,10 @@ class PackReport:
     changed: str = ""
     changed_count: int = 0
     changed_paths: list[str] = field(default_factory=list)
+    kept: int = 0
+    gone: int = 0
     has_own_sizes: bool = False
-    profile: Profile = field(default_factory=dict)
+    profile: Profile = field(default_factory=dict, repr=False)
     splits: dict[str, PackReport] = field(default_factory=dict)
     part: str = ""
 
@@ -157,6 +160,8 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         has_own_sizes=parts[0].has_own_sizes,
         changed=next((part.changed for part in parts if part.changed), ""),
         changed_count=total("changed_count"),
+        kept=total("kept"),
+        gone=total("gone"),
         changed_paths=[path for part in parts for path in part.changed_paths][:CHANGES_NAMED],
         profile=added(part.profile for part in parts),
         splits=reports,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.decode import DecodeError
+from packer.disk import FULL, DiskFullError
 from packer.durable import write_atomically
 from packer.engine import LocalEngine
 from packer.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
@@ -92,7 +93,8 @@ def requantize(
     Raises:
         OptionsError: an option has a value it cannot have, DEST lies in IMAGES or the reverse, or two images would get one name.
         ScanError: images cannot be read or holds no image.
-        PackError: there is no FFmpeg, DEST is in the way, cannot be written, or is held by another process.
+        PackError: there is no FFmpeg, DEST is in the way, cannot be written, or is held by another process. Of that kind:
+            DiskFullError where its disk is full.
     """
     started = time.monotonic()
     source, out = Path(images), Path(os.path.normpath(os.fspath(dest)))
@@ -150,7 +152,7 @@ class _Tree:
             (self._out / FOLDER).mkdir(parents=True, exist_ok=True)
             lock = Lock(self._out)
         except OSError as e:
-            raise PackError(f"{self._out} cannot be made or held: {e.strerror}.") from None
+            raise _disk_error(f"{self._out} cannot be made or held: {e.strerror}.", e) from None
         try:
             lines = self._done_before() if resume else {}
             self.resumed_from = len(lines)
@@ -166,9 +168,8 @@ class _Tree:
             # last, and under the lock: another run may begin here as soon as it is gone
             shutil.rmtree(self._out / FOLDER)
         except OSError as e:
-            raise PackError(
-                f"{e.filename or self._out} cannot be written: {e.strerror}. Go on with --resume."
-            ) from None
+            told = f"{e.filename or self._out} cannot be written: {e.strerror}. Go on with --resume."
+            raise _disk_error(told, e) from None
         except EngineError as e:
             raise PackError(f"requantizing stopped: {e}") from None
         finally:
@@ -284,6 +285,10 @@ def _check_names(paths: list[str]) -> None:
         other = known.setdefault(jpg_name(path), path)
         if other is not path:
             raise OptionsError(f"{other} and {path} would both become {jpg_name(path)}. Rename one of them.")
+
+
+def _disk_error(message: str, e: OSError) -> PackError:
+    return DiskFullError(message) if e.errno in FULL else PackError(message)
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ class Committed:
     rows_stop: int = 0
     places: int = 0
     rejected: int = 0
+    kept: int = 0
     source_bytes: int = 0
     changed: list[str] = field(default_factory=list)
 
@@ -40,6 +41,7 @@ class Committed:
         self.rows_stop += result.rows
         self.places += result.places
         self.rejected += len(result.rejects)
+        self.kept += result.kept
         self.source_bytes += result.source_bytes
 
 
@@ -68,6 +70,8 @@ def journal_header(
         "split": split,
         # only where there are any
         **({"further_targets": names} if names else {}),
+        # not compared: whether who goes on takes over rows too
+        **({"update": True} if options.update else {}),
         **({} if span is None else {"span": [span.start, span.stop]}),
     }
 

@@ -16,7 +16,7 @@ from packer.disk import FULL
 from packer.durable import sync_folder
 from packer.options import PackOptions
 from packer.parts import Part, check_no_parts, check_part
-from packer.place import OWN_NAMES, check_out, finished_meanwhile, replacement, swap
+from packer.place import OWN_NAMES, check_out, finished_meanwhile, is_replaced, replacement, swap
 from packer.report import PackError
 from packer.seal import remove_working_folder
 from reader.manifest import MANIFEST
@@ -31,9 +31,11 @@ class Site:
         # --overwrite of a finished store builds beside it and renames: open readers keep the old one
         beside, is_store = replacement(self.final), (self.final / MANIFEST).is_file()
         # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
-        goes_on = (beside / journals.JOURNAL).is_file() and (is_store or not self.final.exists())
-        self._replaces = (options.resume and goes_on) or (options.overwrite and is_store)
+        goes_on = is_replaced(self.final) and (is_store or not self.final.exists())
+        self._replaces = (options.resume and goes_on) or ((options.overwrite or options.update) and is_store)
         self.out = beside if self._replaces else self.final
+        # the store that will be replaced
+        self.replaced = self.final if self._replaces and is_store else None
 
     def make(self) -> bool:
         """Make the folder and its working folder; returns whether it is new.

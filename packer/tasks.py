@@ -28,6 +28,8 @@ class Task:
     refused: dict[int, str] = field(default_factory=dict)
     first: tuple[int, ...] = ()
     masks: list[str] = field(default_factory=list)
+    # only in an update: input -> its row in the store that is replaced, and the byte of samples.jsonl where its line begins
+    kept: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,6 +56,8 @@ class Result:
     shapes: list[tuple[int, int]] = field(default_factory=list)
     # only with masks: of each one's file
     mask_sources: list[tuple[int, int]] = field(default_factory=list)
+    # rows that were taken over from the store that is replaced
+    kept: int = 0
 
     @property
     def places(self) -> int:

@@ -18,6 +18,7 @@ from packer.decode import DecodeError, Row
 from packer.disk import write_at
 from packer.fit import Geometry
 from packer.inputs import Archive
+from packer.kept import KeptRows
 from packer.masks import mask_row
 from packer.options import CHANNELS
 from packer.profile import StageClock
@@ -50,6 +51,8 @@ class Job:
     masks_root: str = ""
     masks_path: str = ""
     upright_masks: bool = False
+    # the store that an update replaces, and its manifest's digest
+    kept: tuple[str, str] = ("", "")
 
     def worker(self, in_flight: Any, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""
@@ -87,6 +90,7 @@ class _Attempt:
     mask: bytes = b""
     source_bytes: int = 0
     row: Row | None = None
+    is_kept: bool = False
     line: str = ""
     reason: str = ""
 
@@ -116,6 +120,7 @@ class BlockWorker:
         self._masks: dict[int, bytes] = {}
         self._files: dict[str, int] = {}
         self._fetcher = Fetcher(job.root) if is_url(job.root) else None
+        self._kept = KeptRows.open(*job.kept)
 
     def expect(self, task: Task) -> None:
         """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
@@ -208,12 +213,18 @@ class BlockWorker:
             attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
         data, attempt.source = source.read(max_pixels=self._job.max_pixels)
         attempt.source_bytes = len(data)
-        self._clock.enter("decode")
-        row = self._decoder.row(data)
-        if task.masks:
-            attempt.mask = self._mask(task.masks[index - task.start], row, attempt)
         self._clock.enter("checksum")
         sha256 = hashlib.sha256(data).hexdigest()
+        row = None
+        if self._kept is not None and index in task.kept:
+            self._clock.enter("read")
+            row = self._kept.row(*task.kept[index], sha256)
+            attempt.is_kept = row is not None
+        self._clock.enter("decode")
+        if row is None:
+            row = self._decoder.row(data)
+        if task.masks:
+            attempt.mask = self._mask(task.masks[index - task.start], row, attempt)
         self._clock.enter("other")
         attempt.line = _sample_line(path, task.targets[index - task.start], len(data), sha256, row)
         attempt.row = row
@@ -238,6 +249,7 @@ class BlockWorker:
         else:
             rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
         result.rows += 1
+        result.kept += attempt.is_kept
         result.samples.append(attempt.line)
         if self._job.geometry.has_content:
             result.content.append(row.content)

@@ -10,6 +10,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -192,8 +193,24 @@ def time_command(job: Job) -> float:
     Raises:
         BenchError: the command failed.
     """
+    return _time_words(command(job, job.work / "store"))
+
+
+def time_update(job: Job, packed: Path) -> float:
+    """Bring a copy of a store up to date by the command, where nothing has changed; the copy is not timed.
+
+    Raises:
+        BenchError: the command failed.
+    """
+    shutil.copytree(packed, job.work / "store")
+    os.sync()
+    words = ["update", str(job.images), str(job.work / "store"), "--workers", str(job.workers)]
+    return _time_words([sys.executable, "-m", "packer", *words])
+
+
+def _time_words(words: list[str]) -> float:
     begun = time.perf_counter()
-    done = subprocess.run(command(job, job.work / "store"), capture_output=True, text=True)
+    done = subprocess.run(words, capture_output=True, text=True)
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise BenchError(f"pack ended with exit code {done.returncode}: {done.stderr.strip()}")

@@ -14,19 +14,21 @@ from typing import Any
 
 from _bench import photographs, repeat_files
 
-from packer import pack
+from packer import pack, update
 from packer.journal import JOURNAL
 from packer.report import Progress
 from reader.manifest import MANIFEST
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
-# pack; overwrite: of a finished store, after one image was replaced; splits: train and val; listed: a manifest whose third
-# column becomes a tensor of its own; labelled: with boxes and masks
-KINDS = ("fresh", "resume", "restart", "overwrite", "splits", "listed", "labelled")
+# pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
+# resplit: --overwrite of both, after one image was replaced; listed: a manifest whose third column becomes a tensor of its own;
+# labelled: with boxes and masks
+KINDS = ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled")
 
 _SIZE = 32
 # pad: so that the store has a content.memmap too
 _OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
+_REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit"), ("workers", "max_rejects")
 ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
 
 
@@ -49,13 +51,20 @@ class Run:
     @property
     def flags(self) -> list[str]:
         """The option that makes it this kind of run."""
-        return {"resume": ["--resume"], "restart": ["--overwrite"], "overwrite": ["--overwrite"]}.get(self.kind, [])
+        if self.kind in ("restart", "overwrite", "resplit"):
+            return ["--overwrite"]
+        return ["--resume"] if self.kind == "resume" else []
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
-        options = [word for key, value in self.options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        place = [str(self.source), str(self.out)]
+        options = [word for key, value in self._given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+        place = [*(["update"] if self.kind == "update" else []), str(self.source), str(self.out)]
         return [sys.executable, "-m", "packer", *place, *options, *(self.flags if flags is None else flags), "--quiet"]
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The options to say; an update takes those that shape rows from the store."""
+        return {name: self.options[name] for name in _OF_UPDATE} if self.kind == "update" else self.options
 
     def lay_out(self) -> None:
         """Bring the disk to where the run starts."""
@@ -66,21 +75,22 @@ class Run:
         """Choose as a user would by what opening says: --resume where a pack is unfinished, else the command again."""
         is_begun = any(path.is_file() for path in self.disk.rglob(JOURNAL))
         is_there = any(self.disk.rglob(MANIFEST))
-        if is_begun or (is_there and self.kind != "overwrite"):
+        if is_begun or (is_there and self.kind not in _REPLACING):
             return ["--resume"]
         return self.flags if is_there else []
 
     def go_on(self) -> None:
         """Run the pack to its end, in this process, with one worker."""
         flags = {flag.removeprefix("--"): True for flag in self.flags_to_go_on()}
-        pack(self.source, self.out, **self.options | {"workers": 1}, **flags)
+        run = update if self.kind == "update" else pack
+        run(self.source, self.out, **self._given | {"workers": 1}, **flags)
 
 
 def make_run(kind: str, work: Path, images: int) -> Run:
     """Make the photographs, the disk's beginning and the expected bytes of one kind of run."""
     sources, start, disk = work / "images", work / "start", work / "disk"
     found = photographs(None, work, _SIZE, most=images)
-    for folder in [sources / "train", sources / "val"] if kind == "splits" else [sources]:
+    for folder in [sources / "train", sources / "val"] if kind in ("splits", "resplit") else [sources]:
         repeat_files(found, folder, images, link=False)
         broken = sorted(path for path in folder.rglob("*") if path.is_file())[images // 2]
         broken.write_text("broken")
@@ -88,7 +98,7 @@ def make_run(kind: str, work: Path, images: int) -> Run:
     out = Path("new", "parents", "out") if kind == "fresh" else Path("out")
     if kind in ("resume", "restart"):
         _interrupted_pack(sources, start / out)
-    if kind == "overwrite":
+    if kind in _REPLACING:
         pack(sources, start / out, **_OPTIONS)
         shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
     whole, source = work / "whole", _listed(sources) if kind == "listed" else sources

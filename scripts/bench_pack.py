@@ -13,6 +13,7 @@ one begins moves on by one each run:
                permute to C x H x W costs 1 % more (493 against 499 images/s, 2 cores, 2026-11-20)
     call       packer.pack(...) from this process
     pack       the command `pack IMAGES OUT --size S --workers N`, Python's start and all imports included
+    update     the command `pack update IMAGES OUT --workers N`, where no image has changed: all are read, none is decoded
 
     pool, tutorial with --vanilla DIR, a folder with Pillow's own wheel (pip install --no-deps --target DIR pillow), also what
                people write by hand, a multiprocessing.Pool into a numpy memmap, and the tutorial, both with that Pillow
@@ -62,6 +63,7 @@ from _pack_ways import (
     time_call,
     time_command,
     time_tutorial,
+    time_update,
     time_vanilla,
 )
 
@@ -78,6 +80,7 @@ TITLES = {
     "vanilla": "(e) tensordict tutorial, vanilla Pillow",
     "call": "packer.pack()",
     "pack": "pack (the command)",
+    "update": "pack update, nothing has changed",
 }
 OURS = ("pack", "call")
 OTHER_PILLOW = ("pool", "vanilla")
@@ -150,6 +153,7 @@ def measure(job: Job, runs: int, vanilla: Path | None) -> dict[str, Any]:
         "tutorial": lambda: time_tutorial(job),
         "call": lambda: time_call(job),
         "pack": lambda: time_command(job),
+        "update": lambda: time_update(job, reference),
     }
     if vanilla is not None:
         ways["pool"] = lambda: time_vanilla(job, "pool", vanilla)

@@ -147,7 +147,8 @@ def _check_whole(run: Run, store: Path, where: str) -> None:
     except StoreError:
         return
     found = {name: content for name, content in files(store).items() if not name.startswith(".packing/")}
-    place = run.out.parent / run.out.name if store.name.startswith(".") else store
+    # .out.packing is built in the place of out
+    place = store.with_name(store.name[1:].partition(".packing")[0]) if store.name.startswith(".") else store
     wholes = [_below(run.expected, place, run.disk), _below(files(run.start), place, run.disk)]
     if found not in wholes:
         raise PowerError(f"{where}: {store} opens, and differs in {difference(found, wholes[0])}")

@@ -83,8 +83,8 @@ def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_pa
     report = last_line(done)
     assert json.loads(file.read_text()) == report
     others = {"decode", "row", "tutorial", "pool", "vanilla"}
-    assert set(report["images_per_second"]) == {*others, "call", "pack"}
-    assert set(report["ratio"]) == {f"{a}/{b}" for a in ("pack", "call") for b in others}
+    assert set(report["images_per_second"]) == {*others, "call", "pack", "update"}
+    assert set(report["ratio"]) == {f"{a}/{b}" for a in ("pack", "call") for b in (*others, "update")}
     assert all(len(found["values"]) == 2 for found in report["images_per_second"].values())
     assert all(0 < found["p10"] <= found["median"] <= found["p90"] for found in report["ratio"].values())
     assert 1 < report["own_mib"]["worker"] < 1000

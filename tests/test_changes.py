@@ -13,7 +13,7 @@ import pytest
 from conftest import interrupt_after, make_tree, photo, store_bytes
 
 from packer import PackError, build, pack, pack_dataset
-from packer.changes import names_difference
+from packer.changes import difference, names_difference
 from packer.cli import run
 from reader import IncompleteStoreError, MemmapDataset
 
@@ -112,6 +112,11 @@ def test_a_finished_store_names_what_differs_too(images: Path, tmp_path: Path) -
 
 def test_names_that_are_the_same_differ_in_nothing() -> None:
     assert names_difference(["a", "b"], ["b", "a"]) == ""
+
+
+def test_an_option_that_only_one_side_has_is_named() -> None:
+    assert difference({"fit": "pad"}, {"fit": "pad", "exact": True}) == " (exact: None, now True)"
+    assert difference({"fit": "pad", "exact": True}, {"fit": "pad"}) == " (exact: True, now None)"
 
 
 # -- the command to go on with

@@ -120,6 +120,12 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["show", "{store}", "--rows", "a", "-o", "{tmp}/x.png"], 2, "--rows is 'a'"),
         (["show", "{store}", "-o", "{tmp}/no/x.png"], 2, "x.png cannot be written"),
         (["show", "{store}", "--single", "-o", "{tmp}/x.png"], 2, "--single shows one row"),
+        (["show", "{store}", "-o", "/dev/full"], 28, "/dev/full: No space left on device"),
+        (
+            ["{images}", "{tmp}/out", "--size", "8", "--classes", "{tmp}/none"],
+            2,
+            "(No such file or directory). Expected a store",
+        ),
         (["verify", "{store}", "--redecode", "3"], 2, "--redecode needs --images"),
     ],
 )

@@ -74,6 +74,7 @@ def documented_options(name: str) -> dict[str, list[str]]:
     """Option -> cells of its row in REFERENCE.md."""
     arguments = {
         "build": "IMAGES OUT",
+        "update": "IMAGES OUT",
         "requantize": "IMAGES DEST",
         "doctor": "PATH",
         "plan": "IMAGES",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,9 @@ from PIL import Image
 
 from packer import pack
 from packer.cli import run
-from packer.info import describe
+from packer.info import Sources, describe
+from packer.wording import manifest_lines, source_lines
+from reader import MemmapDataset
 from reader.manifest import StoreError
 
 
@@ -86,6 +89,16 @@ def test_info_is_the_manifest_with_more_and_brief_is_it_alone(
     out = capsys.readouterr().out
     assert "\na class     30 rows\n" in out
     assert out.endswith("duplicates  none\n")
+
+
+def test_one_class_is_one_and_long_lines_are_folded(shared_store: Path) -> None:
+    manifest = MemmapDataset(shared_store).manifest
+    decoders = {"libjpeg-turbo": {"jpeg4py": "0.1.4"}, "pillow": {"version": "12"}}
+    lines = manifest_lines("out", dataclasses.replace(manifest, classes=("cat",), decoders=decoders))
+    assert lines["targets"] == "class, 1 class (cat)"
+    assert lines["decoders"] == "libjpeg-turbo (jpeg4py 0.1.4),\n            pillow (version 12)"
+    assert max(map(len, lines["options"].split("\n"))) <= 100
+    assert source_lines(manifest, Sources([0, 0, 0], 90, [], 0, [], 0))["a class"] == "no row has a label"
 
 
 def test_no_store_is_no_store(tmp_path: Path) -> None:

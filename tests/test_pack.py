@@ -677,7 +677,7 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
     out = tmp_path / "out"
     pack(images, out, size=32)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(PackError, match=r"also holds notes.txt, which --overwrite would delete"):
+    with pytest.raises(PackError, match=r"also holds notes.txt, which would be deleted with the store"):
         pack(images, out, size=32, overwrite=True)
     unfinished = tmp_path / "unfinished"
     _interrupted(images, unfinished)
@@ -766,6 +766,37 @@ def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
     report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
     assert report.rows == 20
     assert pack(tmp_path / "images", tmp_path / "out", size=32, resume=True).resumed_from == 20
+
+
+@pytest.mark.parametrize("stop_at", ["train", "between", "val"])
+def test_an_interrupted_overwrite_of_splits_replaces_every_one(
+    stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, classes=2)
+    pack(tmp_path / "images", tmp_path / "out", size=32)
+    for split in ("train", "val"):  # as many inputs as before
+        photo(40, 40, 77).save(tmp_path / "images" / split / "class1" / "002.jpg")
+    pack(tmp_path / "images", tmp_path / "fresh", size=32)
+
+    run = build.Build.run
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= 8 and progress.split == stop_at:
+            raise KeyboardInterrupt
+
+    def stop_before(one: Any) -> Any:
+        if stop_at == "between" and one._split == "val":
+            raise KeyboardInterrupt
+        return run(one)
+
+    monkeypatch.setattr(build.Build, "run", stop_before)
+    with pytest.raises(KeyboardInterrupt):
+        pack(tmp_path / "images", tmp_path / "out", size=32, overwrite=True, progress=stop)
+    monkeypatch.undo()
+    pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+    assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
 
 
 def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.slow
 def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> None:
     result = run_script("power_test.py", "--images", "16", "--cuts", "4", "--draws", "1")
-    for kind in ("fresh", "resume", "restart", "overwrite", "splits", "listed", "labelled"):
+    for kind in ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled"):
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
         assert result[kind]["journal_lines"] >= 1
     # without strace the shim's own record was checked, and nothing says that it misses no call

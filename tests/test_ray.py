@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from conftest import harm_at, make_tree, store_bytes
 
-from packer import OptionsError, PackError, build, pack, pipeline, ray_workers
+from packer import OptionsError, PackError, build, pack, pipeline, ray_workers, update
 from packer import node as nodes
 from packer.report import Progress
 from reader.manifest import read_json_lines
@@ -80,6 +80,14 @@ def test_a_cluster_gives_the_bytes_of_one_machine_also_where_a_node_is_killed(
     pack(photos, tmp_path / "other", size=32, engine="ray", address=cluster.address, progress=kill)
     assert killed
     assert store_bytes(tmp_path / "other") == whole
+
+
+@pytest.mark.slow
+def test_an_update_on_a_cluster_keeps_rows(cluster: Any, photos: Path, tmp_path: Path) -> None:
+    whole = _whole(photos, tmp_path)
+    report = update(photos, tmp_path / "whole", engine="ray", address=cluster.address)
+    assert (report.rows, report.kept, report.rejected) == (149, 149, 1)
+    assert store_bytes(tmp_path / "whole") == whole
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -272,6 +273,23 @@ def test_a_quality_that_ffmpeg_does_not_know_is_refused(
     assert f"-q is {quality}, expected 2 (best) to 31 (smallest)" in capsys.readouterr().err
     assert run([str(images), str(tmp_path / "out"), "--size", "32", "--requantize", quality]) == 2
     assert f"--requantize is {quality}, expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 28), (errno.EROFS, 1)])
+def test_a_full_disk_has_an_exit_code_of_its_own(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    code: int,
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("packer.requantize.write_atomically", refused)
+    assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", "3", "--fidelity", "0"]) == code
+    assert f"tree cannot be written: {os.strerror(number)}. Go on with --resume." in capsys.readouterr().err
 
 
 def test_without_ffmpeg_nothing_is_begun(

@@ -1,0 +1,145 @@
+"""`pack update`: make of a store what packing its images anew would make, without decoding what has not changed.
+
+A store is never written to: the new one is built beside the old, as --overwrite does, takes over rows (see `kept.py`), and then
+its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.changes import names_difference
+from packer.folders import SPLITS
+from packer.kept import check_keepable
+from packer.options import PackOptions
+from packer.pipeline import pack_sources, settled_out
+from packer.recode import pixel_versions
+from packer.report import PackError, PackReport, Progress
+from reader.manifest import MANIFEST, Manifest, StoreError, check_store
+
+_FIELDS = {field.name for field in dataclasses.fields(PackOptions)}
+
+
+def update(
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    boxes: str | os.PathLike[str] | None = None,
+    masks: str | os.PathLike[str] | None = None,
+    classes: str | None = None,
+    root: str | os.PathLike[str] | None = None,
+    path_column: str | None = None,
+    target_column: str | None = None,
+    extension: str | None = None,
+    workers: int | None = None,
+    on_error: str = "skip",
+    max_rejects: int | str = "1%",
+    timeout: float = 30.0,
+    resume: bool = False,
+    engine: str = "local",
+    address: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> PackReport:
+    """Bring the store OUT up to date with its images: the bytes that packing them anew gives. As the command `pack update`.
+
+    Every input is read, and decoded only where its bytes are not those that were packed. Size and all else that shapes rows is
+    as OUT records it. OUT keeps its place and its readers until the new store is whole, so the disk must hold both.
+
+    Args:
+        images: what OUT was packed from, as it is now.
+        out: the store; or the folder that holds a store of each split.
+        boxes, masks: given again where OUT was packed with them.
+        resume: go on with an update that was interrupted, where there is one.
+        The rest is as for `pack`.
+
+    Raises:
+        PackError: OUT holds no store, is damaged, or was packed by other decoders or with labels that are not given now; all
+            else that `pack` raises.
+
+    Example:
+        >>> from packer import pack
+        >>> _ = pack(images_path, out_path, size=32)
+        >>> (images_path / "class0" / "000.jpg").unlink()
+        >>> report = update(images_path, out_path)
+        >>> report.rows, report.kept, report.gone
+        (5, 5, 1)
+    """
+    target = settled_out(out)
+    stores = {path: _whole(path) for path in _stores(target)}
+    recorded = next(iter(stores.values()))
+    _check_labels(target, recorded, boxes=boxes is not None, masks=masks is not None)
+    shaping: dict[str, Any] = {name: value for name, value in recorded.options.items() if name in _FIELDS}
+    size = shaping.pop("size", None)
+    options = PackOptions(
+        **shaping,
+        size=None if size is None else tuple(size),
+        boxes=None if boxes is None else os.fspath(boxes),
+        masks=None if masks is None else os.fspath(masks),
+        classes=classes,
+        root=None if root is None else os.fspath(root),
+        path_column=path_column,
+        target_column=target_column,
+        extension=extension,
+        workers=workers,
+        on_error=on_error,
+        max_rejects=str(max_rejects),
+        timeout=timeout,
+        engine=engine,
+        address=address,
+        resume=resume,
+        overwrite=not resume,
+        update=True,
+    )
+    for path, manifest in stores.items():
+        check_keepable(path, manifest, options.shaping(), pixel_versions(options.requantize))
+    report = pack_sources(images, target, options, progress)
+    return dataclasses.replace(report, notes=[*report.notes, *_class_notes(stores)])
+
+
+def _stores(target: Path) -> list[Path]:
+    """Find the store of OUT, or those of its splits."""
+    if not (target / MANIFEST).exists():
+        splits = [target / name for name in SPLITS if (target / name / MANIFEST).exists()]
+        if splits:
+            return splits
+    return [target]
+
+
+def _whole(path: Path) -> Manifest:
+    try:
+        return check_store(path)
+    except StoreError as e:
+        raise PackError(str(e)) from None
+
+
+def _check_labels(target: Path, manifest: Manifest, *, boxes: bool, masks: bool) -> None:
+    """Refuse an update that would lose labels, or add them."""
+    had = {
+        "boxes": "min_visibility" in manifest.options,
+        "masks": manifest.has_own_masks or "masks" in manifest.extras,
+    }
+    for name, is_given in (("boxes", boxes), ("masks", masks)):
+        if had[name] and not is_given:
+            raise PackError(f"{target} was packed with --{name}. Give --{name} again, or its rows would lose them.")
+        if is_given and not had[name]:
+            raise PackError(
+                f"{target} was packed without --{name}, which an update cannot add. Pack anew with --overwrite."
+            )
+
+
+def _class_notes(stores: dict[Path, Manifest]) -> list[str]:
+    """Say what has become of the classes, since targets are places in their list."""
+    notes = []
+    for path, before in stores.items():
+        now = _whole(path)
+        if now.classes != before.classes and now.target_kind == "class":
+            what = names_difference(before.classes, now.classes) or "in another order"
+            notes.append(
+                f"{path} has other classes than before ({what}), and targets count in the new list. A list of your own"
+                " (--classes FILE) keeps numbers as they are."
+            )
+    return notes

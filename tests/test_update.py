@@ -1,0 +1,538 @@
+"""`pack update`: the bytes of a fresh pack, without decoding what has not changed; and what it must not take over."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ffmpeg_or_skip, interrupt_after, make_tree, photo, store_bytes
+from PIL import Image
+from test_boxes import coco
+
+from packer import PackError, ScanError, build, decode, pack, pack_dataset, update, updating
+from packer import kept as kept_rows
+from packer.report import Progress
+from packer.verify import verify
+from reader import MemmapDataset
+from reader.manifest import PIXELS, SAMPLES, read_blocks
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+PACK = [sys.executable, "-m", "packer"]
+
+WAYS: dict[str, dict[str, Any]] = {
+    "crop": {"size": 32},
+    "squash, gray": {"size": (20, 30), "fit": "squash", "channels": "gray"},
+    "pad": {"size": 32, "fit": "pad", "resample": "bicubic"},
+    "own sizes": {"fit": "none", "max_size": 40},
+    "own sizes, short side": {"fit": "none", "max_size": "short:30", "channels": "rgba"},
+    "shuffled": {"size": 32, "shuffle": 7},
+    "strict, exact": {"size": 32, "strict": True, "exact": True, "max_pixels": 10_000},
+}
+
+
+def jpeg(width: int, height: int, seed: int) -> bytes:
+    file = io.BytesIO()
+    photo(width, height, seed).save(file, "JPEG", quality=50)
+    return file.getvalue()
+
+
+def change(images: Path) -> None:
+    """Remove an image of 24, rename one, add one, and give one other content of the same size and time."""
+    (images / "class0" / "003.jpg").unlink()
+    (images / "class1" / "002.jpg").rename(images / "class1" / "102.jpg")
+    (images / "class1" / "new.jpg").write_bytes(jpeg(50, 60, 901))
+    path = images / "class2" / "005.jpg"
+    before, other = path.stat(), jpeg(40, 50, 902)
+    path.write_bytes(other + bytes(before.st_size - len(other)))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+
+
+def labels(images: Path, folder: Path) -> dict[str, Any]:
+    """Give each image a mask and a box of its own."""
+    sizes: dict[str, tuple[int, int] | None] = {}
+    for path in sorted(images.rglob("*.jpg")):
+        name = str(path.relative_to(images))
+        with Image.open(path) as image:
+            sizes[name] = image.size
+        values = np.random.default_rng(len(sizes)).integers(0, 9, image.size[::-1], dtype=np.uint8)
+        mask = (folder / "masks" / name).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(values).save(mask)
+    boxes = [(name, [number % 9, 3, 20, 25]) for number, name in enumerate(sizes)]
+    return {"masks": folder / "masks", "boxes": coco(folder / "boxes.json", sizes, boxes)}
+
+
+def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let whatever would decode an image raise, in forked workers too."""
+
+    def row(decoder: Any, data: bytes) -> Any:
+        raise AssertionError("an image was decoded")
+
+    monkeypatch.setattr(decode.Decoder, "row", row)
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
+
+
+# -- the same bytes
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_update_gives_the_bytes_of_a_fresh_pack(
+    options: dict[str, Any], workers: int, images: Path, tmp_path: Path
+) -> None:
+    pack(images, tmp_path / "out", **options)
+    change(images)
+    report = update(images, tmp_path / "out", workers=workers)
+    pack(images, tmp_path / "fresh", **options)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+    assert verify(tmp_path / "out").problems == []
+    assert (report.rows, report.kept, report.gone) == (24, 21, 2)
+    assert sorted(os.listdir(tmp_path)) == ["fresh", "images", "out"]
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_what_has_not_changed_is_not_decoded(
+    options: dict[str, Any], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "out", **options)
+    before = store_bytes(tmp_path / "out")
+    no_decoder(monkeypatch)
+    report = update(images, tmp_path / "out")
+    assert (report.rows, report.kept, report.gone) == (24, 24, 0)
+    assert store_bytes(tmp_path / "out") == before
+    (images / "class0" / "new.jpg").write_bytes(jpeg(50, 60, 1))
+    report = update(images, tmp_path / "out")
+    assert (report.rows, report.rejected) == (24, 1), "a decoder at work would not have been seen"
+
+
+@pytest.mark.parametrize("fit", [{"size": 32}, {"fit": "none"}], ids=["crop", "own sizes"])
+def test_boxes_and_masks_are_read_anew_beside_rows_that_are_kept(
+    fit: dict[str, Any], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "out", **fit, **labels(images, tmp_path), min_visibility=0.2)
+    (images / "class0" / "003.jpg").unlink()
+    given = labels(images, tmp_path)  # other masks and boxes now
+    pack(images, tmp_path / "fresh", **fit, **given, min_visibility=0.2)
+    no_decoder(monkeypatch)
+    report = update(images, tmp_path / "out", **given)
+    assert (report.rows, report.kept, report.gone) == (23, 23, 1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+def test_requantized_rows_are_kept_too(images: Path, tmp_path: Path) -> None:
+    ffmpeg_or_skip()
+    pack(images, tmp_path / "out", size=32, requantize=5)
+    change(images)
+    assert update(images, tmp_path / "out").kept == 21
+    pack(images, tmp_path / "fresh", size=32, requantize=5)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+def test_what_was_turned_scaled_or_noted_is_recorded_as_before(tmp_path: Path) -> None:
+    images = tmp_path / "images" / "a"
+    images.mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo(400, 300, 1).save(images / "large-turned.jpg", exif=exif)
+    photo(60, 40, 2).convert("P").save(images / "palette.png", transparency=3)
+    photo(60, 40, 3).convert("CMYK").save(images / "ink.jpg")
+    (images / "cut.jpg").write_bytes(jpeg(90, 90, 4)[:-300])
+    pack(images.parent, tmp_path / "out", size=32, fit="pad", max_rejects="100%")
+    before = store_bytes(tmp_path / "out")
+    lines = [json.loads(line) for line in before[SAMPLES].splitlines()]
+    assert {"exif_orientation", "dct_scale", "format", "decoder"} <= set().union(*lines)
+    report = update(images.parent, tmp_path / "out", max_rejects="100%")
+    assert (report.rows, report.kept, report.rejected) == (3, 3, 1)
+    assert store_bytes(tmp_path / "out") == before
+
+
+def test_a_size_that_was_taken_from_the_images_stays(tmp_path: Path) -> None:
+    images = tmp_path / "images" / "a"
+    images.mkdir(parents=True)
+    for number in range(9):
+        (images / f"{number}.jpg").write_bytes(jpeg(40, 30, number))
+    pack(images.parent, tmp_path / "out")
+    (images / "larger.jpg").write_bytes(jpeg(80, 70, 10))
+    report = update(images.parent, tmp_path / "out")
+    assert (report.rows, report.kept, report.size) == (10, 9, (30, 40))
+
+
+# -- other inputs
+
+
+def test_splits_are_updated_each_and_a_new_one_is_packed(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, each=4)
+    pack(tmp_path / "images", tmp_path / "out", size=32)
+    make_tree(tmp_path / "images" / "test", each=2)
+    (tmp_path / "images" / "train" / "class1" / "001.jpg").unlink()
+    report = update(tmp_path / "images", tmp_path / "out")
+    pack(tmp_path / "images", tmp_path / "fresh", size=32)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+    found = {split: (part.rows, part.kept, part.gone) for split, part in report.splits.items()}
+    assert found == {"train": (11, 11, 1), "val": (12, 12, 0), "test": (6, 0, 0)}
+    assert (report.rows, report.kept, report.gone) == (29, 23, 1)
+
+
+def test_a_store_of_a_split_that_is_gone_is_refused(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, each=2)
+    pack(tmp_path / "images", tmp_path / "out", size=32)
+    before = store_bytes(tmp_path / "out")
+    shutil.rmtree(tmp_path / "images" / "val")
+    for images in (tmp_path / "images", tmp_path / "images" / "train"):
+        with pytest.raises(
+            PackError, match=r"out/\w+ is the store of a split that .* no longer has. Remove it, or move"
+        ):
+            update(images, tmp_path / "out")
+    assert store_bytes(tmp_path / "out") == before
+    shutil.rmtree(tmp_path / "out" / "val")
+    assert update(tmp_path / "images", tmp_path / "out").kept == 6
+
+
+def test_lists_and_tars_are_updated(images: Path, tmp_path: Path) -> None:
+    def listed(skip: int) -> Path:
+        rows = [f"{path.relative_to(images)},{path.parent.name}" for path in sorted(images.rglob("*.jpg"))[skip:]]
+        (tmp_path / "list.csv").write_text("\n".join(["id,breed", *rows]))
+        return tmp_path / "list.csv"
+
+    how: dict[str, Any] = {"path_column": "id", "target_column": "breed", "root": images}
+    pack(listed(0), tmp_path / "out", size=32, **how)
+    report = update(listed(2), tmp_path / "out", **how)
+    assert (report.rows, report.kept, report.gone) == (22, 22, 2)
+
+    def tarred(names: list[str]) -> Path:
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            for name in names:
+                tar.add(images / name, name.replace("/", "-"))
+        return tmp_path / "a.tar"
+
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
+    pack(tarred(names), tmp_path / "from-tar", size=32)
+    report = update(tarred(names[::-1]), tmp_path / "from-tar")
+    assert (report.rows, report.kept, report.gone) == (24, 24, 0)
+    pack(tmp_path / "a.tar", tmp_path / "fresh", size=32)
+    assert store_bytes(tmp_path / "from-tar") == store_bytes(tmp_path / "fresh")
+
+
+def test_an_input_that_is_listed_twice_is_kept_twice(images: Path, tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("path,target\nclass0/001.jpg,3\nclass0/002.jpg,4\nclass0/001.jpg,5\n")
+    pack(path, tmp_path / "out", size=32, root=images)
+    path.write_text("path,target\nclass0/001.jpg,7\nclass0/001.jpg,8\n")
+    report = update(path, tmp_path / "out", root=images)
+    assert (report.rows, report.kept, report.gone) == (2, 2, 1)
+    assert list(MemmapDataset(tmp_path / "out").targets) == [7, 8]
+
+
+def test_a_class_that_comes_or_goes_moves_the_targets_and_is_told(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    (images / "class1").rename(images / "zebra")
+    report = update(images, tmp_path / "out")
+    assert report.kept == 16
+    assert MemmapDataset(tmp_path / "out").classes == ["class0", "class2", "zebra"]
+    assert [note for note in report.notes if "(gone: class1; new: zebra)" in note]
+    assert update(images, tmp_path / "out").notes == []
+
+
+# -- interrupted, and while it is read
+
+
+def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_goes_on_and_keeps_rows(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    before = store_bytes(out)
+    with pytest.raises(KeyboardInterrupt):
+        update(images, out, progress=interrupt_after(8))
+    assert store_bytes(out) == before
+    beside = tmp_path / ".out.packing"
+    header = json.loads((beside / ".packing" / "journal").read_bytes().splitlines()[0][9:])
+    assert header["update"] is True
+    no_decoder(monkeypatch)
+    report = pack(images, out, size=32, resume=True)
+    assert 0 < report.resumed_from < 24
+    assert (report.rows, report.kept) == (24, 24)
+    assert store_bytes(out) == before
+    assert not beside.exists()
+
+
+def test_update_goes_on_itself_and_begins_where_nothing_has(images: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "splits" / split)
+    pack(tmp_path / "splits", tmp_path / "out", size=32)
+    before = store_bytes(tmp_path / "out")
+    assert update(tmp_path / "splits", tmp_path / "out", resume=True).kept == 48
+
+    def stop(progress: Progress) -> None:
+        if (progress.split, progress.stage) == ("val", "pack") and progress.done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update(tmp_path / "splits", tmp_path / "out", progress=stop)
+    report = update(tmp_path / "splits", tmp_path / "out", resume=True)
+    assert report.splits["train"].resumed_from == 0, "a whole store was taken for one that is up to date"
+    assert 0 < report.splits["val"].resumed_from < 24
+    assert report.kept == 48
+    assert store_bytes(tmp_path / "out") == before
+    assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
+
+
+def test_an_update_that_goes_on_also_does_the_splits_that_it_had_not_reached(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split)
+    pack(tmp_path / "images", tmp_path / "out", size=32)
+    (tmp_path / "images" / "val" / "class1" / "000.jpg").write_bytes(jpeg(50, 60, 1))
+    with pytest.raises(KeyboardInterrupt):
+        update(tmp_path / "images", tmp_path / "out", progress=interrupt_after(8))
+    report = update(tmp_path / "images", tmp_path / "out", resume=True)
+    assert report.splits["train"].resumed_from > 0
+    assert (report.rows, report.kept) == (48, 47)
+    pack(tmp_path / "images", tmp_path / "fresh", size=32)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+def test_an_update_that_goes_on_keeps_rows_also_where_a_pack_had_begun(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "out", size=32, overwrite=True, progress=interrupt_after(8))
+    report = update(images, tmp_path / "out", resume=True)
+    assert 0 < report.resumed_from == 24 - report.kept
+
+
+def test_an_update_of_other_inputs_does_not_go_on(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    with pytest.raises(KeyboardInterrupt):
+        update(images, tmp_path / "out", progress=interrupt_after(8))
+    (images / "class0" / "0005.jpg").write_bytes(jpeg(40, 30, 1))
+    with pytest.raises(PackError, match=r"new: class0/0005.jpg. Resume with the same, or leave --resume out\.$"):
+        update(images, tmp_path / "out", resume=True)
+    assert update(images, tmp_path / "out").kept == 24
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["anew", "resume"])
+def test_files_of_others_in_the_store_are_not_deleted(goes_on: bool, images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    if goes_on:
+        with pytest.raises(KeyboardInterrupt):
+            update(images, tmp_path / "out", progress=interrupt_after(8))
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    for again in (update, functools.partial(pack, size=32)) if goes_on else (update,):
+        with pytest.raises(PackError, match="out also holds notes.txt, which would be deleted"):
+            again(images, tmp_path / "out", resume=goes_on)
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+def test_an_update_may_begin_anew_where_one_was_interrupted(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    with pytest.raises(KeyboardInterrupt):
+        update(images, tmp_path / "out", progress=interrupt_after(8))
+    change(images)
+    assert update(images, tmp_path / "out").kept == 21
+    pack(images, tmp_path / "fresh", size=32)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+    assert sorted(os.listdir(tmp_path)) == ["fresh", "images", "out"]
+
+
+def test_an_interrupted_overwrite_keeps_no_row(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "out", size=32, overwrite=True, progress=interrupt_after(8))
+    assert pack(images, tmp_path / "out", size=32, resume=True).kept == 0
+
+
+def test_open_readers_keep_the_store_that_they_opened(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    data = MemmapDataset(tmp_path / "out")
+    before = data[:].images.clone()
+    change(images)
+    update(images, tmp_path / "out")
+    assert (data[:].images == before).all()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kills")
+def test_a_killed_update_goes_on_where_it_was(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    made = [jpeg(300, 300, seed) for seed in range(7)]
+    for number in range(400):
+        (images / "class0" / f"new{number}.jpg").write_bytes(made[number % 7])
+    process = subprocess.Popen(
+        [*PACK, "update", "images", "out", "--workers", "1"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    journal = tmp_path / ".out.packing" / ".packing" / "journal"
+    while not (journal.exists() and len(journal.read_bytes().splitlines()) > 2):
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    command = [*PACK, "update", "images", "out", "--resume", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert report["resumed_from"] > 0
+    assert (report["rows"], report["kept"]) == (424, 24)
+    pack(images, tmp_path / "fresh", size=32)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+# -- what is not taken over
+
+
+@pytest.mark.parametrize("options", [WAYS["crop"], WAYS["own sizes"]], ids=["crop", "own sizes"])
+def test_damaged_rows_are_decoded_anew(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, **options)
+    before = store_bytes(out)
+    blocks = read_blocks(out)
+    assert len(blocks) > 2
+    flip(out / PIXELS, blocks[0].size_bytes + 5)
+    assert verify(out).problems
+    report = update(images, out)
+    assert report.kept == 24 - (blocks[1].stop - blocks[1].start)
+    assert store_bytes(out) == before
+
+
+@pytest.mark.parametrize(
+    "name", [SAMPLES, "_tensordict/targets.memmap", "_tensordict/offsets.memmap", "rejected.jsonl"]
+)
+def test_a_store_whose_small_files_are_damaged_is_refused(name: str, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (images / "class0" / "000.jpg").write_bytes(b"none")
+    pack(images, out, fit="none", max_rejects=1)
+    flip(out / name, 3)
+    before = store_bytes(out)
+    with pytest.raises(PackError, match=rf"{name} is damaged: .* Pack anew with --overwrite"):
+        update(images, out)
+    assert store_bytes(out) == before
+    assert sorted(os.listdir(tmp_path)) == ["images", "out"]
+
+
+def test_a_store_of_other_decoders_is_refused(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(images, tmp_path / "out", size=32)
+    monkeypatch.setattr(updating, "pixel_versions", lambda requantize: {"Pillow": "1.0"})
+    with pytest.raises(
+        PackError, match=r'out was packed by \{.*\}, here is \{"Pillow": "1.0"\}: .* Use the same versions'
+    ):
+        update(images, tmp_path / "out")
+
+
+def test_a_disk_that_fails_to_read_old_rows_costs_no_image(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "out", size=32)
+    before = store_bytes(tmp_path / "out")
+
+    def read(rows: Any, begin: int, size_bytes: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(kept_rows.KeptRows, "_read", read)
+    report = update(images, tmp_path / "out")
+    assert (report.rows, report.kept) == (24, 0)
+    assert store_bytes(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("harm", ["another store takes its place", "its lines are cut off"])
+def test_a_store_that_changes_once_it_was_checked_gives_no_row_and_costs_none(
+    harm: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "out", size=32)
+    pack(images, tmp_path / "other", size=32, fit="squash")
+    before = store_bytes(tmp_path / "out")
+
+    class Lines(kept_rows.KeptLines):
+        def __init__(self, out: Path) -> None:
+            super().__init__(out)
+            if harm == "its lines are cut off":
+                os.truncate(out / SAMPLES, 0)
+            else:
+                out.rename(tmp_path / "moved")
+                (tmp_path / "other").rename(out)
+
+    monkeypatch.setattr(build, "KeptLines", Lines)
+    assert update(images, tmp_path / "out").kept == 0
+    assert store_bytes(tmp_path / "out") == before
+
+
+def test_labels_are_neither_lost_nor_added(images: Path, tmp_path: Path) -> None:
+    given = labels(images, tmp_path)
+    pack(images, tmp_path / "out", size=32, **given)
+    for name in given:
+        others = {other: value for other, value in given.items() if other != name}
+        with pytest.raises(PackError, match=f"out was packed with --{name}. Give --{name} again"):
+            update(images, tmp_path / "out", **others)
+    pack(images, tmp_path / "plain", size=32)
+    for name, value in given.items():
+        with pytest.raises(PackError, match=f"plain was packed without --{name}, which an update cannot add"):
+            update(images, tmp_path / "plain", **{name: value})
+
+
+def test_rows_of_a_dataset_are_not_mistaken_for_files(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    pack_dataset([(pixels, 0)] * 9, tmp_path / "out")
+    (tmp_path / "0").write_bytes(jpeg(40, 30, 1))
+    (tmp_path / "list.csv").write_text("path,target\n0,1\n")
+    report = update(tmp_path / "list.csv", tmp_path / "out")
+    assert (report.rows, report.kept, report.gone) == (1, 0, 8)
+
+
+# -- misuse
+
+
+def test_where_there_is_no_store_it_says_so(images: Path, tmp_path: Path) -> None:
+    def said() -> str:
+        done = subprocess.run([*PACK, "update", "images", "out"], cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        return done.stderr
+
+    assert "out does not exist" in said()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    assert "out is not a pixpack store: it has no manifest.json" in said()
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "out", size=32, progress=interrupt_after(8))
+    assert "out is incomplete: its pack was interrupted at" in said()
+
+
+def test_images_that_are_not_there_leave_the_store(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    before = store_bytes(tmp_path / "out")
+    with pytest.raises(ScanError, match="nowhere"):
+        update(tmp_path / "nowhere", tmp_path / "out")
+    assert store_bytes(tmp_path / "out") == before
+
+
+def test_the_command_tells_what_it_kept(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    change(images)
+    done = subprocess.run([*PACK, "update", "images", "out"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "rows: 21 kept, 3 decoded, 2 gone\n" in done.stdout
+    done = subprocess.run(
+        [*PACK, "update", "-", "out", "--json"],
+        cwd=tmp_path,
+        input="\n".join(f"images/{path.relative_to(images)}" for path in sorted(images.rglob("*.jpg"))[:20]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = json.loads(done.stdout)
+    assert (report["rows"], report["kept"] + report["gone"]) == (20, 24)
