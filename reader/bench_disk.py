@@ -94,7 +94,7 @@ def drop(path: Path, size_bytes: int) -> None:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, size_bytes + _LARGEST_FOLIO_BYTES, os.POSIX_FADV_DONTNEED)
     if residency.cached_share(path, size_bytes) > _GONE:
-        raise NotMeasured("the store's pages stay in the page cache: another program has them mapped.")
+        raise NotMeasured("the store's pages stay in the page cache: probably another program has them mapped.")
 
 
 def _cold(way: Callable[[], object], path: Path, size_bytes: int, row_bytes: int) -> Turn:

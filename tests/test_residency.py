@@ -216,6 +216,23 @@ def test_the_cached_share_of_a_file_is_seen(tmp_path: Path) -> None:
         assert residency.cached_share(path) > 0.95
 
 
+def test_a_disk_that_answers_before_the_call_returns_is_not_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(64 << 20))
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if not Path("/proc/thread-self/io").exists() or residency.cached_share(path) > 0.5:
+        pytest.skip("the system does not count what is read from disks, or keeps or hides what is cached")
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda descriptor, into, at, flags: preadv(descriptor, into, at))
+    assert residency.cached_share(path) < 0.1
+    path.read_bytes()
+    assert residency.cached_share(path) == 1.0
+
+
 def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
     assert residency.file_system(Path("/proc/self/status")) == "proc"
     assert residency.file_system(tmp_path) not in ("proc", "unknown")
