@@ -16,15 +16,19 @@ if TYPE_CHECKING:
     from packer.inputs import ScanError
     from packer.join import seal_parts
     from packer.journal import JournalError, LockedError
+    from packer.merging import merge
     from packer.options import OptionsError, PackOptions
     from packer.pipeline import pack
     from packer.report import PackError, PackReport, Progress
+    from packer.subsetting import subset
     from packer.updating import update
 
 _HOMES = {
     "pack": "packer.pipeline",
     "seal_parts": "packer.join",
     "update": "packer.updating",
+    "subset": "packer.subsetting",
+    "merge": "packer.merging",
     "pack_dataset": "packer.datasets",
     "PackError": "packer.report",
     "Progress": "packer.report",
@@ -48,9 +52,11 @@ __all__ = [
     "Progress",
     "ScanError",
     "__version__",
+    "merge",
     "pack",
     "pack_dataset",
     "seal_parts",
+    "subset",
     "update",
 ]
 

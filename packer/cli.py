@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+# more than a store has; a slip of the finger must not fill the memory
+_MOST_ROWS = 100_000_000
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -59,6 +61,8 @@ def cli() -> None:
       pack images/ out/ --size 224        decode, crop to 224 x 224, write the store out/
       pack plan images/                   what each choice of row sizes would mean for random crops
       pack update images/ out/            bring it up to date, decoding only what has changed
+      pack subset out/ some/ --class cat  a store of some of its rows
+      pack merge out/ more/ all/          a store of the rows of several
       pack info out/                      what it holds
       pack seal out/                      join what pack --part has packed
       pack verify out/                    read every byte of it and compare
@@ -144,6 +148,14 @@ _RUN = _options(
         "--address", metavar="HOST:PORT", help="The Ray cluster.  [default: RAY_ADDRESS, or one on this machine]"
     ),
     click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process."),
+    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
+    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+)
+
+
+# Of `subset` and `merge`.
+_COPY = _options(
+    click.option("--overwrite", is_flag=True, help="Replace an existing store."),
     click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
     click.option("--quiet", is_flag=True, help="Print nothing but errors."),
 )
@@ -353,6 +365,89 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
         click.echo("\n".join(lines))
     if report.too_many_rejects:
         return _too_many(report.rejected, report.inputs, max_rejects)
+    return 0
+
+
+@cli.command(short_help="Copy some rows of a store into another, without decoding.")
+@click.argument("store", type=click.Path())
+@click.argument("out", type=click.Path())
+@click.option(
+    "--rows", metavar="LIST|-", help="Rows in their order, such as 0,7,20-29; -: numbers from standard input."
+)
+@click.option(
+    "--class", "names", multiple=True, metavar="NAME", help="Only rows of this class; may be given several times."
+)
+@click.option(
+    "--classes",
+    metavar="STORE|FILE",
+    help="Only rows of these classes, whose list OUT then has: of a store, or a file with one name a line.",
+)
+@click.option(
+    "--per-class", type=click.IntRange(1), metavar="K", help="K rows of each class, or all it has, drawn by --seed."
+)
+@click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --per-class and --fraction.")
+@_COPY
+def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, ...], **options: Any) -> int:
+    """Copy some rows of STORE into the store OUT: their pixels, targets and all else, checked on the way.
+
+    With --class or --classes, targets are numbered in the list of these alone, as if nothing else had been packed; otherwise OUT
+    has the classes of STORE. Rows keep their order. OUT with --overwrite may be STORE itself.
+
+    \b
+    Examples:
+      pack subset out/ some/ --class cat --class dog
+      pack subset out/ tenth/ --fraction 0.1
+      pack subset out/ few/ --per-class 20 --seed 1
+      pack subset imagenet/ imagenet-100/ --classes hundred.txt
+      seq 0 2 1998 | pack subset out/ even/ --rows -
+    """
+    from packer.subsetting import subset as run
+
+    if names and options["classes"]:
+        raise OptionsError("--class and --classes both say which classes: give one of them.")
+    options["classes"] = names or options["classes"]
+    if (rows := options["rows"]) is not None:
+        options["rows"] = _numbers(sys.stdin.read()) if rows == "-" else _parse_rows(rows, most=None)
+    with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+        report = run(store, out, **options, progress=bar.update)
+    return _rows_copied(report, as_json, quiet)
+
+
+@cli.command(short_help="Copy the rows of several stores into one, without decoding.")
+@click.argument("stores", type=click.Path(), nargs=-1)
+@click.argument("out", type=click.Path())
+@click.option(
+    "--classes", metavar="STORE|FILE", help="The class list to count in: of a store, or a file with one name a line."
+)
+@_COPY
+def merge(stores: tuple[str, ...], out: str, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Copy the rows of all STORES, one store behind the other, into the store OUT, checked on the way.
+
+    They must have been packed alike, by the same options and decoders. Where their class lists differ, OUT has the longest if
+    that has all classes, else all names, sorted. OUT with --overwrite may be one of STORES: that adds the others to it.
+
+    \b
+    Examples:
+      pack merge monday/ tuesday/ both/
+      pack merge out/ new/ out/ --overwrite
+      pack merge a/ b/ all/ --classes names.txt
+    """
+    from packer.merging import merge as run
+
+    with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+        report = run(stores, out, **options, progress=bar.update)
+    return _rows_copied(report, as_json, quiet)
+
+
+def _rows_copied(report: PackReport, as_json: bool, quiet: bool) -> int:
+    """Print what a subset or a merge made; returns the exit code."""
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        click.echo("\n".join([*wording.store_lines(report), wording.rows_copied(report)]))
+    for note in [] if quiet else report.notes:
+        click.echo(f"pack: note: {note}", err=True)
     return 0
 
 
@@ -831,16 +926,25 @@ def _check_writable(option: str, path: str) -> None:
         raise OptionsError(f"{option} {path} cannot be written: expected a file name in a folder that exists.")
 
 
-def _parse_rows(text: str) -> list[int]:
+def _parse_rows(text: str, most: int | None = 10_000) -> list[int]:
     rows: list[int] = []
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise OptionsError(f"--rows is {text!r}, expected rows such as 0,7,20-29.")
+        count = len(rows) + int(last or first) + 1 - int(first)
+        if count <= len(rows) or count > (most or _MOST_ROWS):
+            raise OptionsError(f"--rows {text!r} names {max(0, count)} rows, expected 1 to {most or _MOST_ROWS:,}.")
         rows += range(int(first), int(last or first) + 1)
-        if not rows or len(rows) > 10_000:
-            raise OptionsError(f"--rows {text!r} names {len(rows)} rows, expected 1 to 10,000.")
     return rows
+
+
+def _numbers(text: str) -> list[int]:
+    """Read row numbers, whatever white space is between them."""
+    words = text.split()
+    if wrong := next((word for word in words if not word.isdigit()), None):
+        raise OptionsError(f"standard input has {wrong[:40]!r}, expected row numbers.")
+    return [int(word) for word in words]
 
 
 def _parse_limits(option: str, text: str) -> tuple[float, float]:

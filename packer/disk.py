@@ -21,6 +21,8 @@ _ALLOCATE_BYTES = 1 << 30
 # For each worker, while as many more are being committed: a death costs them. Of 4.0 seconds that 1,000 photographs took on 2
 # workers, `put` waited 0.02 for room (2026-11-21, ext4).
 _PENDING_BLOCKS = 2
+# what an error says to do once it is mended
+GO_ON = "go on with --resume"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -28,18 +30,19 @@ class DiskFullError(PackError):
     """OUT's disk lacks room; the command's exit code is 28."""
 
 
-def check_room(out: Path, sizes: dict[str, int]) -> None:
+def check_room(out: Path, sizes: dict[str, int], again: str = GO_ON) -> None:
     """Compare what OUT's files still need with what is free on its disk.
 
     Args:
         sizes: name below OUT -> bytes that the file will have.
+        again: what to do once there is room.
 
     Raises:
         DiskFullError: names path, needed, free and missing bytes.
     """
     need, free = needed_bytes(out, sizes), free_bytes(out / PIXELS)
     if need > free:
-        raise disk_full(out, need, free)
+        raise disk_full(out, need, free, again)
 
 
 def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
@@ -80,11 +83,11 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists())).free
 
 
-def disk_full(path: Path | str, need: int, free: int) -> DiskFullError:
+def disk_full(path: Path | str, need: int, free: int, again: str = GO_ON) -> DiskFullError:
     """Say how many bytes are missing, and how to go on."""
     return DiskFullError(
         f"{path} needs {need} more bytes, its disk has {free} free: {max(0, need - free)} are missing."
-        " Free some space and go on with --resume, or choose another OUT."
+        f" Free some space and {again}, or choose another OUT."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from packer.disk import FULL, DiskFullError, disk_full, free_bytes, needed_bytes
+from packer.disk import FULL, GO_ON, DiskFullError, disk_full, free_bytes, needed_bytes
 from packer.report import PackError
 from packer.source import NO_DESCRIPTOR
 from reader.manifest import PIXELS
@@ -14,17 +14,18 @@ from reader.manifest import PIXELS
 _LEAST_BYTES = 4096
 
 
-def as_pack_error(error: OSError, out: Path, sizes: dict[str, int]) -> PackError:
+def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str = GO_ON) -> PackError:
     """Return what to raise instead of an error of files, processes or the disk; DiskFullError where room is lacking.
 
     Args:
         sizes: name below OUT -> bytes that the file will have.
+        again: what to do once it is mended.
     """
     name = errno.errorcode.get(error.errno or 0, "?")
     if error.errno in NO_DESCRIPTOR:
         return PackError(
             f"{error.filename or 'a pipe to a worker'} cannot be opened: {error.strerror} ({name}), {_open_files_limit()}."
-            " Allow more or give fewer --workers, and go on with --resume."
+            f" Allow more or give fewer --workers, and {again}."
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
         return PackError(
@@ -33,15 +34,15 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int]) -> PackError
     path = Path(error.filename or out / PIXELS)
     what = f"{path} cannot be read or written: {error.strerror} ({name})"
     if error.errno not in FULL:
-        return PackError(f"{what}. Go on with --resume once it can.")
+        return PackError(f"{what}. {again.capitalize()} once it can.")
     free = free_bytes(path)
     need = max(_LEAST_BYTES, needed_bytes(out, sizes))
     if need > free:
-        return disk_full(path, need, free)
+        return disk_full(path, need, free, again)
     # a quota is used up, or someone has made room meanwhile
     return DiskFullError(
         f"{what}; {need} more bytes are needed, its disk has {free} free."
-        " Free some space or raise your quota, and go on with --resume."
+        f" Free some space or raise your quota, and {again}."
     )
 
 

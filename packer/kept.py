@@ -7,23 +7,19 @@ taken. What does not hold is decoded as any other input.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import itertools
 import json
-import zlib
-from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packer.changes import difference
-from packer.checksums import sha256_file
 from packer.decode import Row
 from packer.fit import Geometry
 from packer.ragged import RaggedRows
 from packer.report import PackError
-from reader.manifest import PIXELS, SAMPLES, Manifest, StoreError, naming, read_blocks, read_manifest
+from packer.rowreader import CheckedPixels, damaged_file, line_begins
+from reader.manifest import SAMPLES, Manifest, StoreError, read_json_lines, read_manifest
 
 # What a worker writes of an input in front of what its decoder says: see worker._sample_line.
 _OF_INPUT = ("path", "target", "bytes", "sha256", "width", "height")
@@ -33,13 +29,8 @@ class KeptLines:
     """Where the lines of a store's samples.jsonl are, by path: what the command tells its workers."""
 
     def __init__(self, out: Path) -> None:
-        self._rows: dict[str, int] = {}
-        self._begins = array("q", [0])
-        # not mapped: a page that cannot be read would end the process
-        with naming(out / SAMPLES), open(out / SAMPLES, "rb") as file:
-            for line in file:
-                self._rows[json.loads(line)["path"]] = len(self._begins) - 1
-                self._begins.append(self._begins[-1] + len(line))
+        self._begins = line_begins(out)
+        self._rows = {line["path"]: row for row, line in enumerate(read_json_lines(out / SAMPLES))}
 
     def of(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
         """Return the row of each of these inputs that the store has, and where its line begins; the start-th of all first."""
@@ -57,16 +48,12 @@ class KeptRows:
     def __init__(self, out: Path, digest: str) -> None:
         # opened before the manifest is read, so that it is theirs, whatever takes OUT's place meanwhile; as long as the worker
         self._lines = open(out / SAMPLES, "rb")  # noqa: SIM115
-        self._file = open(out / PIXELS, "rb", buffering=0)  # noqa: SIM115
+        self._pixels = CheckedPixels(out)
         manifest = read_manifest(out)
         if manifest.digest != digest:
             raise StoreError(f"{out} is another store than that of which rows were to be taken over.")
         self._row_bytes, self._geometry = manifest.row_bytes, Geometry.recorded(manifest)
         self._ragged = RaggedRows(out, manifest) if manifest.has_own_sizes else None
-        self._blocks = read_blocks(out)
-        self._starts = [block.start for block in self._blocks]
-        self._begins = list(itertools.accumulate((block.size_bytes for block in self._blocks), initial=0))
-        self._whole: dict[int, bool] = {}
 
     @classmethod
     def open(cls, out: str, digest: str) -> KeptRows | None:
@@ -84,30 +71,18 @@ class KeptRows:
             sample: dict[str, Any] = json.loads(self._lines.readline())
             if sample.get("sha256") != sha256:  # a dataset's items have none
                 return None
-            if not self._is_whole(bisect.bisect_right(self._starts, number) - 1):
+            if not self._pixels.is_whole(number):
                 return None
             begin, size_bytes = number * self._row_bytes, self._row_bytes
             if self._ragged is not None:
                 begin, size_bytes = self._ragged.extent(number)
-            pixels = self._read(begin, size_bytes)
+            pixels = self._pixels.read(begin, size_bytes)
             if len(pixels) == size_bytes:
                 width, height = sample["width"], sample["height"]
                 content = self._geometry.content(self._geometry.resized(width, height))
                 done = {name: value for name, value in sample.items() if name not in _OF_INPUT}
                 return Row(pixels, content, width, height, done)
         return None
-
-    def _is_whole(self, number: int) -> bool:
-        """Whether a block has the bytes that were packed; read once."""
-        if number not in self._whole:
-            block = self._blocks[number]
-            data = self._read(self._begins[number], block.size_bytes)
-            self._whole[number] = zlib.crc32(data) == block.crc32
-        return self._whole[number]
-
-    def _read(self, begin: int, size_bytes: int) -> bytes:
-        self._file.seek(begin)
-        return self._file.read(size_bytes)
 
 
 def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], decoders: Mapping[str, Any]) -> None:
@@ -128,6 +103,5 @@ def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
             f"{out} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoders)}: old and new rows would"
             f" not be alike. Use the same versions. {anew}"
         )
-    for name, entry in sorted(manifest.files.items()):
-        if name != PIXELS and sha256_file(out / name) != entry.digest:
-            raise PackError(f"{out / name} is damaged: its content is not what was packed. {anew}")
+    if path := damaged_file(out, manifest):
+        raise PackError(f"{path} is damaged: its content is not what was packed. {anew}")

@@ -51,7 +51,7 @@ class RowFiles:
         names += [OFFSETS, SHAPES] if job.geometry.has_own_sizes else []
         names += [MASK_OFFSETS] if has_own_masks(inputs, job) else []
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
-        self._files = {name: _Digested(out / name) for name in names}
+        self._files = {name: Digested(out / name) for name in names}
 
     def add(self, result: Result) -> None:
         """Append one block."""
@@ -164,7 +164,7 @@ def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[in
     return mean, std
 
 
-class _Digested:
+class Digested:
     """A file that knows its size and sha256 by the time it is closed."""
 
     def __init__(self, path: Path) -> None:
@@ -179,6 +179,10 @@ class _Digested:
             self._file.write(data)
         self._digest.update(data)
         self.size_bytes += len(data)
+
+    def release(self) -> None:
+        """Let the file go as it is, where it will not be needed; of one that is closed, nothing."""
+        self._file.close()
 
     def close(self) -> FileEntry:
         """Sync and close; returns what the manifest says of the file."""

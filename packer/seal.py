@@ -40,6 +40,7 @@ from reader.manifest import (
     OWN_SIZES,
     PIXELS,
     SAMPLES,
+    Block,
     FileEntry,
     Manifest,
     TensorSpec,
@@ -64,10 +65,8 @@ def seal(
     The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
     notes of the inputs.
     """
-    folders = [out / "_tensordict", out]
     if extra_specs(inputs, job):
         (out / EXTRAS).mkdir(exist_ok=True)
-        folders.insert(0, out / EXTRAS)
     written = RowFiles(out, job, inputs)
     for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
         written.add(result)
@@ -79,17 +78,12 @@ def seal(
         )
     if not written.rows:
         return None
-    _settle(out / PIXELS, written.pixel_bytes, pixels)
+    settle(out / PIXELS, written.pixel_bytes, pixels)
     if job.masks_path:
         size_bytes = written.rows * job.mask_bytes
-        _settle(out / MASKS, size_bytes, size_bytes)
+        settle(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
-    manifest = _manifest(written, files, header, job, inputs)
-    for name, content in metadata_files(manifest).items():
-        write_synced(out / name, content)
-    for folder in folders:
-        sync_folder(folder)
-    write_atomically(out / MANIFEST, encode_manifest(manifest, written.blocks))
+    manifest = commit_manifest(out, _fields(written, header, job, inputs), files, written.blocks)
     inputs.notes += written.notes()
     return manifest
 
@@ -122,11 +116,26 @@ def remove_working_folder(out: Path) -> None:
     sync_folder(out)
 
 
-def _manifest(
-    written: RowFiles, files: dict[str, FileEntry], header: dict[str, Any], job: Job, inputs: Inputs
+def commit_manifest(
+    out: Path, fields: dict[str, Any], files: dict[str, FileEntry], blocks: Iterable[Block]
 ) -> Manifest:
+    """Write what follows from the fields of a manifest, sync all names, then the manifest itself: from then on OUT is a store.
+
+    Args:
+        files: of each file that is there, synced.
+    """
+    manifest = Manifest(**fields, files=files | _metadata_entries(fields, files))
+    for name, content in metadata_files(manifest).items():
+        write_synced(out / name, content)
+    for folder in [out / EXTRAS] * bool(manifest.extras) + [out / "_tensordict", out]:
+        sync_folder(folder)
+    write_atomically(out / MANIFEST, encode_manifest(manifest, blocks))
+    return manifest
+
+
+def _fields(written: RowFiles, header: dict[str, Any], job: Job, inputs: Inputs) -> dict[str, Any]:
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
-    fields: dict[str, Any] = {
+    return {
         "rows": written.rows,
         "height": written.height,
         "width": written.width,
@@ -145,7 +154,6 @@ def _manifest(
         "further_targets": inputs.further_targets,
         "reader_features": _features(inputs, job),
     }
-    return Manifest(**fields, files=files | _metadata_entries(fields, files))
 
 
 def _features(inputs: Inputs, job: Job) -> tuple[str, ...]:
@@ -164,8 +172,8 @@ def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> di
     }
 
 
-def _settle(path: Path, used_bytes: int, size_bytes: int) -> None:
-    """Give back what was allocated for inputs that became no row; what is there behind the rows is zeros."""
+def settle(path: Path, used_bytes: int, size_bytes: int) -> None:
+    """Cut a file of rows to what they use, then make it so large, with zeros behind them, and sync it."""
     with naming(path), open(path, "r+b") as file:
         file.truncate(used_bytes)
         file.truncate(size_bytes)

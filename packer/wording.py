@@ -49,6 +49,11 @@ def store_lines(report: PackReport) -> list[str]:
     return lines
 
 
+def rows_copied(report: PackReport) -> str:
+    """Say how fast rows were copied."""
+    return f"{report.rows:,} rows copied in {report.seconds:.1f} s, {size(int(report.store_bytes / report.seconds))}/s"
+
+
 def reject_lines(report: PackReport) -> list[str]:
     """Sum up the rejects by reason."""
     if not report.rejected:
