@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,7 @@ from packer.failures import as_pack_error
 from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus
 from packer.parts import check_no_parts
-from packer.place import check_out
+from packer.place import check_out, sync_names
 from packer.ragged import RaggedBlock
 from packer.report import PackError, PackReport, Progress, store_report
 from packer.rowfiles import Digested, channel_statistics
@@ -146,7 +147,7 @@ class _Copy:
     def __init__(self, plan: Plan, sources: list[Source], out: Path, tell: Tell) -> None:
         self._plan, self._out, self._tell = plan, out, tell
         self._like = plan.shares[0].manifest
-        self._sources = sources
+        self._sources, self._mine = sources, threading.local()
         self._bounds = [0, *itertools.accumulate(len(share.rows) for share in plan.shares)]
         self._rows = self._bounds[-1]
         self._ends = np.cumsum(np.concatenate([source.sizes for source in self._sources]))
@@ -169,7 +170,9 @@ class _Copy:
         for path, _ in self._tensors.values():
             (self._out / path).parent.mkdir(parents=True, exist_ok=True)
         pixels = self._out / PIXELS
-        pixels.touch()
+        with naming(pixels):
+            os.close(os.open(pixels, os.O_WRONLY | os.O_CREAT, 0o644))
+        sync_names(self._out)
         check_room(self._out, self.sizes, _AGAIN)
         allocate(pixels, self._pixel_bytes, lambda done: self._tell(Progress("allocate", done, self._pixel_bytes)))
         with contextlib.ExitStack() as held:
@@ -252,16 +255,17 @@ class _Copy:
                 yield start, stop, found.result()
         finally:
             pool.shutdown(cancel_futures=True)
-            os.close(descriptor)
+            with naming(pixels):
+                os.close(descriptor)
 
     def _write(self, descriptor: int, start: int, stop: int) -> _Pixels:
         """Copy the pixels of rows [start, stop)."""
         own, channels = self._like.has_own_sizes, self._like.channels
-        crc32, place = 0, self._begin(start)
+        crc32, place, buffer = 0, self._begin(start), self._buffer(self._span_bytes(start, stop))
         equal: ChannelSums | None = None if own else ChannelSums(self._like.width * channels, channels)
         ragged = RaggedBlock(channels)
         for source, rows in self._of(start, stop):
-            data = source.pixels(rows)
+            data = source.pixels(rows, buffer)
             crc32 = zlib.crc32(data.data, crc32)
             if equal is not None:
                 equal.add(data)
@@ -271,6 +275,13 @@ class _Copy:
                 write_at(descriptor, data.data, place)
             place += len(data)
         return _Pixels(crc32, *(ragged if equal is None else equal).take())
+
+    def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return memory of this thread's own."""
+        if len(getattr(self._mine, "buffer", b"")) < size_bytes:
+            self._mine.buffer = np.empty(size_bytes, np.uint8)
+        buffer: npt.NDArray[np.uint8] = self._mine.buffer
+        return buffer
 
     # -- what a store says of each row
 

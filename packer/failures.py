@@ -29,7 +29,7 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
         return PackError(
-            f"a worker process cannot be started or reached: {error.strerror} ({name}). Go on with --resume."
+            f"a worker process cannot be started or reached: {error.strerror} ({name}). {again.capitalize()}."
         )
     path = Path(error.filename or out / PIXELS)
     what = f"{path} cannot be read or written: {error.strerror} ({name})"

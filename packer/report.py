@@ -24,7 +24,7 @@ class PackError(RuntimeError):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal") and its counts."""
+    """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal", "copy") and its counts."""
 
     stage: str
     done: int

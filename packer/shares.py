@@ -19,7 +19,16 @@ from packer.ragged import RaggedBlock
 from packer.report import PackError
 from packer.rowreader import CheckedPixels, Ints, damaged_file, line_begins, read_spans
 from packer.tasks import encode_line
-from reader.manifest import PIXELS, SAMPLES, Manifest, StoreError, TensorSpec, check_store, read_manifest
+from reader.manifest import (
+    FORMAT_VERSION,
+    PIXELS,
+    SAMPLES,
+    Manifest,
+    StoreError,
+    TensorSpec,
+    check_store,
+    read_manifest,
+)
 
 
 @dataclass(frozen=True)
@@ -39,12 +48,18 @@ def opened(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
     """Check the structure of a store whose rows will be copied.
 
     Raises:
-        PackError: it is none.
+        PackError: it is none, or a newer pixpack's.
     """
     try:
-        return Path(store), check_store(store)
+        path, manifest = Path(store), check_store(store)
     except StoreError as e:
         raise PackError(str(e)) from None
+    if manifest.version > FORMAT_VERSION or manifest.writer_features:
+        raise PackError(
+            f"{path} has format {'.'.join(map(str, manifest.version))}, of which a copy by this pixpack might lose something."
+            " Use a newer one."
+        )
+    return path, manifest
 
 
 class Source:
@@ -85,8 +100,8 @@ class Source:
         if not is_same:
             raise PackError(f"{self.path} was replaced or removed while it was copied. Do it again.")
 
-    def pixels(self, rows: Ints) -> npt.NDArray[np.uint8]:
-        """Return the bytes of rows, masks behind them included; raises PackError where they are not what was packed."""
+    def pixels(self, rows: Ints, into: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Read the bytes of rows, masks behind them included; raises PackError where they are not what was packed."""
         for row in np.unique(rows).tolist():
             if not self._pixels.is_whole(row):
                 block = self._pixels.block(row)
@@ -94,7 +109,7 @@ class Source:
                     f"{self.path} is damaged: rows {block.start} to {block.stop - 1} are not what was packed."
                     f" Leave them out (pack subset --rows), or pack anew; pack verify {self.path} names all there are."
                 )
-        return read_spans(self.path / PIXELS, self._offsets[rows], self._bytes[rows])
+        return read_spans(self.path / PIXELS, self._offsets[rows], self._bytes[rows], into)
 
     def add_to(self, block: RaggedBlock, rows: Ints, data: npt.NDArray[np.uint8]) -> None:
         """Count rows with sizes of their own into a block's sums, their masks left out."""

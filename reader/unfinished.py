@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-JOURNAL = ".packing/journal"
-PARTS = ".packing/parts"
-PULLED = ".packing/pull/manifest.json"
+FOLDER = ".packing"
+JOURNAL = f"{FOLDER}/journal"
+PARTS = f"{FOLDER}/parts"
+PULLED = f"{FOLDER}/pull/manifest.json"
 
 # more than the longest line of a journal: 4,096 samples of about 300 bytes
 _TAIL_BYTES = 8 << 20
@@ -35,6 +36,8 @@ def tell_unfinished(out: Path) -> str:
             f"{out} is incomplete: its parts are not sealed. When all n of pack IMAGES {out} --part i/n are there:"
             f" pack seal {out}"
         )
+    if (out / FOLDER).is_dir():
+        return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
     return ""
 
 

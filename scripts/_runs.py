@@ -14,7 +14,7 @@ from typing import Any
 
 from _bench import photographs, repeat_files
 
-from packer import pack, update
+from packer import merge, pack, update
 from packer.journal import JOURNAL
 from packer.report import Progress
 from reader.manifest import MANIFEST
@@ -22,19 +22,34 @@ from reader.manifest import MANIFEST
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
 # resplit: --overwrite of both, after one image was replaced; listed: a manifest whose third column becomes a tensor of its own;
-# labelled: with boxes and masks
-KINDS = ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled")
+# labelled: with boxes and masks; merge: of two stores, by pack merge; remerge: likewise, with --overwrite of a third
+KINDS = (
+    "fresh",
+    "resume",
+    "restart",
+    "overwrite",
+    "update",
+    "splits",
+    "resplit",
+    "listed",
+    "labelled",
+    "merge",
+    "remerge",
+)
+COPYING = ("merge", "remerge")
 
 _SIZE = 32
 # pad: so that the store has a content.memmap too
 _OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
-_REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit"), ("workers", "max_rejects")
+_REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge"), ("workers", "max_rejects")
 ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
 
 
 @dataclass(frozen=True)
 class Run:
     """One pack of source, which is images or lists them, into out; `disk` holds out alone, `start` is what it holds before.
+
+    Of what merges, source and images are the folder that holds the two stores.
 
     expected and before are the files of the disk, path -> bytes, after an undisturbed run and before it.
     """
@@ -51,20 +66,25 @@ class Run:
     @property
     def flags(self) -> list[str]:
         """The option that makes it this kind of run."""
-        if self.kind in ("restart", "overwrite", "resplit"):
+        if self.kind in ("restart", "overwrite", "resplit", "remerge"):
             return ["--overwrite"]
         return ["--resume"] if self.kind == "resume" else []
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
         options = [word for key, value in self._given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        place = [*(["update"] if self.kind == "update" else []), str(self.source), str(self.out)]
+        command = "merge" if self.kind in COPYING else "update" if self.kind == "update" else "build"
+        place = [command, *map(str, self._sources), str(self.out)]
         return [sys.executable, "-m", "packer", *place, *options, *(self.flags if flags is None else flags), "--quiet"]
 
     @property
     def _given(self) -> dict[str, Any]:
         """The options to say; an update takes those that shape rows from the store."""
         return {name: self.options[name] for name in _OF_UPDATE} if self.kind == "update" else self.options
+
+    @property
+    def _sources(self) -> list[Path]:
+        return [self.source / "a", self.source / "b"] if self.kind in COPYING else [self.source]
 
     def lay_out(self) -> None:
         """Bring the disk to where the run starts."""
@@ -75,13 +95,18 @@ class Run:
         """Choose as a user would by what opening says: --resume where a pack is unfinished, else the command again."""
         is_begun = any(path.is_file() for path in self.disk.rglob(JOURNAL))
         is_there = any(self.disk.rglob(MANIFEST))
+        if self.kind in COPYING:
+            return ["--overwrite"] if is_there else []
         if is_begun or (is_there and self.kind not in _REPLACING):
             return ["--resume"]
         return self.flags if is_there else []
 
     def go_on(self) -> None:
-        """Run the pack to its end, in this process, with one worker."""
+        """Run the pack to its end, in this process, with one worker; what copies is done anew."""
         flags = {flag.removeprefix("--"): True for flag in self.flags_to_go_on()}
+        if self.kind in COPYING:
+            merge(self._sources, self.out, **flags)
+            return
         run = update if self.kind == "update" else pack
         run(self.source, self.out, **self._given | {"workers": 1}, **flags)
 
@@ -103,6 +128,12 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
     whole, source = work / "whole", _listed(sources) if kind == "listed" else sources
     options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
+    if kind in COPYING:
+        stores = [work / "stores" / name for name in "ab"]
+        for store, shuffle in zip(stores, (1, 2), strict=True):
+            pack(sources, store, **_OPTIONS, shuffle=shuffle)
+        merge(stores, whole / out)
+        return Run(kind, work / "stores", work / "stores", disk, disk / out, start, {}, files(whole))
     pack(source, whole / out, **options)
     return Run(kind, source, sources, disk, disk / out, start, options, files(whole))
 

@@ -288,6 +288,14 @@ def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
+def test_bench_copy_times_every_way(tmp_path: Path) -> None:
+    words = ("--rows", 48, "--packed", 16, "--runs", 1, "--work", tmp_path)
+    report = last_line(run("bench_copy.py", *words))
+    assert set(report["of_cp"]) == {"subset of all rows", "subset of a tenth", "merge of two halves"}
+    assert all(found["median"] > 0 for found in report["rows_per_second"].values())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("large", 2), ("small", 40), ("many", 30)])
 def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) -> None:
     out = tmp_path / "found.json"

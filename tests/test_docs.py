@@ -78,6 +78,8 @@ def documented_options(name: str) -> dict[str, list[str]]:
         "requantize": "IMAGES DEST",
         "doctor": "PATH",
         "plan": "IMAGES",
+        "subset": "STORE OUT",
+        "merge": "STORES... OUT",
         "push": "OUT URL",
         "pull": "URL OUT",
     }.get(name, "OUT")

@@ -19,7 +19,7 @@ from conftest import ffmpeg_or_skip, interrupt_after, make_tree, photo, store_by
 from PIL import Image
 from test_boxes import coco
 
-from packer import PackError, ScanError, build, decode, pack, pack_dataset, update, updating
+from packer import PackError, ScanError, build, decode, pack, pack_dataset, rowreader, update, updating
 from packer import kept as kept_rows
 from packer.report import Progress
 from packer.verify import verify
@@ -444,7 +444,7 @@ def test_a_disk_that_fails_to_read_old_rows_costs_no_image(
     def read(rows: Any, begin: int, size_bytes: int) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(kept_rows.KeptRows, "_read", read)
+    monkeypatch.setattr(rowreader.CheckedPixels, "read", read)
     report = update(images, tmp_path / "out")
     assert (report.rows, report.kept) == (24, 0)
     assert store_bytes(tmp_path / "out") == before
