@@ -215,7 +215,9 @@ def plot(report: dict[str, Any], path: Path) -> None:
     for key, shift, colour in (("reachable", 0.2, "#1b5e9b"), ("upsampled", -0.2, "#c2571a")):
         values = [100 * way[key] for way in report["ways"]]
         bars = right.barh(place + shift, values, 0.36, color=colour, label=key)
-        right.bar_label(bars, [f"{value:.0f}" for value in values], padding=3, size=8)
+        labels = right.bar_label(bars, [f"{value:.0f}" for value in values], padding=3, size=8)
+        for label in labels:  # clear of the dotted line
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
     names = [f"{way['way']}\n{way['row_bytes'] / 1000:.0f} kB" for way in report["ways"]]
     right.set_yticks(place, names, size=8)
     right.axvline(100 * report["source_upsampled"], color="#c2571a", lw=1, ls=":")
