@@ -16,6 +16,8 @@ from packer.ragged import RaggedRows
 from reader.manifest import Manifest
 
 _PALE = 0.5
+# of a name in Pillow's own font, with its background
+_NAME_HEIGHT = 13
 # the golden ratio: neighbours among class numbers get hues far from each other
 _HUE_STEP = 0.618034
 
@@ -58,15 +60,34 @@ class Overlay:
         draw, font = ImageDraw.Draw(image), ImageFont.load_default()
         count = int(self._tensors["box_count"][row])
         targets = self._tensors["box_targets"][row] if "box_targets" in self._tensors else [-1] * count
-        for corners, target in zip(self._tensors["boxes"][row, :count] * scale, targets, strict=False):
-            x0, y0, x1, y1 = corners.tolist()
-            colour = _colour(int(target) + 1)
-            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=2)
+        boxes = [
+            (corners.tolist(), int(target))
+            for corners, target in zip(self._tensors["boxes"][row, :count] * scale, targets, strict=False)
+        ]
+        for (x0, y0, x1, y1), target in boxes:
+            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=_colour(target + 1), width=2)
+        taken: list[tuple[float, ...]] = []
+        for corners, target in boxes:
             name = self._classes[target] if 0 <= target < len(self._classes) else ""
             name = name.encode("latin-1", "replace").decode("latin-1")
-            if name and draw.textlength(name, font) < x1 - x0 - 4:
-                draw.rectangle((x0, y0, x0 + draw.textlength(name, font) + 4, y0 + 13), fill=colour)
-                draw.text((x0 + 2, y0 + 1), name, "black", font)
+            width = draw.textlength(name, font) + 4
+            if name and width < corners[2] - corners[0]:
+                place = _free_corner(corners, width, taken)
+                taken.append(place)
+                draw.rectangle(place, fill=_colour(target + 1))
+                draw.text((place[0] + 2, place[1] + 1), name, "black", font)
+
+
+def _free_corner(box: Sequence[float], width: float, taken: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return where in a box its name stands: the first corner where no other name does, else the upper left one."""
+    x0, y0, x1, y1 = box
+    corners = [(x, y) for y in (y0, max(y0, y1 - 1 - _NAME_HEIGHT)) for x in (x0, x1 - 1 - width)]
+    places = [(x, y, x + width, y + _NAME_HEIGHT) for x, y in corners]
+
+    def is_free(place: tuple[float, ...]) -> bool:
+        return not any(place[0] < b[2] and b[0] < place[2] and place[1] < b[3] and b[1] < place[3] for b in taken)
+
+    return next(filter(is_free, places), places[0])
 
 
 def _colour(number: int) -> tuple[int, int, int]:

@@ -487,6 +487,16 @@ def test_show_draws_boxes_where_they_are(flat: Path, tmp_path: Path) -> None:
     assert np.abs(np.subtract([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1], expected)).max() <= 1.5
 
 
+def test_names_of_boxes_that_overlap_stand_in_other_corners() -> None:
+    from packer.overlay import _free_corner
+
+    box = (10.0, 20.0, 90.0, 80.0)
+    taken: list[tuple[float, ...]] = []
+    for corner in ((10, 20), (59, 20), (10, 66), (59, 66), (10, 20)):
+        taken.append(_free_corner(box, 30.0, taken))
+        assert taken[-1][:2] == corner
+
+
 # -- YOLO
 
 
