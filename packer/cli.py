@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
+import itertools
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
-# more than a store has; a slip of the finger must not fill the memory
-_MOST_ROWS = 100_000_000
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -386,13 +386,13 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
     "--per-class", type=click.IntRange(1), metavar="K", help="K rows of each class, or all it has, drawn by --seed."
 )
 @click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --per-class and --fraction.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of --per-class and --fraction.")
 @_COPY
 def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, ...], **options: Any) -> int:
     """Copy some rows of STORE into the store OUT: their pixels, targets and all else, checked on the way.
 
-    With --class or --classes, targets are numbered in the list of these alone, as if nothing else had been packed; otherwise OUT
-    has the classes of STORE. Rows keep their order. OUT with --overwrite may be STORE itself.
+    With --class or --classes, targets are numbered in the list of these alone; otherwise OUT has the classes of STORE. Rows keep
+    their order. OUT with --overwrite may be STORE itself.
 
     \b
     Examples:
@@ -408,7 +408,7 @@ def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, .
         raise OptionsError("--class and --classes both say which classes: give one of them.")
     options["classes"] = names or options["classes"]
     if (rows := options["rows"]) is not None:
-        options["rows"] = _numbers(sys.stdin.read()) if rows == "-" else _parse_rows(rows, most=None)
+        options["rows"] = _read_rows() if rows == "-" else _checked_spans(_row_spans(rows), store)
     with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
         report = run(store, out, **options, progress=bar.update)
     return _rows_copied(report, as_json, quiet)
@@ -445,7 +445,9 @@ def _rows_copied(report: PackReport, as_json: bool, quiet: bool) -> int:
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
-        click.echo("\n".join([*wording.store_lines(report), wording.rows_copied(report)]))
+        click.echo(
+            "\n".join([*wording.store_lines(report), wording.rows_copied(report), *wording.reject_lines(report)])
+        )
     for note in [] if quiet else report.notes:
         click.echo(f"pack: note: {note}", err=True)
     return 0
@@ -908,7 +910,7 @@ def _ended(error: BaseException) -> int:
     what, code = (
         ("terminated", EXIT_TERMINATED) if isinstance(error, _Terminated) else ("interrupted", EXIT_INTERRUPTED)
     )
-    return _fail(f"{what}. Go on with --resume where a pack had begun.", code)
+    return _fail(f"{what}. Go on with --resume where a pack had begun; other commands are given again.", code)
 
 
 def _copied(report: CopyReport, what: str, as_json: bool, quiet: bool) -> int:
@@ -926,25 +928,46 @@ def _check_writable(option: str, path: str) -> None:
         raise OptionsError(f"{option} {path} cannot be written: expected a file name in a folder that exists.")
 
 
-def _parse_rows(text: str, most: int | None = 10_000) -> list[int]:
-    rows: list[int] = []
+def _parse_rows(text: str) -> list[int]:
+    """Return the rows that are named; for what shows them, not for all of a store."""
+    spans = _row_spans(text)
+    if not 1 <= sum(map(len, spans)) <= 10_000:
+        raise OptionsError(f"--rows {text!r} names {sum(map(len, spans))} rows, expected 1 to 10,000.")
+    return [row for span in spans for row in span]
+
+
+def _row_spans(text: str) -> list[range]:
+    """Parse rows and spans of them, whose ends are included: "0,7,20-29"."""
+    spans = []
     for piece in text.split(","):
-        first, dash, last = piece.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise OptionsError(f"--rows is {text!r}, expected rows such as 0,7,20-29.")
-        count = len(rows) + int(last or first) + 1 - int(first)
-        if count <= len(rows) or count > (most or _MOST_ROWS):
-            raise OptionsError(f"--rows {text!r} names {max(0, count)} rows, expected 1 to {most or _MOST_ROWS:,}.")
-        rows += range(int(first), int(last or first) + 1)
-    return rows
+        if not (match := re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", piece.strip())):
+            raise OptionsError(f"--rows is {text[:60]!r}, expected rows such as 0,7,20-29.")
+        spans.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+        if not spans[-1]:
+            raise OptionsError(f"--rows has {piece!r}, expected the smaller row first.")
+    return spans
 
 
-def _numbers(text: str) -> list[int]:
-    """Read row numbers, whatever white space is between them."""
-    words = text.split()
-    if wrong := next((word for word in words if not word.isdigit()), None):
-        raise OptionsError(f"standard input has {wrong[:40]!r}, expected row numbers.")
-    return [int(word) for word in words]
+def _checked_spans(spans: list[range], store: str) -> Iterator[int]:
+    """Give the rows of spans, once it is known that a store has them: a slip of the finger must not fill the memory."""
+    from packer.shares import opened
+
+    count = opened(store)[1].rows
+    if wrong := next((span[-1] for span in spans if span[-1] >= count), None):
+        raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {count - 1}.")
+    return itertools.chain.from_iterable(spans)
+
+
+def _read_rows() -> list[int]:
+    """Read row numbers from standard input, whatever white space is between them."""
+    if sys.stdin is None:
+        raise OptionsError("standard input is closed, expected row numbers.")
+    words = (sys.stdin.buffer.read() if hasattr(sys.stdin, "buffer") else sys.stdin.read().encode()).split()
+    if wrong := next((word for word in words if not re.fullmatch(rb"[0-9]{1,15}", word)), None):
+        raise OptionsError(f"standard input has {wrong[:40].decode(errors='replace')!r}, expected row numbers.")
+    if not words:
+        raise OptionsError("standard input is empty, expected row numbers.")
+    return [*map(int, words)]
 
 
 def _parse_limits(option: str, text: str) -> tuple[float, float]:

@@ -29,21 +29,19 @@ from packer import journal as journals
 from packer.build import block_inputs
 from packer.checksums import crc32_combine
 from packer.disk import allocate, check_room, guard_standard_streams, write_at
-from packer.durable import sync_folder
+from packer.durable import sync_folder, write_synced
 from packer.failures import as_pack_error
 from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus
 from packer.parts import check_no_parts
-from packer.place import check_out, sync_names
-from packer.ragged import RaggedBlock
+from packer.place import COPIED, check_out, check_places, sync_names
 from packer.report import PackError, PackReport, Progress, store_report
 from packer.rowfiles import Digested, channel_statistics
 from packer.rowreader import Ints
 from packer.seal import commit_manifest, settle
-from packer.shares import Share, Source
+from packer.shares import Memory, Share, Source, check_same
 from packer.site import Site, remove_tree
 from packer.source import BINARY
-from packer.sums import ChannelSums
 from reader.manifest import (
     PAGE_BYTES,
     PARTS,
@@ -54,14 +52,16 @@ from reader.manifest import (
     FileEntry,
     FurtherTarget,
     Manifest,
-    StoreError,
     TensorSpec,
+    check_store,
     naming,
 )
 
 _MOST_THREADS = 4
 # Blocks that are read beside the one whose lines are written.
 _AHEAD = 2
+# Runs of rows that a thread takes at once have as many bytes, or are one.
+_TASK_BYTES = 4 << 20
 _AGAIN = "do it again"
 # Tensors that are not copied: pixels are written to their place, the others follow from it.
 _PLACES = ("pixels", "offsets", "mask_offsets")
@@ -94,12 +94,13 @@ def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Pro
     begun, tell = time.monotonic(), progress or (lambda _: None)
     guard_standard_streams()
     options = PackOptions(overwrite=overwrite)
-    for share in plan.shares:
-        if Path(os.path.realpath(share.path)) in Path(os.path.realpath(out)).parents:
-            raise OptionsError(f"OUT {out} lies inside the store {share.path}. Choose a folder outside it.")
+    check_places([], out)
     check_out(out, options)
     check_no_parts(out, options)
-    site, sizes = Site(out, options, None), {}
+    site = Site(out, options, None)
+    for share in plan.shares:
+        _check_apart(share.path, out, site.out)
+    sizes: dict[str, int] = {}
     try:
         with contextlib.ExitStack() as held:
             sources = [held.enter_context(contextlib.closing(Source(share))) for share in plan.shares]
@@ -112,20 +113,38 @@ def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Pro
             try:
                 _clear(site)
                 manifest = copy.run()
+                check_store(site.out)  # what cannot be opened must take no store's place
             except BaseException:
                 site.remove(created)
                 raise
             site.finish(lock)
-    except OSError as e:
-        raise as_pack_error(e, site.out, sizes, _AGAIN) from None
-    except StoreError as e:
-        raise PackError(str(e)) from None
+    except (OSError, ValueError, LookupError, PackError) as e:
+        # whatever failed: a store that is another now is the reason
+        for share in plan.shares:
+            check_same(share.path, share.manifest)
+        if isinstance(e, OSError):
+            raise as_pack_error(e, site.out, sizes, _AGAIN) from None
+        raise
     return store_report(manifest, Inputs(out, notes=plan.notes), out, time.monotonic() - begun, 0)
+
+
+def _check_apart(store: Path, out: Path, beside: Path) -> None:
+    """Refuse a store that OUT lies in, that would be deleted with OUT, or that lies where OUT is built."""
+    real = Path(os.path.realpath(store))
+    if real in Path(os.path.realpath(out)).parents:
+        raise OptionsError(f"OUT {out} lies inside the store {store}. Choose a folder outside it.")
+    for folder in (out, beside):
+        if Path(os.path.realpath(folder)) in real.parents:
+            raise OptionsError(f"the store {store} lies inside {folder}, which would be replaced. Choose another OUT.")
+    if beside != out and real == Path(os.path.realpath(beside)):
+        raise OptionsError(f"the store {store} lies where OUT {out} is built. Move it away, or choose another OUT.")
 
 
 def _clear(site: Site) -> None:
     """Remove what an unfinished pack has left in the folder, its journal first: it must never outlive its rows."""
     journals.discard(site.out)
+    write_synced(site.out / COPIED, b"")
+    sync_folder(site.out / journals.FOLDER)
     sync_folder(site.out)
     site.clear()
     if (site.out / PARTS).exists():
@@ -134,11 +153,11 @@ def _clear(site: Site) -> None:
 
 @dataclass(frozen=True)
 class _Pixels:
-    """What is known of the pixels of a block that was written."""
+    """What is known of pixels that were written: sums is [2, C], of values and of their squares."""
 
     crc32: int
-    sums: list[int]
-    square_sums: list[int]
+    sums: npt.NDArray[Any]
+    rows: int = 0
 
 
 class _Copy:
@@ -177,22 +196,24 @@ class _Copy:
         allocate(pixels, self._pixel_bytes, lambda done: self._tell(Progress("allocate", done, self._pixel_bytes)))
         with contextlib.ExitStack() as held:
             names = [path for path, _ in self._tensors.values()] + [SAMPLES, REJECTED]
-            files = {name: Digested(self._out / name) for name in names}
-            for file in files.values():
-                held.callback(file.release)
+            files = {}
+            for name in names:
+                files[name] = Digested(self._out / name)
+                held.callback(files[name].release)
             return self._written(pixels, files)
 
     def _written(self, pixels: Path, files: dict[str, Digested]) -> Manifest:
         blocks: list[Block] = []
         crc32 = pixel_count = 0
         sums = np.zeros((2, self._like.channels), object)
-        for start, stop, found in self._in_order(pixels):
+        for start, stop, found in self._blocks(pixels):
             blocks.append(Block(start, stop, found.crc32, files[SAMPLES].size_bytes, self._span_bytes(start, stop)))
             crc32 = crc32_combine(crc32, found.crc32, blocks[-1].size_bytes)
-            sums += np.array([found.sums, found.square_sums], object)
+            sums += found.sums
             values = self._values(start, stop)
             pixel_count += self._pixel_count(values, stop - start)
-            for name, (path, _) in self._tensors.items():
+            for name, (path, spec) in self._tensors.items():
+                assert (values[name].dtype, values[name].shape[1:]) == (np.dtype(spec.dtype), spec.row_shape), name
                 files[path].write(_little_endian(values[name]))
             files[SAMPLES].write(self._lines(start, stop))
             self._tell(Progress("copy", stop, self._rows))
@@ -200,7 +221,7 @@ class _Copy:
             with naming(source.path / REJECTED):
                 files[REJECTED].write((source.path / REJECTED).read_bytes())
         for source in self._sources:
-            source.check_same()
+            check_same(source.path, source.manifest)
         used = self._begin(self._rows)
         settle(pixels, used, self._pixel_bytes)
         filling = bytes(self._pixel_bytes - used)
@@ -236,52 +257,69 @@ class _Copy:
 
     # -- pixels
 
-    def _in_order(self, pixels: Path) -> Iterator[tuple[int, int, _Pixels]]:
-        """Write blocks of pixels, several at once; yields rows [start, stop) and what is known of them, in order."""
+    def _blocks(self, pixels: Path) -> Iterator[tuple[int, int, _Pixels]]:
+        """Write all pixels; yields each block's rows [start, stop) and what is known of them, in order."""
         cut = block_inputs(self._rows, max(1, self._pixel_bytes // self._rows))
-        spans = ((start, min(start + cut, self._rows)) for start in range(0, self._rows, cut))
-        waiting: collections.deque[tuple[int, int, Future[_Pixels]]] = collections.deque()
+        start, found = 0, _Pixels(0, np.zeros((2, self._like.channels), object))
+        for stop, piece in self._pieces(pixels, cut):
+            size_bytes = self._span_bytes(stop - piece.rows, stop)
+            found = _Pixels(crc32_combine(found.crc32, piece.crc32, size_bytes), found.sums + piece.sums)
+            if stop % cut == 0 or stop == self._rows:
+                yield start, stop, found
+                start, found = stop, _Pixels(0, np.zeros((2, self._like.channels), object))
+
+    def _pieces(self, pixels: Path, cut: int) -> Iterator[tuple[int, _Pixels]]:
+        """Write runs of rows, several at once; yields what is known of each piece of a block, and the row where it ends."""
+        waiting: collections.deque[Future[list[_Pixels]]] = collections.deque()
         # without pwrite, the place in the file is all threads' own
         threads = min(_MOST_THREADS, available_cpus()) if hasattr(os, "pwrite") else 1
-        descriptor = os.open(pixels, os.O_WRONLY | BINARY)
-        pool = concurrent.futures.ThreadPoolExecutor(threads)
+        with naming(pixels):
+            descriptor = os.open(pixels, os.O_WRONLY | BINARY)
+        pool, stop = concurrent.futures.ThreadPoolExecutor(threads), 0
         try:
-            for start, stop in spans:
-                waiting.append((start, stop, pool.submit(self._write, descriptor, start, stop)))
-                if len(waiting) >= threads + _AHEAD:
-                    start, stop, found = waiting.popleft()
-                    yield start, stop, found.result()
-            for start, stop, found in waiting:
-                yield start, stop, found.result()
+            for source, begin in zip(self._sources, self._bounds, strict=False):
+                for first, runs in _tasks(source):
+                    waiting.append(pool.submit(self._write, descriptor, source, begin, first, runs, cut))
+                    while len(waiting) > threads + _AHEAD:
+                        for piece in waiting.popleft().result():
+                            stop += piece.rows
+                            yield stop, piece
+                # no more stores are open at a time than are read
+                while waiting:
+                    for piece in waiting.popleft().result():
+                        stop += piece.rows
+                        yield stop, piece
+                source.close()
         finally:
             pool.shutdown(cancel_futures=True)
             with naming(pixels):
                 os.close(descriptor)
 
-    def _write(self, descriptor: int, start: int, stop: int) -> _Pixels:
-        """Copy the pixels of rows [start, stop)."""
-        own, channels = self._like.has_own_sizes, self._like.channels
-        crc32, place, buffer = 0, self._begin(start), self._buffer(self._span_bytes(start, stop))
-        equal: ChannelSums | None = None if own else ChannelSums(self._like.width * channels, channels)
-        ragged = RaggedBlock(channels)
-        for source, rows in self._of(start, stop):
-            data = source.pixels(rows, buffer)
-            crc32 = zlib.crc32(data.data, crc32)
-            if equal is not None:
-                equal.add(data)
-            else:
-                source.add_to(ragged, rows, data)
-            with naming(self._out / PIXELS):
-                write_at(descriptor, data.data, place)
-            place += len(data)
-        return _Pixels(crc32, *(ragged if equal is None else equal).take())
+    def _write(
+        self, descriptor: int, source: Source, begin: int, first: int, runs: list[int], cut: int
+    ) -> list[_Pixels]:
+        """Copy the pixels of a source's runs, the first of which begins at its first-th row; its rows begin at row `begin`.
 
-    def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return memory of this thread's own."""
-        if len(getattr(self._mine, "buffer", b"")) < size_bytes:
-            self._mine.buffer = np.empty(size_bytes, np.uint8)
-        buffer: npt.NDArray[np.uint8] = self._mine.buffer
-        return buffer
+        Returns what is known of them, cut at blocks.
+        """
+        if not hasattr(self._mine, "memory"):
+            self._mine.memory = Memory()
+        pieces: list[_Pixels] = []
+        for last in runs:
+            data, number = source.read(source.rows[first:last], self._mine.memory)
+            crc32, done = 0, 0
+            for start, stop in _cut(begin + first, begin + last, cut):
+                size_bytes = self._span_bytes(start, stop)
+                part = data[done : done + size_bytes]
+                sums = source.sums(source.rows[start - begin : stop - begin], part)
+                pieces.append(_Pixels(zlib.crc32(part.data), np.array(sums, object), stop - start))
+                crc32, done = crc32_combine(crc32, pieces[-1].crc32, size_bytes), done + size_bytes
+            if number is not None:
+                source.settle(number, crc32)
+            with naming(self._out / PIXELS):
+                write_at(descriptor, data.data, self._begin(begin + first))
+            first = last
+        return pieces
 
     # -- what a store says of each row
 
@@ -336,6 +374,29 @@ class _Copy:
 
     def _sizes(self, start: int, stop: int) -> Ints:
         return np.diff(self._ends[start:stop], prepend=self._begin(start))
+
+
+def _tasks(source: Source) -> Iterator[tuple[int, list[int]]]:
+    """Yield runs of a source's rows that one thread reads, none so small that handing it over costs more: (begin, ends)."""
+    begin, ends, size_bytes, last = 0, [], 0, 0
+    sizes = np.concatenate([[0], np.cumsum(source.sizes)])
+    for end in source.runs():
+        ends.append(end)
+        size_bytes += int(sizes[end] - sizes[last])
+        last = end
+        if size_bytes >= _TASK_BYTES:
+            yield begin, ends
+            begin, ends, size_bytes = end, [], 0
+    if ends:
+        yield begin, ends
+
+
+def _cut(start: int, stop: int, cut: int) -> Iterator[tuple[int, int]]:
+    """Cut [start, stop) at multiples of cut: 5, 12, 4 -> (5, 8), (8, 12)."""
+    while start < stop:
+        end = min(stop, start - start % cut + cut)
+        yield start, end
+        start = end
 
 
 def _little_endian(values: npt.NDArray[Any]) -> bytes:

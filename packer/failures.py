@@ -25,7 +25,7 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
     if error.errno in NO_DESCRIPTOR:
         return PackError(
             f"{error.filename or 'a pipe to a worker'} cannot be opened: {error.strerror} ({name}), {_open_files_limit()}."
-            f" Allow more or give fewer --workers, and {again}."
+            f" Allow more{' or give fewer --workers' if again == GO_ON else ''}, and {again}."
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
         return PackError(

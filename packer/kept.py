@@ -18,7 +18,7 @@ from packer.decode import Row
 from packer.fit import Geometry
 from packer.ragged import RaggedRows
 from packer.report import PackError
-from packer.rowreader import CheckedPixels, damaged_file, line_begins
+from packer.rowreader import CheckedPixels, damage, line_begins
 from reader.manifest import SAMPLES, Manifest, StoreError, read_json_lines, read_manifest
 
 # What a worker writes of an input in front of what its decoder says: see worker._sample_line.
@@ -103,5 +103,5 @@ def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
             f"{out} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoders)}: old and new rows would"
             f" not be alike. Use the same versions. {anew}"
         )
-    if path := damaged_file(out, manifest):
-        raise PackError(f"{path} is damaged: its content is not what was packed. {anew}")
+    if what := damage(out, manifest):
+        raise PackError(f"{what} {anew}")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from packer.changes import difference, names_difference, some
+from packer.changes import some
 from packer.classlists import load_classes
 from packer.copying import Plan, copy_rows
 from packer.options import OptionsError
 from packer.pipeline import settled_out
 from packer.report import PackError, PackReport, Progress
-from packer.shares import Share, opened
+from packer.shares import Share, has_boxes, opened
 from reader.manifest import FurtherTarget, Manifest, TensorSpec
-
-# A row's boxes and their classes: how many fit is each store's own.
-_OF_BOXES = ("boxes", "box_targets")
 
 
 def merge(
@@ -46,11 +44,14 @@ def merge(
         >>> merge([store_path, store_path], out_path).rows
         180
     """
-    if isinstance(stores, str | os.PathLike) or len(stores) < 2:
-        raise OptionsError(f"stores is {stores!r}, expected two stores or more.")
-    found = [opened(store) for store in stores]
+    paths = [] if isinstance(stores, str | os.PathLike) else [*stores]
+    if len(paths) < 2:
+        raise OptionsError("merge takes two stores or more, then OUT.")
+    found = [opened(store) for store in paths]
     for path, manifest in found[1:]:
         _check_alike(*found[0], path, manifest)
+    if classes is not None and found[0][1].target_kind == "regression":
+        raise OptionsError(f"{found[0][0]} has regression targets, which have no classes: leave --classes out.")
     manifests = [manifest for _, manifest in found]
     like = manifests[0]
     imposed = None if classes is None else load_classes(os.fspath(classes))
@@ -67,7 +68,6 @@ def merge(
         Share(path, manifest, np.arange(manifest.rows), _numbers(path, manifest, names, further))
         for path, manifest in found
     ]
-    shuffles = {manifest.options.get("shuffle") for manifest in manifests}
     is_counted = like.target_kind == "multi-hot" and names
     plan = Plan(
         shares,
@@ -75,10 +75,10 @@ def merge(
         target_count=len(names) if is_counted else like.target_count,
         extras=extras,
         further_targets=further,
-        # of stores that were shuffled otherwise, no seed gives the order
-        options=dict(like.options) | ({"shuffle": None} if len(shuffles) > 1 else {}),
+        # of stores that were shuffled, no seed gives the order together
+        options=dict(like.options) | {"shuffle": None},
         has_rejects=True,
-        notes=_class_notes(shares, names),
+        notes=_notes(shares, names, further),
     )
     return copy_rows(plan, settled_out(out), overwrite=overwrite, progress=progress)
 
@@ -97,42 +97,57 @@ def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) -> None:
     """Refuse to lay rows behind others that they are not like; says what differs."""
-    together = f"{path} and {first} cannot be one store"
-    options, others = dict(like.options), dict(manifest.options)
-    if options | {"shuffle": None} != others | {"shuffle": None}:
-        options["shuffle"] = others.get("shuffle")
-        raise PackError(f"{together}: they were packed with other options{_or(difference(options, others))}.")
+    together, kinds = f"{first} and {path} cannot be one store", (_kinds(like), _kinds(manifest))
+    labels = [{name: kind for name, kind in one.items() if _is_label(name)} for one in kinds]
+    if what := _differences(*labels):
+        raise PackError(f"{together}: what they hold of each row differs ({what}).")
+    options = [dict(one.options) | {"shuffle": None} for one in (like, manifest)]
+    if options[0] != options[1]:
+        raise PackError(f"{together}: they were packed with other options ({_differences(*options)}).")
     if like.decoders != manifest.decoders:
         raise PackError(
-            f"{together}: they were packed by other decoders{_or(difference(dict(like.decoders), dict(manifest.decoders)))}."
+            f"{together}: they were packed by other decoders ({_differences(dict(like.decoders), dict(manifest.decoders))})."
             " Pack one of them anew, by the same versions."
         )
-    kinds, other_kinds = _kinds(like), _kinds(manifest)
-    if what := names_difference([*kinds], [*other_kinds]):
-        raise PackError(f"{together}: they hold other things for each row ({what}).")
-    if what := difference(kinds, other_kinds):
-        raise PackError(f"{together}: they differ{_or(what)}.")
+    if what := _differences(*kinds):
+        raise PackError(f"{together}: what they hold of each row differs ({what}).")
+
+
+def _is_label(tensor: str) -> bool:
+    return tensor in ("targets", "mask_offsets") or tensor.startswith("extras/")
 
 
 def _kinds(manifest: Manifest) -> dict[str, str]:
-    """Return what a store holds for each row, by name, as text that is the same of stores that fit together."""
-    kinds = {"targets": f"{manifest.target_kind}"}
-    if manifest.target_kind == "regression" or (manifest.target_kind == "multi-hot" and not manifest.classes):
-        kinds["targets"] += f" of {manifest.target_count}"
-    for name in manifest.tensors.keys() - {"targets"}:
-        spec = manifest.tensors[name]
-        name = name.removeprefix("extras/")
-        kinds[name] = f"{spec.dtype}{list(spec.row_shape)}"
-        if name in _OF_BOXES and "box_count" in manifest.extras:
-            kinds[name] = f"{spec.dtype}{['K', *spec.row_shape[1:]]}"
-        if target := manifest.further_targets.get(name):
-            kinds[name] = target.kind if target.classes else f"{target.kind} {spec.dtype}{list(spec.row_shape)}"
+    """Return what a store holds of each row, by name, as text that is the same of stores that fit together."""
+    kinds = {}
+    for name, spec in sorted(manifest.tensors.items()):
+        kinds[name] = f"{spec.dtype} {list(spec.row_shape)}"
+        if name in ("extras/boxes", "extras/box_targets") and has_boxes(manifest):
+            kinds[name] = "boxes"
+    kinds["targets"] = _target_kind(manifest.target_kind, manifest.classes, manifest.target_count)
+    for name, target in manifest.further_targets.items():
+        count = next(iter(manifest.extras[name].row_shape), None)
+        kinds[f"extras/{name}"] = _target_kind(target.kind, target.classes, count)
     return kinds
 
 
-def _or(what: str) -> str:
-    """Say the second as another store's, not as what is now."""
-    return what.replace(", now ", " or ")
+def _target_kind(kind: str, classes: tuple[str, ...], count: int | None) -> str:
+    """Name a kind of target; how many classes it counts in may differ, where they have names."""
+    return kind if count is None or (kind == "multi-hot" and classes) else f"{kind} of {count}"
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Say in what two dicts differ, the first one's values first; "" where they do not.
+
+    Example:
+        >>> _differences({"size": 32, "fit": "crop"}, {"size": 40, "fit": "crop", "masks": True})
+        'size: 32 and 40; masks: none and True'
+    """
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    values = [
+        f"{name.removeprefix('extras/')}: {one.get(name, 'none')} and {other.get(name, 'none')}" for name in names
+    ]
+    return "; ".join(values)
 
 
 def _widest(specs: list[TensorSpec]) -> TensorSpec:
@@ -145,7 +160,7 @@ def _numbers(
 ) -> dict[str, tuple[int, ...]]:
     """Return the new number of each class of a store, for each tensor in which it is another."""
     lists = {"targets": (manifest.classes, names)} if manifest.target_kind != "regression" else {}
-    if "box_targets" in manifest.extras:
+    if has_boxes(manifest):
         lists["extras/box_targets"] = (manifest.classes, names)
     lists |= {f"extras/{name}": (manifest.further_targets[name].classes, t.classes) for name, t in further.items()}
     return {name: _moved(path, old, new) for name, (old, new) in lists.items() if old != new}
@@ -158,9 +173,15 @@ def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int,
     return tuple(places[name] for name in old)
 
 
-def _class_notes(shares: list[Share], names: tuple[str, ...]) -> list[str]:
-    """Say whose targets count in another list than before."""
-    moved = [str(share.path) for share in shares if share.numbers]
-    if not moved:
-        return []
-    return [f"classes are joined, {len(names)} in all, and targets of {some(moved)} are numbered anew."]
+def _notes(shares: list[Share], names: tuple[str, ...], further: Mapping[str, FurtherTarget]) -> list[str]:
+    """Say which stores' classes count in another list than before, of each target."""
+    notes = []
+    lists = {"targets": names} | {f"extras/{name}": target.classes for name, target in further.items()}
+    for tensor, classes in lists.items():
+        moved = [str(share.path) for share in shares if share.numbers.get(tensor)]
+        if moved:
+            what = "targets" if tensor == "targets" else tensor.removeprefix("extras/")
+            notes.append(
+                f"{what} count in one list of {len(classes)} classes; those of {some(moved)} have new numbers."
+            )
+    return notes

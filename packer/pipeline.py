@@ -200,6 +200,10 @@ def _pack_one_part(
 
 def settled_out(out: str | os.PathLike[str]) -> Path:
     """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
+    if "://" in os.fspath(out):
+        raise OptionsError(
+            f"OUT {out} is a URL, expected a folder. Make the store in a folder, then: pack push FOLDER {out}"
+        )
     target = Path(os.path.normpath(os.fspath(out)))
     if target.name in ("", "..") or target.is_symlink():
         target = Path(os.path.realpath(target))

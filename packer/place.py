@@ -17,6 +17,9 @@ from packer.options import OptionsError, PackOptions
 from packer.report import PackError
 from reader.manifest import MANIFEST, REJECTED, SAMPLES, look_again, naming, read_unfinished
 
+# Says that rows of other stores are copied here.
+COPIED = f"{journals.FOLDER}/copied"
+
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
 
@@ -103,8 +106,14 @@ def is_finished(out: Path) -> bool:
 
 
 def is_replaced(out: Path) -> bool:
-    """Whether a store that will take OUT's place has begun, or was announced; a finished one has no working folder."""
-    return (replacement(out) / journals.FOLDER).is_dir()
+    """Whether a pack that will take OUT's place has begun, or was announced; a finished one has no working folder.
+
+    A copy of rows that was cut short is none: nothing goes on with it.
+    """
+    beside = replacement(out)
+    return (beside / journals.FOLDER).is_dir() and not (
+        (beside / COPIED).exists() and not (beside / journals.JOURNAL).exists()
+    )
 
 
 def announce(out: Path) -> None:
@@ -116,6 +125,8 @@ def announce(out: Path) -> None:
     folder = replacement(out) / journals.FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (replacement(out) / COPIED).unlink(missing_ok=True)
+        sync_folder(folder)
         sync_folder(folder.parent)
         sync_folder(out.absolute().parent)
     except OSError as e:

@@ -5,6 +5,7 @@ Knows what becomes of a block in each of them, but for pixels and masks, which w
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -181,8 +182,9 @@ class Digested:
         self.size_bytes += len(data)
 
     def release(self) -> None:
-        """Let the file go as it is, where it will not be needed; of one that is closed, nothing."""
-        self._file.close()
+        """Let the file go as it is, where it will not be needed; what fails then has been told."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def close(self) -> FileEntry:
         """Sync and close; returns what the manifest says of the file."""

@@ -5,10 +5,13 @@ Reads and checks; writes nothing.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +20,21 @@ import numpy.typing as npt
 
 from packer.ragged import RaggedBlock
 from packer.report import PackError
-from packer.rowreader import CheckedPixels, Ints, damaged_file, line_begins, read_spans
+from packer.rowreader import CheckedPixels, Ints, damage, line_begins, read_spans
+from packer.sums import ChannelSums
 from packer.tasks import encode_line
 from reader.manifest import (
     FORMAT_VERSION,
-    PIXELS,
     SAMPLES,
     Manifest,
     StoreError,
     TensorSpec,
     check_store,
+    naming,
     read_manifest,
 )
+
+_MENDED = "Copy the store again, or pack anew."
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,51 @@ def opened(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
     return path, manifest
 
 
+def has_boxes(manifest: Manifest) -> bool:
+    """Whether a store has boxes, as --boxes makes them: extras of these names may also be a user's own columns."""
+    specs = [manifest.extras.get(name) for name in ("boxes", "box_targets", "box_count")]
+    count = specs[0].row_shape[0] if specs[0] and specs[0].row_shape else 0
+    return specs == [TensorSpec("float32", (count, 4)), TensorSpec("int64", (count,)), TensorSpec("int32", ())]
+
+
+def class_targets(path: Path, manifest: Manifest) -> Ints:
+    """Return the class of each row, int64[N], -1 where it has none; compared with its digest.
+
+    Raises:
+        PackError: it cannot be read, or is not what was packed.
+    """
+    name = manifest.tensor_paths()["targets"]
+    try:
+        with naming(path / name):
+            data = (path / name).read_bytes()
+    except OSError as e:
+        raise PackError(f"{path / name} cannot be read: {e.strerror}.") from None
+    if f"sha256:{hashlib.sha256(data).hexdigest()}" != manifest.files[name].digest:
+        check_same(path, manifest)
+        raise PackError(f"{path / name} is damaged: its content is not what was packed. {_MENDED}")
+    return np.frombuffer(data, "<i8")
+
+
+def check_same(path: Path, manifest: Manifest) -> None:
+    """See that a store still is the one that it was.
+
+    Raises:
+        PackError: it is another, or gone.
+    """
+    try:
+        is_same = read_manifest(path).digest == manifest.digest
+    except (OSError, StoreError):
+        is_same = False
+    if not is_same:
+        raise PackError(f"{path} was replaced or removed while it was copied. Do it again.")
+
+
 class Source:
-    """A store whose rows are copied, read block by block."""
+    """A store whose rows are copied, a run at a time: rows in their order that are all in one of its blocks."""
 
     def __init__(self, share: Share) -> None:
         self.path, self.rows, self._share = share.path, share.rows, share
-        manifest = self._manifest = share.manifest
+        manifest = self.manifest = share.manifest
         self._begins = np.frombuffer(line_begins(share.path), np.int64)
         self._paths = manifest.tensor_paths()
         self.largest = (manifest.height, manifest.width)
@@ -81,48 +126,73 @@ class Source:
             self._bytes = np.full(manifest.rows, manifest.row_bytes)
             self._offsets = np.arange(manifest.rows) * manifest.row_bytes
         self.sizes: Ints = self._bytes[share.rows]
-        self._pixels = CheckedPixels(share.path)
 
     def check(self) -> None:
         """Compare the small files with their digests."""
-        if path := damaged_file(self.path, self._manifest):
+        check_same(self.path, self.manifest)
+        if what := damage(self.path, self.manifest):
+            raise PackError(f"{what} {_MENDED}")
+
+    def runs(self) -> list[int]:
+        """Return where among the chosen rows each run ends."""
+        numbers = self._pixels.numbers(self.rows)
+        return [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(self.rows)]
+
+    def read(self, rows: Ints, memory: Memory) -> tuple[npt.NDArray[np.uint8], int | None]:
+        """Read a run, masks behind its rows included, as uint8[n] within memory; and the number of its block, if it is all of it.
+
+        A whole block is not compared with its checksum yet: see `settle`. Of another the bytes are checked.
+
+        Raises:
+            PackError: they are not what was packed.
+        """
+        number = int(self._pixels.numbers(rows[:1])[0])
+        block, begin = self._pixels.blocks[number], self._pixels.begins[number]
+        begins, sizes = self._offsets[rows] - begin, self._bytes[rows]
+        total = int(sizes.sum())
+        if self._pixels.is_known(number) and 2 * total < block.size_bytes:
+            data = memory.taken(total)
+            ends = np.cumsum(sizes)
+            for first, start, stop in zip(begins.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):
+                self._pixels.read_into(begin + first, data[start:stop])
+            return data, None
+        whole = memory.block(block.size_bytes)
+        self._pixels.read_into(begin, whole)
+        is_together = bool((begins[1:] == begins[:-1] + sizes[:-1]).all())
+        if is_together and total == len(whole):
+            return whole, number
+        self.settle(number, zlib.crc32(whole.data))
+        if is_together:
+            return whole[int(begins[0]) : int(begins[0]) + total], None
+        pieces = [whole[first : first + size] for first, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
+        return np.concatenate(pieces, out=memory.taken(total)), None
+
+    def settle(self, number: int, crc32: int) -> None:
+        """Compare a block's checksum; raises PackError."""
+        if not self._pixels.settle(number, crc32):
+            block = self._pixels.blocks[number]
             raise PackError(
-                f"{path} is damaged: its content is not what was packed. Copy the store again, or pack anew."
+                f"{self.path} is damaged: rows {block.start} to {block.stop - 1} are not what was packed."
+                f" Leave them out (pack subset --rows), or pack anew; pack verify {self.path} names all there are."
             )
-        self.check_same()
 
-    def check_same(self) -> None:
-        """See that this still is the store that it was."""
-        try:
-            is_same = read_manifest(self.path).digest == self._manifest.digest
-        except StoreError:
-            is_same = False
-        if not is_same:
-            raise PackError(f"{self.path} was replaced or removed while it was copied. Do it again.")
-
-    def pixels(self, rows: Ints, into: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Read the bytes of rows, masks behind them included; raises PackError where they are not what was packed."""
-        for row in np.unique(rows).tolist():
-            if not self._pixels.is_whole(row):
-                block = self._pixels.block(row)
-                raise PackError(
-                    f"{self.path} is damaged: rows {block.start} to {block.stop - 1} are not what was packed."
-                    f" Leave them out (pack subset --rows), or pack anew; pack verify {self.path} names all there are."
-                )
-        return read_spans(self.path / PIXELS, self._offsets[rows], self._bytes[rows], into)
-
-    def add_to(self, block: RaggedBlock, rows: Ints, data: npt.NDArray[np.uint8]) -> None:
-        """Count rows with sizes of their own into a block's sums, their masks left out."""
-        channels, begin = self._manifest.channels, 0
-        for row in rows.tolist():
-            size_bytes = int(self._bytes[row])
-            pixel_bytes = size_bytes * channels // (channels + self._manifest.has_own_masks)
-            block.add(data[begin : begin + pixel_bytes], int(self._heights[row]))
+    def sums(self, rows: Ints, data: npt.NDArray[np.uint8]) -> tuple[list[int], list[int]]:
+        """Return sums and sums of squares per channel of rows whose bytes are data, masks left out."""
+        channels, width = self.manifest.channels, self.manifest.width
+        if not self.manifest.has_own_sizes:
+            equal = ChannelSums(width * channels, channels)
+            equal.add(data)
+            return equal.take()
+        block, begin = RaggedBlock(channels), 0
+        for size_bytes, height in zip(self._bytes[rows].tolist(), self._heights[rows].tolist(), strict=True):
+            pixel_bytes = size_bytes * channels // (channels + self.manifest.has_own_masks)
+            block.add(data[begin : begin + pixel_bytes], height)
             begin += size_bytes
+        return block.take()
 
     def values(self, name: str, rows: Ints, spec: TensorSpec) -> npt.NDArray[Any]:
         """Return a tensor's rows, [n, *row_shape] as spec wants them: classes are numbered anew, and boxes given more room."""
-        own = self._manifest.tensors[name]
+        own = self.manifest.tensors[name]
         sizes = np.full(len(rows), own.row_bytes)
         data = read_spans(self.path / self._paths[name], rows * own.row_bytes, sizes)
         values = data.view(np.dtype(own.dtype).newbyteorder("<")).reshape(len(rows), *own.row_shape)
@@ -147,8 +217,32 @@ class Source:
         return "".join(moved).encode("ascii")
 
     def close(self) -> None:
-        """Let the file go."""
-        self._pixels.close()
+        """Let the file of rows go, if it was opened."""
+        if "_pixels" in self.__dict__:
+            self._pixels.close()
+
+    @cached_property
+    def _pixels(self) -> CheckedPixels:
+        return CheckedPixels(self.path)
+
+
+class Memory:
+    """What a thread reads runs into; a fresh array would cost a page fault every 4 KiB."""
+
+    def __init__(self) -> None:
+        self._block = self._taken = np.empty(0, np.uint8)
+
+    def block(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return room for a block; the same memory each time."""
+        if len(self._block) < size_bytes:
+            self._block = np.empty(size_bytes, np.uint8)
+        return self._block[:size_bytes]
+
+    def taken(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return room for rows that are taken out of one; the same memory each time."""
+        if len(self._taken) < size_bytes:
+            self._taken = np.empty(size_bytes, np.uint8)
+        return self._taken[:size_bytes]
 
 
 def _renumbered(values: npt.NDArray[Any], numbers: tuple[int, ...], spec: TensorSpec) -> npt.NDArray[Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,7 +19,7 @@ from packer.options import OptionsError
 from packer.pipeline import settled_out
 from packer.report import PackError, PackReport, Progress
 from packer.rowreader import Ints
-from packer.shares import Share, opened
+from packer.shares import Share, class_targets, has_boxes, opened
 from reader.manifest import Manifest
 
 
@@ -54,28 +57,32 @@ def subset(
     """
     path, manifest = opened(store)
     if rows is None and classes is None and per_class is None and fraction is None:
-        raise OptionsError(f"nothing says which rows of {path}: give rows, classes, per_class or fraction.")
+        raise OptionsError(
+            f"nothing says which rows of {path}: give --rows, --class, --classes, --per-class or --fraction."
+        )
     if per_class is not None and fraction is not None:
-        raise OptionsError("per_class and fraction both say how many rows: give one of them.")
+        raise OptionsError("--per-class and --fraction both say how many rows: give one of them.")
+    draw = Random(_whole("seed", seed, least=0))
     chosen = _numbered(rows, manifest.rows)
     names, numbers = manifest.classes, {}
     if classes is not None or per_class is not None:
         _check_classes(path, manifest)
-        targets = np.fromfile(path / manifest.tensor_paths()["targets"], "<i8")
+        targets = class_targets(path, manifest)
     if classes is not None:
         names = _listed(classes, path, manifest)
-        new = tuple(names.index(name) if name in names else -1 for name in manifest.classes)
-        chosen = chosen[np.append(np.array(new, np.int64), -1)[targets[chosen]] >= 0]
+        places = {name: number for number, name in enumerate(names)}
+        new = tuple(places.get(name, -1) for name in manifest.classes)
+        chosen = chosen[np.array([*new, -1])[targets[chosen]] >= 0]
         numbers = {"targets": new}
-    draw = Random(seed)
     if per_class is not None:
-        chosen = _of_each_class(chosen, targets, _counted("per_class", per_class), draw)
+        chosen = chosen[targets[chosen] >= 0]
+        chosen = _of_each(chosen, targets[chosen], _whole("per-class", per_class, least=1), draw)
     if fraction is not None:
-        if not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-            raise OptionsError(f"fraction is {fraction!r}, expected a share above 0, up to 1.")
-        chosen = _drawn(chosen, round(fraction * len(chosen)), draw)
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
+            raise OptionsError(f"--fraction is {fraction!r}, expected a share above 0, up to 1.")
+        chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), round(fraction * len(chosen)), draw)
     if not len(chosen):
-        raise PackError(f"no row of {path} is chosen, so there would be no store.")
+        raise PackError(f"no row of {path} is chosen, so there would be no store. It has {manifest.rows} rows.")
     plan = Plan(
         [Share(path, manifest, chosen, numbers)],
         classes=names,
@@ -89,56 +96,65 @@ def subset(
 
 def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
     """Return row numbers; raises OptionsError where there are no such rows."""
-    if rows is None or isinstance(rows, slice):
-        return np.arange(count)[rows or slice(None)]
     try:
-        values = np.asarray(rows if hasattr(rows, "__array__") or hasattr(rows, "__len__") else list(rows))
-        if values.size and (values.ndim != 1 or values.dtype.kind not in "iu"):
-            raise TypeError(f"{values.dtype}{list(values.shape)}")
-    except (TypeError, ValueError) as e:
-        raise OptionsError(f"rows is {e}, expected a slice, or row numbers in one dimension.") from None
-    numbers = values.astype(np.int64).reshape(-1)
-    wrong = numbers[(numbers < 0) | (numbers >= count)]
+        if rows is None or isinstance(rows, slice):
+            return np.arange(count)[rows or slice(None)]
+        values = rows if hasattr(rows, "__array__") else list(map(operator.index, rows))
+        if (top := max(values, default=0) if isinstance(values, list) else 0) >= count:
+            raise OptionsError(f"row {top} is out of range: the store has rows 0 to {count - 1}.")
+        array = np.asarray(values)
+        if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
+            raise TypeError(f"{array.dtype}{list(array.shape)}")
+    except (TypeError, ValueError, OverflowError) as e:
+        if isinstance(e, OptionsError):
+            raise
+        raise OptionsError(f"--rows is not a slice, nor row numbers in one dimension: {e}.") from None
+    wrong = array[(array < 0) | (array >= count)]
     if len(wrong):
         raise OptionsError(f"row {wrong[0]} is out of range: the store has rows 0 to {count - 1}.")
-    return numbers
+    return array.astype(np.int64).reshape(-1)
 
 
-def _check_classes(path: Any, manifest: Manifest) -> None:
+def _check_classes(path: Path, manifest: Manifest) -> None:
     """Refuse to choose by class where a row has not one."""
     if manifest.target_kind != "class":
         raise OptionsError(f"{path} has {manifest.target_kind} targets: its rows cannot be chosen by class.")
-    if "box_targets" in manifest.extras:
+    if has_boxes(manifest):
         raise OptionsError(f"the classes of {path} are those of its boxes: its rows cannot be chosen by class.")
 
 
-def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Any, manifest: Manifest) -> tuple[str, ...]:
+def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifest: Manifest) -> tuple[str, ...]:
     """Return the list of classes that is asked for, all of which the store has."""
     names = load_classes(os.fspath(classes)) if isinstance(classes, str | os.PathLike) else tuple(classes)
-    if len(set(names)) != len(names):
-        raise OptionsError(f"classes name {next(name for name in names if names.count(name) > 1)!r} twice.")
-    if unknown := [str(name) for name in names if name not in manifest.classes]:
-        raise OptionsError(
-            f"{path} has no class {some(unknown)}. It has {len(manifest.classes)}: {some(manifest.classes)}."
-        )
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise OptionsError(f"--classes has {wrong[0]!r}, expected names.")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise OptionsError(f"the class {twice[0]!r} is named twice.")
+    known = set(manifest.classes)
+    if unknown := [repr(name) for name in names if name not in known]:
+        has = f"It has {len(known)}: {some([*map(repr, manifest.classes)])}" if known else "Its rows have no classes"
+        raise OptionsError(f"{path} has no class {some(unknown)}. {has}.")
     return names
 
 
-def _counted(name: str, value: Any) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise OptionsError(f"{name} is {value!r}, expected 1 or more.")
-    return value
+def _whole(name: str, value: Any, *, least: int) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < least:
+        raise OptionsError(f"--{name} is {value!r}, expected {least} or more.")
+    return number
 
 
-def _of_each_class(rows: Ints, targets: Ints, count: int, draw: Random) -> Ints:
-    kept = [
-        _drawn(rows[targets[rows] == number], count, draw) for number in range(int(targets[rows].max(initial=-1)) + 1)
-    ]
-    # in the order in which they came
-    return rows[np.isin(rows, np.concatenate([*kept, np.array([], np.int64)]))]
+def _of_each(rows: Ints, kinds: Ints, count: int, draw: Random) -> Ints:
+    """Draw so many rows of each kind without replacement, or all there are; they keep their order.
 
-
-def _drawn(rows: Ints, count: int, draw: Random) -> Ints:
-    """Draw rows without replacement, in their order (Python documents that `random()` keeps its sequence)."""
-    keys = np.array([draw.random() for _ in rows])
-    return rows[np.sort(np.argsort(keys, kind="stable")[:count])]
+    Python documents that `random()` keeps its sequence.
+    """
+    keys = np.fromiter((draw.random() for _ in rows), np.float64, len(rows))
+    order = np.lexsort((keys, kinds))
+    # kinds in order: [4, 4, 4, 7, 7] -> the number of each within its kind [0, 1, 2, 0, 1]
+    begins = np.flatnonzero(np.concatenate(([True], np.diff(kinds[order]) != 0)))
+    numbers = np.arange(len(rows)) - np.repeat(begins, np.diff([*begins, len(rows)]))
+    return rows[np.sort(order[numbers < count])] if len(rows) else rows

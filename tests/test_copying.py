@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import store_bytes
+from conftest import interrupt_after, store_bytes
 from PIL import Image
 from test_boxes import coco
 from test_lists import listed
 from test_store import write_head
 from test_update import WAYS, flip, labels
 
-from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
+from packer import OptionsError, PackError, ScanError, copying, merge, pack, pack_dataset, subset, subsetting
 from packer.cli import run
 from packer.disk import DiskFullError
 from packer.report import Progress
@@ -161,12 +161,19 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
         ({}, "nothing says which rows"),
         ({"rows": [90]}, "row 90 is out of range: the store has rows 0 to 89"),
         ({"rows": [-1]}, "row -1 is out of range"),
-        ({"rows": ["a"]}, "expected a slice, or row numbers"),
-        ({"rows": [1.5]}, "expected a slice, or row numbers"),
-        ({"rows": 7}, "expected a slice, or row numbers"),
-        ({"classes": ["class1", "dog"]}, "has no class dog. It has 3: class0, class1, class2"),
-        ({"classes": ["class1", "class1"]}, "classes name 'class1' twice"),
-        ({"per_class": 0}, "per_class is 0, expected 1 or more"),
+        ({"rows": ["a"]}, "not a slice, nor row numbers"),
+        ({"rows": [1.5]}, "not a slice, nor row numbers"),
+        ({"rows": np.zeros((2, 2), int)}, "not a slice, nor row numbers"),
+        ({"rows": slice(0, 5, 0)}, "not a slice, nor row numbers"),
+        ({"rows": [1, 2**70]}, f"row {2**70} is out of range"),
+        ({"seed": -1, "fraction": 0.5}, "--seed is -1, expected 0 or more"),
+        ({"seed": None, "fraction": 0.5}, "--seed is None, expected 0 or more"),
+        ({"per_class": True}, "--per-class is True, expected 1 or more"),
+        ({"classes": [3]}, "--classes has 3, expected names"),
+        ({"rows": 7}, "not a slice, nor row numbers"),
+        ({"classes": ["class1", "dog"]}, "has no class 'dog'. It has 3: 'class0', 'class1', 'class2'"),
+        ({"classes": ["class1", "class1"]}, "the class 'class1' is named twice"),
+        ({"per_class": 0}, "--per-class is 0, expected 1 or more"),
         ({"fraction": 0}, "fraction is 0, expected a share above 0"),
         ({"fraction": 1.5}, "fraction is 1.5"),
         ({"fraction": 0.5, "per_class": 3}, "give one of them"),
@@ -206,9 +213,8 @@ def test_stores_of_two_halves_are_the_store_of_the_whole(options: dict[str, Any]
     report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
     assert (report.rows, report.classes, report.size[0] > 0) == (24, 3, True)
     assert store_bytes(tmp_path / "both") == store_bytes(tmp_path / "whole")
-    assert report.notes == [
-        f"classes are joined, 3 in all, and targets of {tmp_path / 'a'}, {tmp_path / 'b'} are numbered anew."
-    ]
+    numbered = f"those of {tmp_path / 'a'}, {tmp_path / 'b'} have new numbers."
+    assert report.notes == [f"targets count in one list of 3 classes; {numbered}"]
 
 
 @pytest.mark.parametrize("options", [{"size": 32}, {"fit": "none"}], ids=["one size", "own sizes"])
@@ -290,28 +296,27 @@ def test_a_store_is_added_to_another_in_its_place(store: Path, shared_store: Pat
     assert rows_of(store) == rows_of(shared_store) * 2
 
 
-def test_shuffled_stores_keep_no_seed_unless_it_is_the_same(images: Path, tmp_path: Path) -> None:
-    for seed in (1, 2):
-        pack(images, tmp_path / str(seed), size=32, shuffle=seed)
-    merge([tmp_path / "1", tmp_path / "2"], tmp_path / "both")
+def test_shuffled_stores_keep_no_seed(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "1", size=32, shuffle=1)
+    merge([tmp_path / "1", tmp_path / "1"], tmp_path / "both")
     assert MemmapDataset(tmp_path / "both").manifest.options["shuffle"] is None
-    assert rows_of(tmp_path / "both") == rows_of(tmp_path / "1") + rows_of(tmp_path / "2")
+    assert rows_of(tmp_path / "both") == rows_of(tmp_path / "1") * 2
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"size": 40}, r"packed with other options \(size: \[32, 32\] or \[40, 40\]\)"),
-        ({"size": 32, "resample": "bicubic"}, r"packed with other options \(resample: bilinear or bicubic\)"),
-        ({"fit": "none"}, r"packed with other options \(size: \[32, 32\] or None\)"),
-        ({"size": 32, "channels": "gray"}, r"packed with other options \(channels: rgb or gray\)"),
+        ({"size": 40}, r"packed with other options \(size: \[32, 32\] and \[40, 40\]\)"),
+        ({"size": 32, "resample": "bicubic"}, r"packed with other options \(resample: bilinear and bicubic\)"),
+        ({"fit": "none"}, r"packed with other options \(size: \[32, 32\] and None; fit: crop and none\)"),
+        ({"size": 32, "channels": "gray"}, r"packed with other options \(channels: rgb and gray\)"),
     ],
 )
 def test_stores_that_are_not_alike_are_refused(
     other: dict[str, Any], said: str, images: Path, tmp_path: Path, shared_store: Path
 ) -> None:
     pack(images, tmp_path / "other", **other)
-    with pytest.raises(PackError, match=f"other and {shared_store} cannot be one store: they were {said}"):
+    with pytest.raises(PackError, match=f"{shared_store} and .*other cannot be one store: they were {said}"):
         merge([shared_store, tmp_path / "other"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -322,13 +327,13 @@ def test_stores_with_other_tensors_are_refused(images: Path, tmp_path: Path) -> 
     for name, head, cell in (("more", "path,target,weight", "a,1"), ("number", "path,target", "0.5")):
         (images / f"{name}.csv").write_text(f"{head}\n" + "".join(f"{path},{cell}\n" for path in paths))
         pack(images / f"{name}.csv", tmp_path / name, size=32)
-    with pytest.raises(PackError, match=r"hold other things for each row \(new: weight\)"):
+    with pytest.raises(PackError, match=r"hold of each row differs \(weight: none and int64 \[\]\)"):
         merge([tmp_path / "plain", tmp_path / "more"], tmp_path / "out")
-    with pytest.raises(PackError, match=r"they differ \(targets: class or regression of 1\)"):
+    with pytest.raises(PackError, match=r"differs \(targets: class and regression of 1\)"):
         merge([tmp_path / "plain", tmp_path / "number"], tmp_path / "out")
-    with pytest.raises(OptionsError, match="expected two stores or more"):
+    with pytest.raises(OptionsError, match="merge takes two stores or more"):
         merge([tmp_path / "plain"], tmp_path / "out")
-    with pytest.raises(OptionsError, match="expected two stores or more"):
+    with pytest.raises(OptionsError, match="merge takes two stores or more"):
         merge(str(tmp_path / "plain"), tmp_path / "out")
     with pytest.raises(PackError, match="does not exist"):
         merge([tmp_path / "plain", tmp_path / "none"], tmp_path / "out")
@@ -340,6 +345,85 @@ def test_stores_of_other_decoders_are_refused(shared_store: Path, store: Path, t
     write_head(store, head)
     with pytest.raises(PackError, match="packed by other decoders .* Pack one of them anew, by the same versions"):
         merge([shared_store, store], tmp_path / "out")
+
+
+def test_classes_of_boxes_are_numbered_anew(images: Path, tmp_path: Path) -> None:
+    lists = {"a": ["cat", "ant"], "b": ["bee", "cat"]}
+    sizes = {str(Path(path).relative_to(images)): None for path in listed(images)}
+    for name, classes in lists.items():
+        boxes = tmp_path / f"{name}.json"
+        coco(boxes, dict(sizes), [])
+        found = json.loads(boxes.read_text())
+        found["categories"] = [{"id": n, "name": label} for n, label in enumerate(classes)]
+        found["annotations"] = [
+            {"id": n, "image_id": image["id"], "category_id": n % 2, "bbox": [1, 1, 30, 30]}
+            for n, image in enumerate(found["images"][: 23 if name == "a" else 24])
+        ]
+        boxes.write_text(json.dumps(found))
+        pack(images, tmp_path / name, size=32, boxes=boxes)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+
+    def names_of(name: str) -> list[str]:
+        data = MemmapDataset(tmp_path / name)
+        targets = data.store.extras["box_targets"]  # type: ignore[index]
+        return [data.classes[number] if number >= 0 else "" for (number,) in targets.tolist()]
+
+    assert MemmapDataset(tmp_path / "both").classes == ["ant", "bee", "cat"]
+    assert names_of("both") == names_of("a") + names_of("b")
+    assert {"ant", "bee", "cat", ""} == set(names_of("both"))
+    assert verify(tmp_path / "both").problems == []
+
+
+def test_rows_without_a_label_stay_so(images: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    shutil.copytree(images / "class0", flat)
+    pack(flat, tmp_path / "a", size=32)
+    pack(images, tmp_path / "b", size=32)
+    report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    assert list(MemmapDataset(tmp_path / "both").targets[:9]) == [-1] * 8 + [0]
+    assert report.notes == []
+
+
+@pytest.mark.parametrize("name", ["pixels", "targets", "content", "box_targets", "shapes"])
+def test_columns_with_the_names_of_tensors_are_columns(name: str, images: Path, tmp_path: Path) -> None:
+    paths = listed(images)
+    for out, cell, kind in (("a", "1", "a"), ("b", "1000", "b"), ("float", "0.5", "a")):
+        (images / f"{out}.csv").write_text(
+            f"path,target,{name}\n" + "".join(f"{path},{kind},{cell}\n" for path in paths)
+        )
+        pack(images / f"{out}.csv", tmp_path / out, size=32)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    assert verify(tmp_path / "both").problems == []
+    store = MemmapDataset(tmp_path / "both").store
+    assert store.extras[name].tolist() == [1] * 24 + [1000] * 24
+    assert store.targets.tolist() == [0] * 24 + [1] * 24
+    with pytest.raises(PackError, match=f"{name}: int64 .* and float64"):
+        merge([tmp_path / "a", tmp_path / "float"], tmp_path / "no")
+    assert subset(tmp_path / "a", tmp_path / "few", classes=["a"]).rows == 24
+
+
+def test_a_class_list_for_numbers_is_refused(tmp_path: Path) -> None:
+    pack_dataset([(np.zeros((8, 8, 3), np.uint8), 0.5)], tmp_path / "a", workers=1)
+    with pytest.raises(OptionsError, match="has regression targets, which have no classes: leave --classes out"):
+        merge([tmp_path / "a"] * 2, tmp_path / "out", classes=names_file(tmp_path / "names", ["x"]))
+
+
+def test_of_rows_that_come_twice_each_counts(shared_store: Path, tmp_path: Path) -> None:
+    assert subset(shared_store, tmp_path / "one", rows=[3] * 10 + [9], per_class=1).rows == 1
+    assert subset(shared_store, tmp_path / "two", rows=[0] * 6 + [40], per_class=np.int64(2)).rows == 3
+    assert subset(shared_store, tmp_path / "set", rows={1, 2}).rows == 2
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Also where few rows of a block that was checked before are read alone."""
+    pack(images, tmp_path / "out", fit="none", **labels(images, tmp_path))
+    order = np.random.default_rng(0).permutation(np.tile(np.arange(24), 4))
+    if only:
+        monkeypatch.setattr(copying, "_TASK_BYTES", 1)
+    subset(tmp_path / "out", tmp_path / "any", rows=order)
+    whole = rows_of(tmp_path / "out")
+    assert rows_of(tmp_path / "any") == [whole[row] for row in order]
 
 
 # -- what is damaged, in the way, or interrupted
@@ -364,6 +448,92 @@ def test_a_damaged_small_file_is_named(name: str, store: Path, tmp_path: Path) -
     with pytest.raises(PackError, match=Path(name).name):
         subset(store, tmp_path / "out", rows=[0])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("chosen", [{"classes": ["class1"]}, {"per_class": 2}])
+def test_damaged_targets_choose_no_row(chosen: dict[str, Any], store: Path, tmp_path: Path) -> None:
+    path = store / "_tensordict/targets.memmap"
+    data = bytearray(path.read_bytes())
+    data[4:8] = (2**31 - 1).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(PackError, match="not what was packed"):
+        subset(store, tmp_path / "out", **chosen)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("other", ["gone", "smaller", "of another kind"])
+def test_a_store_that_is_another_one_half_way_is_told(
+    other: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "out", size=32)
+    opened = subsetting.opened
+
+    def replace(store: Path) -> Any:
+        found = opened(store)
+        shutil.rmtree(store)
+        if other != "gone":
+            part_of(images, tmp_path / "part", ["class0"])
+            pack(tmp_path / "part", store, **({"size": 32} if other == "smaller" else {"fit": "none"}))
+        return found
+
+    monkeypatch.setattr(subsetting, "opened", replace)
+    with pytest.raises(PackError, match="out was replaced or removed while it was copied. Do it again"):
+        subset(tmp_path / "out", tmp_path / "few", rows=range(24))
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    shutil.rmtree(tmp_path / "part", ignore_errors=True)
+    pack(images, tmp_path / "out", size=32)
+    with pytest.raises(PackError, match="replaced or removed while|out/_tensordict/targets.memmap cannot be read"):
+        subset(tmp_path / "out", tmp_path / "few", per_class=2)
+    assert not (tmp_path / "few").exists()
+
+
+def test_many_stores_are_not_all_open_at_once(shared_store: Path, tmp_path: Path) -> None:
+    code = (
+        "import resource, sys\nfrom packer import merge\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
+        "print(merge([sys.argv[1]] * 60, sys.argv[2]).rows)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(shared_store), str(tmp_path / "out")], capture_output=True)
+    assert (done.stdout, done.stderr) == (b"5400\n", b"")
+
+
+def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
+    shared_store: Path, images: Path, tmp_path: Path
+) -> None:
+    out, code = (
+        tmp_path / "out",
+        (
+            "import os, sys\nfrom packer import merge\n"
+            "def die(progress):\n    if progress.stage == 'copy':\n        os.kill(os.getpid(), 9)\n"
+            "merge([sys.argv[1]] * 2, sys.argv[2], overwrite=True, progress=die)"
+        ),
+    )
+    shutil.copytree(shared_store, out)
+    done = subprocess.run([sys.executable, "-c", code, str(shared_store), str(out)], capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / ".out.packing/.packing/copied").exists()
+    with pytest.raises(PackError, match="is finished, but with another number of inputs"):
+        pack(images, out, size=32, resume=True)
+    assert store_bytes(out) == store_bytes(shared_store)
+    # and a pack that does replace it is gone on with, though a copy was cut short in its place
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True, progress=interrupt_after(8))
+    pack(images, out, size=32, resume=True)
+    assert len(MemmapDataset(out)) == 24
+    assert os.listdir(tmp_path) == ["out"] or sorted(os.listdir(tmp_path)) == ["images", "out"]
+
+
+def test_stores_that_would_be_deleted_are_refused(shared_store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(shared_store, out)
+    for place, said in (
+        (tmp_path / ".out.packing", "lies where OUT .* is built"),
+        (out / "_tensordict/in", "lies inside"),
+    ):
+        shutil.copytree(shared_store, place)
+        with pytest.raises(OptionsError, match=said):
+            subset(place, out, fraction=1, overwrite=True)
+        assert store_bytes(place) == store_bytes(shared_store)
 
 
 def test_a_store_that_is_replaced_while_it_is_copied_is_told(
@@ -491,6 +661,24 @@ def test_the_commands_say_what_they_made(
     assert "93 rows copied in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 x", "standard input has 'x'"),
+        ("", "is empty"),
+        ("1,2", "has '1,2'"),
+        ("² 1", "has '²'"),
+        ("1" * 20, "has '111"),
+    ],
+)
+def test_what_is_no_row_number_on_standard_input_is_named(
+    text: str, said: str, shared_store: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", iter_text(text))
+    assert run(["subset", str(shared_store), str(tmp_path / "out"), "--rows", "-"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def iter_text(text: str) -> Any:
     import io
 
@@ -502,13 +690,22 @@ def iter_text(text: str) -> Any:
     [
         (["subset", "{store}", "{out}"], 2, "nothing says which rows"),
         (["subset", "{store}", "{out}", "--rows", "7-"], 2, "expected rows such as 0,7,20-29"),
-        (["subset", "{store}", "{out}", "--rows", "0-99999999999999"], 2, "expected 1 to 100,000,000"),
+        (
+            ["subset", "{store}", "{out}", "--rows", "0-99999999999999"],
+            2,
+            "row 99999999999999 is out of range",
+        ),
         (["subset", "{store}", "{out}", "--rows", "90"], 2, "row 90 is out of range"),
-        (["subset", "{store}", "{out}", "--class", "dog"], 2, "has no class dog"),
+        (["subset", "{store}", "{out}", "--class", "dog"], 2, "has no class 'dog'"),
         (["subset", "{store}", "{out}", "--class", "class0", "--classes", "{store}"], 2, "give one of them"),
         (["subset", "{out}", "{out}", "--fraction", "1"], 1, "does not exist"),
-        (["merge", "{store}", "{out}"], 2, "expected two stores or more"),
-        (["merge", "{out}"], 2, "expected two stores or more"),
+        (["merge", "{store}", "{out}"], 2, "merge takes two stores or more"),
+        (["subset", "{store}", "{out}", "--rows", "²"], 2, "expected rows such as 0,7,20-29"),
+        (["subset", "{store}", "{out}", "--rows", "9" * 5000], 2, "expected rows such as 0,7,20-29"),
+        (["subset", "{store}", "{out}", "--rows", "9-7"], 2, "expected the smaller row first"),
+        (["subset", "{store}", "s3://bucket/out", "--rows", "0"], 2, "is a URL, expected a folder"),
+        (["merge", "{store}", "{store}", __file__], 2, "is a file. Expected a folder"),
+        (["merge", "{out}"], 2, "merge takes two stores or more"),
     ],
 )
 def test_wrong_words_are_one_sentence(
