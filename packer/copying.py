@@ -120,8 +120,9 @@ def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Pro
             site.finish(lock)
     except (OSError, ValueError, LookupError, PackError) as e:
         # whatever failed: a store that is another now is the reason
-        for share in plan.shares:
-            check_same(share.path, share.manifest)
+        with contextlib.suppress(OSError):
+            for share in plan.shares:
+                check_same(share.path, share.manifest)
         if isinstance(e, OSError):
             raise as_pack_error(e, site.out, sizes, _AGAIN) from None
         raise

@@ -98,10 +98,11 @@ def check_same(path: Path, manifest: Manifest) -> None:
 
     Raises:
         PackError: it is another, or gone.
+        OSError: that cannot be seen.
     """
     try:
         is_same = read_manifest(path).digest == manifest.digest
-    except (OSError, StoreError):
+    except StoreError:
         is_same = False
     if not is_same:
         raise PackError(f"{path} was replaced or removed while it was copied. Do it again.")
