@@ -18,6 +18,9 @@ from packer.report import PackError, PackReport, Progress
 from packer.shares import Share, has_boxes, opened
 from reader.manifest import FurtherTarget, Manifest, TensorSpec
 
+# What a person calls a tensor.
+_NAMES = {"mask_offsets": "masks"}
+
 
 def merge(
     stores: Sequence[str | os.PathLike[str]],
@@ -145,7 +148,8 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     values = [
-        f"{name.removeprefix('extras/')}: {one.get(name, 'none')} and {other.get(name, 'none')}" for name in names
+        f"{_NAMES.get(name, name.removeprefix('extras/'))}: {one.get(name, 'none')} and {other.get(name, 'none')}"
+        for name in names
     ]
     return "; ".join(values)
 

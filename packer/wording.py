@@ -45,13 +45,17 @@ def store_lines(report: PackReport) -> list[str]:
     for part in list(report.splits.values()) or [report]:
         labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
         labelled = f", {_classes(part.classes)}" if part.classes else f", {labels}"
-        lines.append(f"{part.out}: {part.rows:,} rows of {_shape(part)}{labelled}, {size(part.store_bytes)}")
+        lines.append(f"{part.out}: {_rows(part.rows)} of {_shape(part)}{labelled}, {size(part.store_bytes)}")
     return lines
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def rows_copied(report: PackReport) -> str:
     """Say how fast rows were copied."""
-    return f"{report.rows:,} rows copied in {report.seconds:.1f} s, {size(int(report.store_bytes / report.seconds))}/s"
+    return f"{_rows(report.rows)} copied in {report.seconds:.1f} s, {size(int(report.store_bytes / report.seconds))}/s"
 
 
 def reject_lines(report: PackReport) -> list[str]:
