@@ -23,7 +23,7 @@ from packer.inputs import Inputs
 from packer.kept import KeptLines, check_keepable
 from packer.options import PackOptions, available_cpus
 from packer.parts import Part, check_siblings, save_inputs
-from packer.place import COPIED, sync_names
+from packer.place import sync_names
 from packer.processes import EngineError
 from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
@@ -145,7 +145,6 @@ class Build:
         out = self._site.out
         # the journal goes first and comes last: it must never outlive the rows that it names
         journals.discard(out)
-        (out / COPIED).unlink(missing_ok=True)
         # and the working folder, which says that what lies here is a pack's
         sync_folder(out)
         self._site.clear()

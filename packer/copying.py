@@ -29,12 +29,12 @@ from packer import journal as journals
 from packer.build import block_inputs
 from packer.checksums import crc32_combine
 from packer.disk import allocate, check_room, guard_standard_streams, write_at
-from packer.durable import sync_folder, write_synced
+from packer.durable import sync_folder
 from packer.failures import as_pack_error
 from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus
 from packer.parts import check_no_parts
-from packer.place import COPIED, check_out, check_places, sync_names
+from packer.place import ANNOUNCED, check_out, check_places, sync_names
 from packer.report import PackError, PackReport, Progress, store_report
 from packer.rowfiles import Digested, channel_statistics
 from packer.rowreader import Ints
@@ -46,6 +46,7 @@ from reader.manifest import (
     PAGE_BYTES,
     PARTS,
     PIXELS,
+    PULLED,
     REJECTED,
     SAMPLES,
     Block,
@@ -107,7 +108,13 @@ def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Pro
             copy = _Copy(plan, sources, site.out, tell)
             sizes = copy.sizes
             created = site.make()
-            lock = site.lock()[0]
+            try:
+                lock = site.lock()[0]
+            except BaseException:
+                if created:
+                    with contextlib.suppress(OSError):  # another has put something there
+                        site.out.rmdir()
+                raise
             held.callback(lock.close)
             site.look_again()
             try:
@@ -142,14 +149,17 @@ def _check_apart(store: Path, out: Path, beside: Path) -> None:
 
 
 def _clear(site: Site) -> None:
-    """Remove what an unfinished pack has left in the folder, its journal first: it must never outlive its rows."""
+    """Remove what an unfinished pack has left in the folder, its journal first: it must never outlive its rows.
+
+    So whoever looks after a death finds no pack to go on with.
+    """
+    (site.out / ANNOUNCED).unlink(missing_ok=True)
     journals.discard(site.out)
-    write_synced(site.out / COPIED, b"")
-    sync_folder(site.out / journals.FOLDER)
     sync_folder(site.out)
     site.clear()
-    if (site.out / PARTS).exists():
-        remove_tree(site.out / PARTS)
+    for folder in (site.out / PARTS, (site.out / PULLED).parent):
+        if folder.exists():
+            remove_tree(folder)
 
 
 @dataclass(frozen=True)

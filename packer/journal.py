@@ -158,6 +158,19 @@ class Lock:
                 raise _no_locks(self.path, e) from None
             holder = _holder(self.path)
             raise LockedError(f"{out} is being packed by {holder}. Wait for it, or choose another OUT.") from None
+        try:
+            self._sign(is_shared)
+        except FileNotFoundError:
+            os.close(self._descriptor)
+            raise
+        except BaseException:
+            with contextlib.suppress(OSError):  # while it is held: who opened it sees that it has no name any more
+                os.unlink(self.path)
+            self.close()
+            raise
+
+    def _sign(self, is_shared: bool) -> None:
+        """See that the file still has its name, and write down who holds it."""
         # over NFS also for whatever is looked at in OUT once it is held: what the one before did must be seen
         look_again(self.path)
         try:
@@ -166,7 +179,6 @@ class Lock:
             is_there = False
         if not is_there:
             # opened before its holder removed it: a lock on a file without a name keeps no one out
-            os.close(self._descriptor)
             raise FileNotFoundError(errno.ENOENT, "the lock was removed meanwhile", str(self.path))
         with naming(self.path):
             os.ftruncate(self._descriptor, 0)

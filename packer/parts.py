@@ -90,8 +90,10 @@ def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = F
         raise PackError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
     if journals.has_begun(out):
         raise PackError(f"{out} is being packed as a whole. Go on without --part: {read_unfinished(out)[1]}")
-    if (out / PIXELS).exists():
+    if (out / PIXELS).exists() and begun_parts(out):
         raise PackError(f"the parts of {out} are being sealed. Go on with: pack seal {out}")
+    if (out / PIXELS).exists():
+        raise PackError(f"{out} is incomplete, and no parts are in it: what made it was ended early. Remove it first.")
     if others := [other for other in begun_parts(out) if other.count != part.count]:
         raise PackError(
             f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -12,13 +13,13 @@ from pathlib import Path
 
 from packer import journal as journals
 from packer.disk import FULL, DiskFullError
-from packer.durable import sync_folder
+from packer.durable import sync_folder, write_synced
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
 from reader.manifest import MANIFEST, REJECTED, SAMPLES, look_again, naming, read_unfinished
 
-# Says that rows of other stores are copied here.
-COPIED = f"{journals.FOLDER}/copied"
+# Says that the pack that works, or will work, in the folder replaces the store beside it.
+ANNOUNCED = f"{journals.FOLDER}/announced"
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
@@ -106,32 +107,33 @@ def is_finished(out: Path) -> bool:
 
 
 def is_replaced(out: Path) -> bool:
-    """Whether a pack that will take OUT's place has begun, or was announced; a finished one has no working folder.
+    """Whether a pack that will take OUT's place has begun, or has announced itself.
 
-    A copy of rows that was cut short is none: nothing goes on with it.
+    Of a finished one nothing of this is left, and a copy of rows that was cut short is none: nothing goes on with it.
     """
     beside = replacement(out)
-    return (beside / journals.FOLDER).is_dir() and not (
-        (beside / COPIED).exists() and not (beside / journals.JOURNAL).exists()
-    )
+    return (beside / ANNOUNCED).exists() or (beside / journals.JOURNAL).exists()
 
 
 def announce(out: Path) -> None:
     """Leave word beside a store that it will be replaced: whoever goes on must not take it for the new one.
 
     Raises:
-        PackError: the folder cannot be made; DiskFullError where the disk is full.
+        PackError: that cannot be written; DiskFullError where the disk is full, LockedError where another is at work there.
     """
-    folder = replacement(out) / journals.FOLDER
+    beside = replacement(out)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (replacement(out) / COPIED).unlink(missing_ok=True)
-        sync_folder(folder)
-        sync_folder(folder.parent)
-        sync_folder(out.absolute().parent)
+        (beside / journals.FOLDER).mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(journals.Lock(beside)):
+            write_synced(beside / ANNOUNCED, b"")
+            for folder in (beside / journals.FOLDER, beside, out.absolute().parent):
+                sync_folder(folder)
+    except FileNotFoundError:
+        raise finished_meanwhile(out) from None
     except OSError as e:
         kind = DiskFullError if e.errno in FULL else PackError
-        raise kind(f"{folder} cannot be made: {e.strerror} ({errno.errorcode.get(e.errno or 0, '?')}).") from None
+        name = errno.errorcode.get(e.errno or 0, "?")
+        raise kind(f"{e.filename or beside / ANNOUNCED} cannot be written: {e.strerror} ({name}).") from None
 
 
 def swap(new: Path, old: Path) -> None:

@@ -56,6 +56,10 @@ def opened(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
     Raises:
         PackError: it is none, or a newer pixpack's.
     """
+    if "://" in os.fspath(store):
+        raise PackError(
+            f"{store} is a URL, expected the folder of a store. Copy it here first: pack pull {store} FOLDER"
+        )
     try:
         path, manifest = Path(store), check_store(store)
     except StoreError as e:
@@ -135,9 +139,15 @@ class Source:
             raise PackError(f"{what} {_MENDED}")
 
     def runs(self) -> list[int]:
-        """Return where among the chosen rows each run ends."""
+        """Return where among the chosen rows each run ends; none has more bytes than its block, however often rows come in it."""
         numbers = self._pixels.numbers(self.rows)
-        return [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(self.rows)]
+        ends, sums = [0], np.cumsum(self.sizes)
+        for end in [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(self.rows)]:
+            most = self._pixels.blocks[numbers[end - 1]].size_bytes
+            while int(sums[end - 1]) - (done := int(sums[ends[-1] - 1]) if ends[-1] else 0) > most:
+                ends.append(int(np.searchsorted(sums, done + most, side="right")))
+            ends.append(end)
+        return ends[1:]
 
     def read(self, rows: Ints, memory: Memory) -> tuple[npt.NDArray[np.uint8], int | None]:
         """Read a run, masks behind its rows included, as uint8[n] within memory; and the number of its block, if it is all of it.
@@ -172,8 +182,10 @@ class Source:
         """Compare a block's checksum; raises PackError."""
         if not self._pixels.settle(number, crc32):
             block = self._pixels.blocks[number]
+            last = block.stop - 1
+            rows = f"row {last} is" if block.start == last else f"rows {block.start} to {last} are"
             raise PackError(
-                f"{self.path} is damaged: rows {block.start} to {block.stop - 1} are not what was packed."
+                f"{self.path} is damaged: {rows} not what was packed."
                 f" Leave them out (pack subset --rows), or pack anew; pack verify {self.path} names all there are."
             )
 

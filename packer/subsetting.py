@@ -6,6 +6,7 @@ import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -78,9 +79,8 @@ def subset(
         chosen = chosen[targets[chosen] >= 0]
         chosen = _of_each(chosen, targets[chosen], _whole("per-class", per_class, least=1), draw)
     if fraction is not None:
-        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-            raise OptionsError(f"--fraction is {fraction!r}, expected a share above 0, up to 1.")
-        chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), round(fraction * len(chosen)), draw)
+        count = round(_share(fraction) * len(chosen))
+        chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), count, draw)
     if not len(chosen):
         raise PackError(f"no row of {path} is chosen, so there would be no store. It has {manifest.rows} rows.")
     plan = Plan(
@@ -99,9 +99,7 @@ def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
     try:
         if rows is None or isinstance(rows, slice):
             return np.arange(count)[rows or slice(None)]
-        values = rows if hasattr(rows, "__array__") else list(map(operator.index, rows))
-        if (top := max(values, default=0) if isinstance(values, list) else 0) >= count:
-            raise OptionsError(f"row {top} is out of range: the store has rows 0 to {count - 1}.")
+        values = rows if hasattr(rows, "__array__") else [_row(number, count) for number in rows]
         array = np.asarray(values)
         if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
             raise TypeError(f"{array.dtype}{list(array.shape)}")
@@ -113,6 +111,15 @@ def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
     if len(wrong):
         raise OptionsError(f"row {wrong[0]} is out of range: the store has rows 0 to {count - 1}.")
     return array.astype(np.int64).reshape(-1)
+
+
+def _row(value: Any, count: int) -> int:
+    """Return a row's number; a mask of bools is none, and numbers are checked before any array refuses their size."""
+    if isinstance(value, bool):
+        raise TypeError("it has bools")
+    if not 0 <= (number := operator.index(value)) < count:
+        raise OptionsError(f"row {number} is out of range: the store has rows 0 to {count - 1}.")
+    return number
 
 
 def _check_classes(path: Path, manifest: Manifest) -> None:
@@ -145,6 +152,12 @@ def _whole(name: str, value: Any, *, least: int) -> int:
     if number < least:
         raise OptionsError(f"--{name} is {value!r}, expected {least} or more.")
     return number
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise OptionsError(f"--fraction is {value!r}, expected a share above 0, up to 1.")
+    return float(value)
 
 
 def _of_each(rows: Ints, kinds: Ints, count: int, draw: Random) -> Ints:

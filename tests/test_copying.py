@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -21,9 +22,11 @@ from test_lists import listed
 from test_store import write_head
 from test_update import WAYS, flip, labels
 
-from packer import OptionsError, PackError, ScanError, copying, merge, pack, pack_dataset, subset, subsetting
+from packer import OptionsError, PackError, ScanError, copying, merge, pack, pack_dataset, shares, subset, subsetting
 from packer.cli import run
 from packer.disk import DiskFullError
+from packer.journal import LockedError
+from packer.place import is_replaced
 from packer.report import Progress
 from packer.verify import verify
 from reader import MemmapDataset
@@ -163,6 +166,8 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
         ({"rows": [-1]}, "row -1 is out of range"),
         ({"rows": ["a"]}, "not a slice, nor row numbers"),
         ({"rows": [1.5]}, "not a slice, nor row numbers"),
+        ({"rows": [True, False]}, "not a slice, nor row numbers"),
+        ({"rows": [-(10**30)]}, "is out of range"),
         ({"rows": np.zeros((2, 2), int)}, "not a slice, nor row numbers"),
         ({"rows": slice(0, 5, 0)}, "not a slice, nor row numbers"),
         ({"rows": [1, 2**70]}, f"row {2**70} is out of range"),
@@ -511,7 +516,7 @@ def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     shutil.copytree(shared_store, out)
     done = subprocess.run([sys.executable, "-c", code, str(shared_store), str(out)], capture_output=True)
     assert done.returncode == -signal.SIGKILL
-    assert (tmp_path / ".out.packing/.packing/copied").exists()
+    assert (tmp_path / ".out.packing/.packing/lock").exists()
     with pytest.raises(PackError, match="is finished, but with another number of inputs"):
         pack(images, out, size=32, resume=True)
     assert store_bytes(out) == store_bytes(shared_store)
@@ -521,6 +526,69 @@ def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     pack(images, out, size=32, resume=True)
     assert len(MemmapDataset(out)) == 24
     assert os.listdir(tmp_path) == ["out"] or sorted(os.listdir(tmp_path)) == ["images", "out"]
+
+
+def test_a_refused_pack_does_not_announce_itself_in_the_folder_of_a_copy(
+    store: Path, shared_store: Path, images: Path
+) -> None:
+    def refused(progress: Progress) -> None:
+        if progress.stage == "copy":
+            with pytest.raises(LockedError):
+                pack(images, store, size=32, overwrite=True)
+            assert not is_replaced(store)
+
+    merge([store, shared_store], store, overwrite=True, progress=refused)
+    assert len(MemmapDataset(store)) == 180
+
+
+def test_a_lock_that_cannot_be_written_is_let_go(
+    shared_store: Path, store: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for out, overwrite in ((tmp_path / "new", False), (store, True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", full)
+            with pytest.raises(DiskFullError):
+                merge([shared_store] * 2, out, overwrite=overwrite)
+        assert (out.exists(), os.listdir(store.parent)) == (
+            overwrite,
+            ["store"] if out == store else os.listdir(store.parent),
+        )
+        with pytest.raises(PackError, match="is finished, but with another number|does not exist"):
+            pack(images, out, size=32, resume=True)
+        merge([shared_store] * 2, out, overwrite=overwrite)
+        assert len(MemmapDataset(out)) == 180
+
+
+def test_rows_that_come_very_often_are_copied_block_by_block(
+    shared_store: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    taken: list[int] = []
+    read = shares.Source.read
+
+    def watched(source: shares.Source, rows: Any, memory: Any) -> Any:
+        taken.append(len(rows))
+        return read(source, rows, memory)
+
+    monkeypatch.setattr(shares.Source, "read", watched)
+    rows = np.arange(1000) % 7
+    subset(shared_store, tmp_path / "out", rows=rows)
+    whole = rows_of(shared_store)
+    assert rows_of(tmp_path / "out") == [whole[row] for row in rows]
+    assert max(taken) <= read_blocks(shared_store)[0].stop
+
+
+def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(shared_store, out)
+    (out / "manifest.json").unlink()
+    (out / ".packing").mkdir()
+    with pytest.raises(StoreError, match="is incomplete: it is being made, or what made it was ended early"):
+        MemmapDataset(out)
+    with pytest.raises(PackError, match="is incomplete, and no parts are in it"):
+        pack(images, out, size=32, part="1/2")
 
 
 def test_stores_that_would_be_deleted_are_refused(shared_store: Path, tmp_path: Path) -> None:

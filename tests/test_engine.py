@@ -169,7 +169,10 @@ def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(im
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert errors.strip() == "pack: interrupted. Go on with --resume where a pack had begun."
+    assert (
+        errors.strip()
+        == "pack: interrupted. Go on with --resume where a pack had begun; other commands are given again."
+    )
 
 
 def test_few_blocks_are_shared_among_all_workers(tmp_path: Path, faults: Faults) -> None:
