@@ -415,7 +415,7 @@ def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, .
 
 
 @cli.command(short_help="Copy the rows of several stores into one, without decoding.")
-@click.argument("stores", type=click.Path(), nargs=-1)
+@click.argument("stores", type=click.Path(), nargs=-1, metavar="STORES...")
 @click.argument("out", type=click.Path())
 @click.option(
     "--classes", metavar="STORE|FILE", help="The class list to count in: of a store, or a file with one name a line."

@@ -35,11 +35,11 @@ from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus
 from packer.parts import check_no_parts
 from packer.place import ANNOUNCED, check_out, check_places, sync_names
-from packer.report import PackError, PackReport, Progress, store_report
+from packer.report import PackReport, Progress, store_report
 from packer.rowfiles import Digested, channel_statistics
 from packer.rowreader import Ints
 from packer.seal import commit_manifest, settle
-from packer.shares import Memory, Share, Source, check_same
+from packer.shares import Scratch, Share, Source, check_same
 from packer.site import Site, remove_tree
 from packer.source import BINARY
 from reader.manifest import (
@@ -103,37 +103,50 @@ def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Pro
         _check_apart(share.path, out, site.out)
     sizes: dict[str, int] = {}
     try:
-        with contextlib.ExitStack() as held:
-            sources = [held.enter_context(contextlib.closing(Source(share))) for share in plan.shares]
-            copy = _Copy(plan, sources, site.out, tell)
-            sizes = copy.sizes
-            created = site.make()
-            try:
-                lock = site.lock()[0]
-            except BaseException:
-                if created:
-                    with contextlib.suppress(OSError):  # another has put something there
-                        site.out.rmdir()
-                raise
-            held.callback(lock.close)
+        created = site.make()
+        with contextlib.closing(_locked(site, created)) as lock:
             site.look_again()
             try:
-                _clear(site)
-                manifest = copy.run()
-                check_store(site.out)  # what cannot be opened must take no store's place
-            except BaseException:
+                manifest = _made(plan, site, sizes, tell)
+            except BaseException as e:
                 site.remove(created)
+                if isinstance(e, Exception):
+                    _check_all_same(plan)
                 raise
             site.finish(lock)
-    except (OSError, ValueError, LookupError, PackError) as e:
-        # whatever failed: a store that is another now is the reason
-        with contextlib.suppress(OSError):
-            for share in plan.shares:
-                check_same(share.path, share.manifest)
-        if isinstance(e, OSError):
-            raise as_pack_error(e, site.out, sizes, _AGAIN) from None
-        raise
+    except OSError as e:
+        raise as_pack_error(e, site.out, sizes, _AGAIN) from None
     return store_report(manifest, Inputs(out, notes=plan.notes), out, time.monotonic() - begun, 0)
+
+
+def _locked(site: Site, created: bool) -> journals.Lock:
+    """Hold the site's folder, or leave none that was made for this."""
+    try:
+        return site.lock()[0]
+    except BaseException:
+        if created:
+            with contextlib.suppress(OSError):  # another has put something there
+                site.out.rmdir()
+        raise
+
+
+def _made(plan: Plan, site: Site, sizes: dict[str, int], tell: Tell) -> Manifest:
+    """Make the store in the site's folder; fills in what its files need as soon as that is known."""
+    _clear(site)
+    with contextlib.ExitStack() as held:
+        sources = [held.enter_context(contextlib.closing(Source(share))) for share in plan.shares]
+        copy = _Copy(plan, sources, site.out, tell)
+        sizes |= copy.sizes
+        manifest = copy.run()
+    check_store(site.out)  # what cannot be opened must take no store's place
+    return manifest
+
+
+def _check_all_same(plan: Plan) -> None:
+    """Whatever failed: where a store is another now, say that; it is the reason."""
+    with contextlib.suppress(OSError):
+        for share in plan.shares:
+            check_same(share.path, share.manifest)
 
 
 def _check_apart(store: Path, out: Path, beside: Path) -> None:
@@ -271,36 +284,31 @@ class _Copy:
     def _blocks(self, pixels: Path) -> Iterator[tuple[int, int, _Pixels]]:
         """Write all pixels; yields each block's rows [start, stop) and what is known of them, in order."""
         cut = block_inputs(self._rows, max(1, self._pixel_bytes // self._rows))
-        start, found = 0, _Pixels(0, np.zeros((2, self._like.channels), object))
-        for stop, piece in self._pieces(pixels, cut):
-            size_bytes = self._span_bytes(stop - piece.rows, stop)
+        none = _Pixels(0, np.zeros((2, self._like.channels), object))
+        start, stop, found = 0, 0, none
+        for piece in self._pieces(pixels, cut):
+            size_bytes = self._span_bytes(stop, stop + piece.rows)
             found = _Pixels(crc32_combine(found.crc32, piece.crc32, size_bytes), found.sums + piece.sums)
+            stop += piece.rows
             if stop % cut == 0 or stop == self._rows:
                 yield start, stop, found
-                start, found = stop, _Pixels(0, np.zeros((2, self._like.channels), object))
+                start, found = stop, none
 
-    def _pieces(self, pixels: Path, cut: int) -> Iterator[tuple[int, _Pixels]]:
-        """Write runs of rows, several at once; yields what is known of each piece of a block, and the row where it ends."""
+    def _pieces(self, pixels: Path, cut: int) -> Iterator[_Pixels]:
+        """Write runs of rows, several at once; yields what is known of each piece of a block, in order."""
         waiting: collections.deque[Future[list[_Pixels]]] = collections.deque()
         # without pwrite, the place in the file is all threads' own
         threads = min(_MOST_THREADS, available_cpus()) if hasattr(os, "pwrite") else 1
         with naming(pixels):
             descriptor = os.open(pixels, os.O_WRONLY | BINARY)
-        pool, stop = concurrent.futures.ThreadPoolExecutor(threads), 0
+        pool = concurrent.futures.ThreadPoolExecutor(threads)
         try:
             for source, begin in zip(self._sources, self._bounds, strict=False):
                 for first, runs in _tasks(source):
                     waiting.append(pool.submit(self._write, descriptor, source, begin, first, runs, cut))
-                    while len(waiting) > threads + _AHEAD:
-                        for piece in waiting.popleft().result():
-                            stop += piece.rows
-                            yield stop, piece
-                # no more stores are open at a time than are read
-                while waiting:
-                    for piece in waiting.popleft().result():
-                        stop += piece.rows
-                        yield stop, piece
-                source.close()
+                    yield from _results(waiting, threads + _AHEAD)
+                yield from _results(waiting, 0)
+                source.close()  # however many stores there are, one is open
         finally:
             pool.shutdown(cancel_futures=True)
             with naming(pixels):
@@ -313,11 +321,11 @@ class _Copy:
 
         Returns what is known of them, cut at blocks.
         """
-        if not hasattr(self._mine, "memory"):
-            self._mine.memory = Memory()
+        if not hasattr(self._mine, "scratch"):
+            self._mine.scratch = Scratch(), Scratch()
         pieces: list[_Pixels] = []
         for last in runs:
-            data, number = source.read(source.rows[first:last], self._mine.memory)
+            data, number = source.read(source.rows[first:last], *self._mine.scratch)
             crc32, done = 0, 0
             for start, stop in _cut(begin + first, begin + last, cut):
                 size_bytes = self._span_bytes(start, stop)
@@ -385,6 +393,12 @@ class _Copy:
 
     def _sizes(self, start: int, stop: int) -> Ints:
         return np.diff(self._ends[start:stop], prepend=self._begin(start))
+
+
+def _results(waiting: collections.deque[Future[list[_Pixels]]], most: int) -> Iterator[_Pixels]:
+    """Yield what the first of those that wait have found, until no more than so many wait."""
+    while len(waiting) > most:
+        yield from waiting.popleft().result()
 
 
 def _tasks(source: Source) -> Iterator[tuple[int, list[int]]]:

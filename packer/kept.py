@@ -19,7 +19,7 @@ from packer.fit import Geometry
 from packer.ragged import RaggedRows
 from packer.report import PackError
 from packer.rowreader import CheckedPixels, damage, line_begins
-from reader.manifest import SAMPLES, Manifest, StoreError, read_json_lines, read_manifest
+from reader.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines, read_manifest
 
 # What a worker writes of an input in front of what its decoder says: see worker._sample_line.
 _OF_INPUT = ("path", "target", "bytes", "sha256", "width", "height")
@@ -103,5 +103,5 @@ def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
             f"{out} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoders)}: old and new rows would"
             f" not be alike. Use the same versions. {anew}"
         )
-    if what := damage(out, manifest):
+    if what := damage(out, manifest, manifest.files.keys() - {PIXELS}):
         raise PackError(f"{what} {anew}")

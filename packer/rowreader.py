@@ -11,6 +11,7 @@ import itertools
 import threading
 import zlib
 from array import array
+from collections.abc import Iterable
 from io import RawIOBase
 from pathlib import Path
 
@@ -93,10 +94,10 @@ def line_begins(out: Path) -> array[int]:
     return begins
 
 
-def damage(out: Path, manifest: Manifest) -> str:
-    """Name the first file, pixels left out, that is not what was packed, as a sentence; "" where there is none."""
-    for name, entry in sorted(manifest.files.items()):
-        if name != PIXELS and sha256_file(out / name) != entry.digest:
+def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
+    """Name the first of these files, all but pixels, that is not what was packed, as a sentence; "" where there is none."""
+    for name in sorted(names):
+        if sha256_file(out / name) != manifest.files[name].digest:
             return f"{out / name} is damaged: its content is not what was packed."
     return ""
 

@@ -5,7 +5,6 @@ Reads and checks; writes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zlib
@@ -25,12 +24,12 @@ from packer.sums import ChannelSums
 from packer.tasks import encode_line
 from reader.manifest import (
     FORMAT_VERSION,
+    PIXELS,
     SAMPLES,
     Manifest,
     StoreError,
     TensorSpec,
     check_store,
-    naming,
     read_manifest,
 )
 
@@ -87,14 +86,13 @@ def class_targets(path: Path, manifest: Manifest) -> Ints:
     """
     name = manifest.tensor_paths()["targets"]
     try:
-        with naming(path / name):
-            data = (path / name).read_bytes()
+        what, targets = damage(path, manifest, [name]), np.fromfile(path / name, "<i8")
     except OSError as e:
         raise PackError(f"{path / name} cannot be read: {e.strerror}.") from None
-    if f"sha256:{hashlib.sha256(data).hexdigest()}" != manifest.files[name].digest:
+    if what:
         check_same(path, manifest)
-        raise PackError(f"{path / name} is damaged: its content is not what was packed. {_MENDED}")
-    return np.frombuffer(data, "<i8")
+        raise PackError(f"{what} {_MENDED}")
+    return targets
 
 
 def check_same(path: Path, manifest: Manifest) -> None:
@@ -135,7 +133,7 @@ class Source:
     def check(self) -> None:
         """Compare the small files with their digests."""
         check_same(self.path, self.manifest)
-        if what := damage(self.path, self.manifest):
+        if what := damage(self.path, self.manifest, self.manifest.files.keys() - {PIXELS}):
             raise PackError(f"{what} {_MENDED}")
 
     def runs(self) -> list[int]:
@@ -149,8 +147,8 @@ class Source:
             ends.append(end)
         return ends[1:]
 
-    def read(self, rows: Ints, memory: Memory) -> tuple[npt.NDArray[np.uint8], int | None]:
-        """Read a run, masks behind its rows included, as uint8[n] within memory; and the number of its block, if it is all of it.
+    def read(self, rows: Ints, block_room: Scratch, rows_room: Scratch) -> tuple[npt.NDArray[np.uint8], int | None]:
+        """Read a run, masks behind its rows included, as uint8[n] in either scratch; and its block's number, if it is all of it.
 
         A whole block is not compared with its checksum yet: see `settle`. Of another the bytes are checked.
 
@@ -162,12 +160,12 @@ class Source:
         begins, sizes = self._offsets[rows] - begin, self._bytes[rows]
         total = int(sizes.sum())
         if self._pixels.is_known(number) and 2 * total < block.size_bytes:
-            data = memory.taken(total)
+            data = rows_room.room(total)
             ends = np.cumsum(sizes)
             for first, start, stop in zip(begins.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):
                 self._pixels.read_into(begin + first, data[start:stop])
             return data, None
-        whole = memory.block(block.size_bytes)
+        whole = block_room.room(block.size_bytes)
         self._pixels.read_into(begin, whole)
         is_together = bool((begins[1:] == begins[:-1] + sizes[:-1]).all())
         if is_together and total == len(whole):
@@ -176,7 +174,7 @@ class Source:
         if is_together:
             return whole[int(begins[0]) : int(begins[0]) + total], None
         pieces = [whole[first : first + size] for first, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
-        return np.concatenate(pieces, out=memory.taken(total)), None
+        return np.concatenate(pieces, out=rows_room.room(total)), None
 
     def settle(self, number: int, crc32: int) -> None:
         """Compare a block's checksum; raises PackError."""
@@ -239,23 +237,17 @@ class Source:
         return CheckedPixels(self.path)
 
 
-class Memory:
-    """What a thread reads runs into; a fresh array would cost a page fault every 4 KiB."""
+class Scratch:
+    """Memory that a thread reads into again and again; a fresh array would cost a page fault every 4 KiB."""
 
     def __init__(self) -> None:
-        self._block = self._taken = np.empty(0, np.uint8)
+        self._memory = np.empty(0, np.uint8)
 
-    def block(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return room for a block; the same memory each time."""
-        if len(self._block) < size_bytes:
-            self._block = np.empty(size_bytes, np.uint8)
-        return self._block[:size_bytes]
-
-    def taken(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return room for rows that are taken out of one; the same memory each time."""
-        if len(self._taken) < size_bytes:
-            self._taken = np.empty(size_bytes, np.uint8)
-        return self._taken[:size_bytes]
+    def room(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return uint8[size_bytes], the same memory each time."""
+        if len(self._memory) < size_bytes:
+            self._memory = np.empty(size_bytes, np.uint8)
+        return self._memory[:size_bytes]
 
 
 def _renumbered(values: npt.NDArray[Any], numbers: tuple[int, ...], spec: TensorSpec) -> npt.NDArray[Any]:
