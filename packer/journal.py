@@ -164,8 +164,9 @@ class Lock:
             os.close(self._descriptor)
             raise
         except BaseException:
-            with contextlib.suppress(OSError):  # while it is held: who opened it sees that it has no name any more
-                os.unlink(self.path)
+            if not is_shared:  # others hold a shared one; of this one, who opened it sees that it has no name any more
+                with contextlib.suppress(OSError):
+                    os.unlink(self.path)
             self.close()
             raise
 

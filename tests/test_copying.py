@@ -25,7 +25,7 @@ from test_update import WAYS, flip, labels
 from packer import OptionsError, PackError, ScanError, copying, merge, pack, pack_dataset, shares, subset, subsetting
 from packer.cli import run
 from packer.disk import DiskFullError
-from packer.journal import LockedError
+from packer.journal import Lock, LockedError
 from packer.place import is_replaced
 from packer.report import Progress
 from packer.site import Site
@@ -573,6 +573,21 @@ def test_a_lock_that_cannot_be_written_is_let_go(
             pack(images, out, size=32, resume=True)
         merge([shared_store] * 2, out, overwrite=overwrite)
         assert len(MemmapDataset(out)) == 180
+
+
+def test_a_shared_lock_that_cannot_be_written_stays_for_who_holds_it(tmp_path: Path, monkeypatch: Any) -> None:
+    def failing(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    (tmp_path / ".packing").mkdir()
+    held = Lock(tmp_path, is_shared=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            Lock(tmp_path, is_shared=True)
+    with pytest.raises(LockedError):
+        Lock(tmp_path)
+    held.close()
 
 
 def test_rows_that_come_very_often_are_copied_block_by_block(
