@@ -31,7 +31,7 @@ from reader.unfinished import read_unfinished as read_unfinished
 from reader.unfinished import tell_unfinished
 
 FORMAT_NAME = "pixpack"
-FORMAT_VERSION = (1, 0)
+FORMAT_VERSION = (1, 1)
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
