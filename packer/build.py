@@ -136,6 +136,7 @@ class Build:
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
         self._site.finish(locks[0])
+        self._inputs.notes += self._site.notes
         return self._told(store_report(sealed, self._inputs, self._site.final, 0.0, resumed_from), resumed_from)
 
     # -- begin
@@ -156,7 +157,7 @@ class Build:
         for path in paths:
             path.parent.mkdir(exist_ok=True)
             with naming(path):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
         for path in reversed(paths):
             sync_folder(path.parent)
         sync_folder(out)

@@ -116,7 +116,8 @@ def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Pro
             site.finish(lock)
     except OSError as e:
         raise as_pack_error(e, site.out, sizes, _AGAIN) from None
-    return store_report(manifest, Inputs(out, notes=plan.notes), out, time.monotonic() - begun, 0)
+    inputs = Inputs(out, notes=[*plan.notes, *site.notes])
+    return store_report(manifest, inputs, out, time.monotonic() - begun, 0)
 
 
 def _locked(site: Site, created: bool) -> journals.Lock:
@@ -214,7 +215,7 @@ class _Copy:
             (self._out / path).parent.mkdir(parents=True, exist_ok=True)
         pixels = self._out / PIXELS
         with naming(pixels):
-            os.close(os.open(pixels, os.O_WRONLY | os.O_CREAT, 0o644))
+            os.close(os.open(pixels, os.O_WRONLY | os.O_CREAT, 0o666))
         sync_names(self._out)
         check_room(self._out, self.sizes, _AGAIN)
         allocate(pixels, self._pixel_bytes, lambda done: self._tell(Progress("allocate", done, self._pixel_bytes)))

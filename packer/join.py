@@ -24,7 +24,7 @@ from packer.folders import SPLITS
 from packer.inputs import Inputs
 from packer.options import allowed_rejects
 from packer.parts import Part, begun_parts, go_on_command, load_inputs
-from packer.place import is_finished, sync_names
+from packer.place import check_no_links, is_finished, own_places, sync_names
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.seal import remove_working_folder, seal
 from packer.tasks import Result
@@ -72,6 +72,7 @@ def _has_parts(out: Path) -> bool:
 
 def _lock(out: Path) -> journals.Lock:
     """Lock OUT against its parts too; where one of them is being packed, the error names it and its host."""
+    check_no_links(*own_places(out))
     try:
         return journals.Lock(out)
     except FileNotFoundError:

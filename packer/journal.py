@@ -53,7 +53,7 @@ class Journal:
     def create(cls, out: Path, header: dict[str, Any]) -> Journal:
         """Begin a journal; the header says what is packed and how."""
         path = out / JOURNAL
-        journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o644))
+        journal = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o666))
         journal._append([header])
         sync_folder(path.parent)
         return journal
@@ -149,7 +149,7 @@ class Lock:
 
     def __init__(self, out: Path, *, is_shared: bool = False) -> None:
         self.path = out / LOCK
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             take_lock(self._descriptor, is_shared)
         except OSError as e:

@@ -19,7 +19,7 @@ from packer.changes import header_difference
 from packer.durable import write_atomically
 from packer.inputs import Column, Inputs
 from packer.options import PackOptions
-from packer.place import OWN_NAMES, finished_meanwhile
+from packer.place import check_no_links, finished_meanwhile, foreign_names, own_places
 from packer.report import PackError
 from packer.seal import remove_working_folder
 from reader.manifest import MANIFEST, PARTS, PIXELS, FurtherTarget, command_to_go_on, read_unfinished
@@ -80,13 +80,13 @@ def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = F
         PackError: OUT is a store, other files are in it, it is packed as a whole, in another number of parts, or being sealed;
             or the part was begun before.
     """
+    check_no_links(*own_places(out))
     if (out / MANIFEST).exists():
         if is_held:
             remove_working_folder(out)
             raise finished_meanwhile(out)
         raise PackError(f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it.")
-    found = sorted(os.listdir(out)) if out.exists() else []
-    if foreign := [name for name in found if name not in OWN_NAMES]:
+    if out.exists() and (foreign := foreign_names(out)):
         raise PackError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
     if journals.has_begun(out):
         raise PackError(f"{out} is being packed as a whole. Go on without --part: {read_unfinished(out)[1]}")

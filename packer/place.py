@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from packer import journal as journals
@@ -23,6 +24,9 @@ ANNOUNCED = f"{journals.FOLDER}/announced"
 
 # What a pack may have left in OUT before its journal could be read back.
 OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
+
+# What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case.
+_DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
 
 def check_places(sources: list[str], out: Path) -> None:
@@ -43,13 +47,11 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
     Raises:
         PackError: LockedError where another process is packing to OUT just now.
     """
+    check_no_links(*own_places(out))
     if not out.exists():
         return
-    try:
-        found = sorted(os.listdir(out))
-    except OSError as e:
-        raise PackError(f"{out} cannot be listed: {e.strerror}.") from None
-    foreign = [name for name in found if name not in OWN_NAMES]
+    found = [name for name in _listed(out) if not is_dropped(name)]
+    foreign = foreign_names(out)
     is_store = MANIFEST in found and _is_ours(out / MANIFEST)
     if found and not is_store and (foreign or MANIFEST in found or journals.FOLDER not in found):
         what = (foreign or found)[0]
@@ -73,6 +75,53 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
         )
 
 
+def own_places(out: Path) -> Iterator[Path]:
+    """Name what a pack to OUT writes, moves or removes: in OUT, and beside it."""
+    for folder in (out, replacement(out)):
+        yield from (folder / name for name in sorted(OWN_NAMES))
+    yield replacement(out)
+    if out.absolute().parent.is_dir():
+        yield from _trash(out)
+
+
+def check_no_links(*places: Path) -> None:
+    """Refuse a symbolic link among these files and folders, or anywhere below: what is done there would be done to another's.
+
+    Raises:
+        PackError: names the link, and where it leads.
+    """
+    for place in places:
+        below = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in sorted(folders + files))
+        for path in itertools.chain([os.fspath(place)], () if place.is_symlink() else below):
+            if os.path.islink(path):
+                raise PackError(
+                    f"{path} is a symbolic link to {os.readlink(path)}, where pack keeps what is its own and may remove it."
+                    " Remove the link, or choose another place."
+                )
+
+
+def foreign_names(out: Path) -> list[str]:
+    """Name what lies in OUT and is neither a pack's nor dropped by the system, such as .DS_Store; raises PackError."""
+    return [name for name in _listed(out) if name not in OWN_NAMES and not is_dropped(name)]
+
+
+def dropped_names(out: Path) -> list[str]:
+    """Name what the system has dropped into OUT: it is in nobody's way, and goes with a store that is replaced."""
+    return [name for name in _listed(out) if is_dropped(name)]
+
+
+def is_dropped(name: str) -> bool:
+    """Whether a name is one that file managers and NAS use in any folder: .DS_Store, Thumbs.db, desktop.ini, @eaDir, ._NAME."""
+    return name.lower() in _DROPPED or name.startswith("._")
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as e:
+        raise PackError(f"{folder} cannot be listed: {e.strerror}.") from None
+
+
 def finished_meanwhile(out: Path) -> PackError:
     """Say that another pack finished OUT after this one had looked at it."""
     return PackError(f"{out} was finished by another pack just now. Look at it: pack info {out}")
@@ -91,6 +140,10 @@ def _check_folder(images: str, out: Path) -> None:
 def _check_replaceable(out: Path, foreign: list[str]) -> None:
     if foreign:
         raise PackError(f"{out} also holds {foreign[0]}, which would be deleted with the store. Move it away first.")
+    if out.is_symlink():  # a split's folder: OUT itself is resolved before
+        raise PackError(
+            f"{out} is a symbolic link, which cannot be replaced. Put the folder that it leads to in its place."
+        )
     if os.path.ismount(out):
         raise PackError(f"{out} is a mount point, which cannot be replaced. Pack into a folder below it.")
 
@@ -199,7 +252,7 @@ def _remove_trash(out: Path) -> None:
 def _free_trash(out: Path) -> Path:
     """Name a folder beside OUT that is not there yet."""
     names = (out.with_name(f".{out.name}.packing.old{number or ''}") for number in itertools.count())
-    return next(path for path in names if not path.exists())
+    return next(path for path in names if not os.path.lexists(path))
 
 
 def _is_ours(manifest: Path) -> bool:

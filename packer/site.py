@@ -16,7 +16,7 @@ from packer.disk import FULL
 from packer.durable import sync_folder
 from packer.options import PackOptions
 from packer.parts import Part, check_no_parts, check_part
-from packer.place import OWN_NAMES, check_out, finished_meanwhile, is_replaced, replacement, swap
+from packer.place import OWN_NAMES, check_out, dropped_names, finished_meanwhile, is_replaced, replacement, swap
 from packer.report import PackError
 from packer.seal import remove_working_folder
 from reader.manifest import MANIFEST
@@ -36,6 +36,9 @@ class Site:
         self.out = beside if self._replaces else self.final
         # the store that will be replaced
         self.replaced = self.final if self._replaces and is_store else None
+        # what goes with it though it is no part of it
+        dropped = dropped_names(self.replaced) if self.replaced else []
+        self.notes = [f"{self.final} also held {', '.join(dropped)}, which went with the old store."] if dropped else []
 
     def make(self) -> bool:
         """Make the folder and its working folder; returns whether it is new.
