@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,19 @@ class Row:
     width: int
     height: int
     done: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Orientation:
+    """EXIF's 1 to 8, and whether the library that decoded has made the picture upright already."""
+
+    value: int
+    is_undone: bool = False
+
+    def upright(self, image: Image.Image) -> Image.Image:
+        """Return the decoded picture upright."""
+        turn = None if self.is_undone else UPRIGHT.get(self.value)
+        return image if turn is None else image.transpose(turn)
 
 
 class Decoder:
@@ -105,14 +119,14 @@ class Decoder:
         if header is not None and not header.may_be_rotated:
             return header.height, header.width
         with opened(data) as image:
-            width, height = image.size
-            return (width, height) if _header_orientation(image) >= 5 else (height, width)
+            width, height = stored_size(image)
+            return (width, height) if header_orientation(image) >= 5 else (height, width)
 
     def _fast_row(self, data: bytes, header: jpeg.JpegHeader) -> Row:
         orientation = 1
         if header.may_be_rotated:
             with opened(data) as image:
-                orientation = _header_orientation(image)
+                orientation = header_orientation(image)
         scale = self._dct_scale(header.width, header.height, orientation)
         width, height = -(-header.width // scale), -(-header.height // scale)
         pixels = self._jpeg.decode(data, width, height)
@@ -121,20 +135,15 @@ class Decoder:
         if self._mode != "RGB":
             image = Image.frombytes("RGB", image.size, pixels, "raw", "RGBX").convert(self._mode)
         done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
-        return self._finish(image, (header.width, header.height), orientation, scale, done)
+        return self._finish(image, (header.width, header.height), Orientation(orientation), scale, done)
 
     def _pillow_row(self, data: bytes, notes: list[str]) -> Row:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with opened(data) as image:
                 self._check_pixels(*image.size, len(data))
-                size, scale = image.size, self._draft(image)
-                try:
-                    image.load()
-                except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
-                    raise DecodeError(explain(data, problem(e))) from e
-                # a PNG may hold its EXIF behind the pixels, and Pillow has turned a TIFF upright by now
-                orientation = _orientation(image.getexif())
+                size, scale = stored_size(image), self._draft(image)
+                orientation = loaded(image, data)
                 upright = to_mode(image, self._mode)
         notes += [str(w.message).splitlines()[0] for w in caught]
         done: dict[str, Any] = {"decoder": "Pillow", "format": image.format}
@@ -145,13 +154,13 @@ class Decoder:
         return self._finish(upright, size, orientation, scale, done)
 
     def _finish(
-        self, image: Image.Image, size: tuple[int, int], orientation: int, scale: int, done: dict[str, Any]
+        self, image: Image.Image, size: tuple[int, int], orientation: Orientation, scale: int, done: dict[str, Any]
     ) -> Row:
-        width, height = size[::-1] if orientation >= 5 else size
+        width, height = size[::-1] if orientation.value >= 5 else size
         self._clock.enter("resize")
-        if orientation in UPRIGHT:
-            image = image.transpose(UPRIGHT[orientation])
-            done["exif_orientation"] = orientation
+        if orientation.value in UPRIGHT:
+            image = orientation.upright(image)
+            done["exif_orientation"] = orientation.value
         if scale > 1:
             done["dct_scale"] = scale
         if self._geometry is None:
@@ -175,7 +184,7 @@ class Decoder:
         width, height = image.size
         if image.format not in ("JPEG", "MPO"):
             return 1
-        scale = self._dct_scale(width, height, _header_orientation(image))
+        scale = self._dct_scale(width, height, header_orientation(image))
         if scale > 1:
             # rounded down: Pillow divides by this size and takes the largest scale that is not more
             image.draft(None, (width // scale, height // scale))
@@ -196,6 +205,17 @@ class Decoder:
                 f"its header says {width} x {height} = {width * height} pixels on {size_bytes} bytes of data,"
                 f" more than --max-pixels {self._max_pixels}"
             )
+
+
+def agrees(data: bytes, sample: Mapping[str, Any]) -> bool:
+    """Whether a row's line in samples.jsonl says of its source what would be said now, as far as the header tells.
+
+    pixpack 0.1 did not record the orientation of a TIFF.
+    """
+    if sample.get("format") != "TIFF":
+        return True
+    with opened(data) as image:
+        return header_orientation(image) == sample.get("exif_orientation", 1)
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
@@ -227,10 +247,14 @@ def problem(error: Exception) -> str | None:
     return None if isinstance(error, UnidentifiedImageError) else str(error)
 
 
-def _header_orientation(image: Image.Image) -> int:
-    """Return EXIF's 1 to 8 of an opened image without decoding it."""
-    if image.format == "TIFF":
-        return 1  # its size is the upright one already
+def stored_size(image: Image.Image) -> tuple[int, int]:
+    """Return (width, height) of an opened image as its pixels are stored, before any orientation; decodes nothing."""
+    # Pillow gives a TIFF's size after the turn that it will make itself
+    return image.size[::-1] if image.format == "TIFF" and _tiff_tag(image) >= 5 else image.size
+
+
+def header_orientation(image: Image.Image) -> int:
+    """Return the orientation, 1 to 8, of an opened image without decoding it."""
     try:
         # the base class's: PngImageFile's own decodes the whole image first
         return _orientation(Image.Image.getexif(image))
@@ -238,8 +262,29 @@ def _header_orientation(image: Image.Image) -> int:
         return 1
 
 
+def loaded(image: Image.Image, data: bytes) -> Orientation:
+    """Decode an opened image in place; returns its orientation. Raises DecodeError.
+
+    data: what it was opened from, to explain what fails.
+    """
+    before = header_orientation(image)
+    try:
+        image.load()
+    except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
+        raise DecodeError(explain(data, problem(e))) from e
+    if image.format == "TIFF":
+        return Orientation(before, is_undone=True)
+    # a PNG may hold its EXIF behind the pixels
+    return Orientation(_orientation(image.getexif()))
+
+
 def _orientation(exif: Image.Exif) -> int:
     value = exif.get(_ORIENTATION, 1)
+    return value if value in UPRIGHT else 1
+
+
+def _tiff_tag(image: Any) -> int:
+    value = image.tag_v2.get(_ORIENTATION, 1)
     return value if value in UPRIGHT else 1
 
 

@@ -17,7 +17,7 @@ from packer.inputs import Inputs, ScanError
 # torchvision's list, and what else holds photographs under another name
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
-    *(".gif", ".jfif", ".jpe", ".mpo"),
+    *(".gif", ".jfif", ".jpe", ".mpo", ".avif"),
 )
 SPLITS = ("train", "val", "valid", "test")
 _PROGRESS_EVERY = 10_000

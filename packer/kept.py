@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.changes import difference
-from packer.decode import Row
+from packer.decode import Row, agrees
 from packer.fit import Geometry
 from packer.ragged import RaggedRows
 from packer.report import PackError
@@ -63,15 +63,18 @@ class KeptRows:
         except (OSError, ValueError):
             return None
 
-    def row(self, number: int, line_begin: int, sha256: str) -> Row | None:
-        """Return a row of an input that has this sha256 now; None where it had another, or the row is damaged."""
+    def row(self, number: int, line_begin: int, sha256: str, data: bytes) -> Row | None:
+        """Return a row of an input that has this sha256 now; None where it had another, or the row is damaged.
+
+        data: the input itself. Where an older pixpack has not recorded what would be recorded now, it is decoded again.
+        """
         # a disk that fails, or a line that is none any more, costs no image that can be decoded
         with contextlib.suppress(OSError, ValueError):
             self._lines.seek(line_begin)
             sample: dict[str, Any] = json.loads(self._lines.readline())
             if sample.get("sha256") != sha256:  # a dataset's items have none
                 return None
-            if not self._pixels.is_whole(number):
+            if not agrees(data, sample) or not self._pixels.is_whole(number):
                 return None
             begin, size_bytes = number * self._row_bytes, self._row_bytes
             if self._ragged is not None:

@@ -12,8 +12,7 @@ import numpy as np
 from PIL import Image
 
 from packer.boxlabels import label_paths
-from packer.decode import UPRIGHT, DecodeError, Row, opened, problem
-from packer.explain import explain
+from packer.decode import UPRIGHT, DecodeError, Row, loaded, opened, stored_size
 from packer.fit import Geometry
 from packer.inputs import Inputs, ScanError
 
@@ -57,6 +56,8 @@ def give_masks(parts: dict[str, Inputs], folder: Path) -> None:
 def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> bytes:
     """Return the uint8 values of a mask, brought to the row as its image was.
 
+    A mask file with an orientation of its own is turned by that, and is upright then.
+
     Args:
         row: the image's.
         is_upright: the mask was drawn on the upright picture; else it is turned as the image was, unless its size says that
@@ -68,13 +69,20 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> 
     orientation = row.done.get("exif_orientation", 1)
     size = row.width, row.height
     stored = size[::-1] if orientation >= 5 else size
-    mask = _values(data)
-    if mask.size not in (size, stored):
-        raise DecodeError(f"it has {mask.width} x {mask.height} pixels, the image {stored[0]} x {stored[1]}")
-    if orientation in UPRIGHT and mask.size == stored and not is_upright:
-        mask = mask.transpose(UPRIGHT[orientation])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with opened(data) as image:
+            if sorted(image.size) != sorted(size):  # before it is decoded: it may be a bomb
+                raise DecodeError(f"it has {_pixels(stored_size(image))}, the image {_numbers(stored)}")
+            own = loaded(image, data)
+            mask = own.upright(_values(image))
+    if own.value == 1:
+        if mask.size not in (size, stored):
+            raise DecodeError(f"it has {_pixels(mask.size)}, the image {_numbers(stored)}")
+        if orientation in UPRIGHT and mask.size == stored and not is_upright:
+            mask = mask.transpose(UPRIGHT[orientation])
     if mask.size != size:
-        raise DecodeError(f"it has {mask.width} x {mask.height} pixels, the upright image {size[0]} x {size[1]}")
+        raise DecodeError(f"it has {_pixels(mask.size)}, the upright image {_numbers(size)}")
     placed, _ = dataclasses.replace(geometry, resample="nearest").place(mask, geometry.resized(*size))
     return placed.tobytes()
 
@@ -91,20 +99,21 @@ def _files(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _values(data: bytes) -> Image.Image:
-    """Decode a mask into what its pixels say: the index of a palette, the level of gray, or 0 and 1."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with opened(data) as image:
-            if image.format == "JPEG":
-                raise DecodeError("it is a JPEG, which does not keep values; save masks as PNG")
-            try:
-                image.load()
-            except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
-                raise DecodeError(explain(data, problem(e))) from e
-            values = np.asarray(image)
+def _values(image: Image.Image) -> Image.Image:
+    """Return what the pixels of a decoded mask say: the index of a palette, the level of gray, or 0 and 1."""
+    if image.format == "JPEG":
+        raise DecodeError("it is a JPEG, which does not keep values; save masks as PNG")
+    values = np.asarray(image)
     if values.ndim != 2 or values.dtype.kind not in "bui":
         raise DecodeError(f"its pixels are {image.mode}; expected a palette or gray")
     if values.size and not 0 <= values.min() <= values.max() <= 255:
         raise DecodeError(f"it has values from {values.min()} to {values.max()}; expected 0 to 255")
     return Image.fromarray(values.astype(np.uint8))
+
+
+def _pixels(size: tuple[int, int]) -> str:
+    return f"{_numbers(size)} pixels"
+
+
+def _numbers(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

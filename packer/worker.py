@@ -218,7 +218,7 @@ class BlockWorker:
         row = None
         if self._kept is not None and index in task.kept:
             self._clock.enter("read")
-            row = self._kept.row(*task.kept[index], sha256)
+            row = self._kept.row(*task.kept[index], sha256, data)
             attempt.is_kept = row is not None
         self._clock.enter("decode")
         if row is None:
