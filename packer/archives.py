@@ -11,21 +11,25 @@ import os
 import posixpath
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from packer.folders import Counter, Tree, check_images, class_list, split_folders
+from packer.folders import Counter, inputs_of, named_trees
 from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError
 from packer.labels import TARGET_COLUMNS, Table
 from packer.lists import folder_labels, with_labels
 from packer.options import PackOptions
+from packer.splits import is_junk, is_split, split_folders
 from packer.targets import label_columns
 
 # members of these suffixes say something about the image of their key, and are no inputs
 _LABEL_SUFFIXES = ("cls", "json", "txt")
 _MOST_LABEL_BYTES = 16 << 20
 _BLOCK_BYTES = 512
+
+# Where a member lies, and why it cannot be read if it cannot.
+_Member = tuple[Place, str | None]
 
 
 def archive_kind(path: Path) -> str | None:
@@ -45,20 +49,26 @@ def archive_kind(path: Path) -> str | None:
     return None
 
 
-def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: PackOptions, count: Counter) -> Inputs:
+def read_tars(
+    paths: list[Path], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
+) -> dict[str, Inputs]:
     """List the members of one or more tars, in their order.
 
     All but .cls, .json and .txt are inputs. Their target is what the .cls, .json or .txt of their key says; where no key has
-    any, it is the folder in the tar, as for a list of paths.
+    any, it is the folder in the tar, as for a list of paths. Where these folders are splits, the tars are listed as the folder
+    that they unpack to.
 
     Raises:
         ScanError: a tar cannot be read, is cut short, or a label makes no sense.
     """
-    inputs, records = _empty(paths), []
+    inputs, records, places = _empty(paths), [], dict[str, _Member]()
     for number, path in enumerate(paths):
         for name, place, refusal, record in _tar_samples(path, number, count):
             inputs.add_member(f"{inputs.archives[number].path}/{name}", place, refusal)
             records.append(record)
+            places[name] = place, refusal
+    if not any(records) and options.target_column is None and _holds_splits(places):
+        return _as_folder(_empty(paths), paths[0], places, classes, count, are_classes=options.boxes is None)
     if not inputs.paths:
         raise ScanError(f"{', '.join(map(str, paths))} holds no image ({count.seen} members seen).")
 
@@ -68,12 +78,12 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: PackO
 
     names = sorted({name for record in records for name in record})
     if not names:
-        return with_labels(inputs, folder_labels(inputs, classes, where, options))
+        return {"": with_labels(inputs, folder_labels(inputs, classes, where, options))}
     target = options.target_column
     if target is None and "txt" in names and not set(names) & set(TARGET_COLUMNS):
         target = "txt"
     table = Table(str(paths[0]), {name: [record.get(name) for record in records] for name in names}, where)
-    return with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))
+    return {"": with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))}
 
 
 def read_zip(
@@ -90,28 +100,40 @@ def read_zip(
             members = {_inside(member.filename): member for member in file.infolist() if not member.is_dir()}
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:
         raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
-    names = [name for name in members if not name.startswith("__MACOSX/")]
-    count.add(len(names))
-    above = _common_above(names)
-    below = [name[len(above) :] for name in names]
-    parts = split_folders({name.partition("/")[0] for name in below} if all("/" in name for name in below) else set())
-    trees = {split: Tree.of_names(_under(below, split)) for split in parts}
-    check_images(trees, path, count)
-    imposed = class_list(trees, path, classes) if are_classes else None
-    found = {}
-    for split, tree in trees.items():
-        inside = above + (f"{split}/" if split else "")
-        listed = tree.inputs(blank.root, imposed)
-        listed.archives = blank.archives
+    count.add(len(members))
+    places = {name: _zip_place(member) for name, member in members.items()}
+    return _as_folder(blank, path, places, classes, count, are_classes=are_classes)
+
+
+def _as_folder(
+    blank: Inputs,
+    images: Path,
+    places: dict[str, _Member],
+    classes: tuple[str, ...] | None,
+    count: Counter,
+    *,
+    are_classes: bool,
+) -> dict[str, Inputs]:
+    """List members, by name, as the folder would be that they were made of."""
+    above = _common_above(places)
+    trees = named_trees(name.removeprefix(above) for name in places)
+    found = inputs_of(trees, images, classes, count, are_classes=are_classes)
+    for split, listed in found.items():
+        listed.root, listed.archives = blank.root, blank.archives
         for index, name in enumerate(listed.paths):
-            member = members[inside + name]
-            place, refusal = _zip_place(member)
+            inside = f"{above}{split}/{name}" if split else above + name
+            place, refusal = places[inside]
             listed.places.values.extend(place)
-            listed.paths[index] = f"{blank.archives[0].path}/{inside}{name}"
+            listed.paths[index] = f"{blank.archives[place.archive].path}/{inside}"
             if refusal:
                 listed.refused[index] = refusal
-        found[split] = listed
     return found
+
+
+def _holds_splits(names: Iterable[str]) -> bool:
+    above = _common_above(names)
+    below = (name.removeprefix(above) for name in names)
+    return split_folders({name.partition("/")[0] for name in below if "/" in name}) != [""]
 
 
 def member_places(path: Path) -> dict[str, Place]:
@@ -148,21 +170,29 @@ def _tar_samples(path: Path, number: int, count: Counter) -> Iterator[_Sample]:
     """Yield name, place, refusal and labels of each input, key by key; the members of a key stand together."""
     key: str | None = None
     images: list[tuple[str, Place, str | None]] = []
-    record: dict[str, Any] = {}
+    labels: list[tuple[str, bytes, str]] = []
+
+    def samples() -> Iterator[_Sample]:
+        """Yield what has the key; labels without an image, such as annotations.json, are not read."""
+        record: dict[str, Any] = {}
+        for label in labels if images else ():
+            record |= _tar_labels(*label)
+        yield from ((*image, record) for image in images)
+
     for member, data in _tar_members(path):
         count.add(1)
         name = _inside(member.name)
         folder, _, base = name.rpartition("/")
         stem, _, suffix = base.partition(".")
         if f"{folder}/{stem}" != key:
-            yield from ((*image, record) for image in images)
-            key, images, record = f"{folder}/{stem}", [], {}
+            yield from samples()
+            key, images, labels = f"{folder}/{stem}", [], []
         if data is None:
             refusal = None if member.isreg() and not member.issparse() else "it is no plain file in its tar"
             images.append((name, _tar_place(number, member), refusal))
         else:
-            record |= _tar_labels(suffix.lower(), data, f"{path}/{name}")
-    yield from ((*image, record) for image in images)
+            labels.append((suffix.lower(), data, f"{path}/{name}"))
+    yield from samples()
 
 
 def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
@@ -221,20 +251,16 @@ def _has_tar_checksum(head: bytes) -> bool:
 # -- zips
 
 
-def _common_above(names: list[str]) -> str:
-    """Return the folders that a zip wraps around all it holds, "photos/" or ""; not the last one above the images."""
-    above = ""
+def _common_above(members: Iterable[str]) -> str:
+    """Return the folders that an archive wraps around all it holds, "photos/" or "": what systems add, and splits, are none."""
+    above, names = "", [name for name in members if not is_junk(name.partition("/")[0])]
     while names:
         first = names[0][len(above) :].partition("/")
         folder = f"{above}{first[0]}/"
-        if not first[1] or not all(name.startswith(folder) for name in names):
+        if not first[1] or is_split(first[0]) or not all(name.startswith(folder) for name in names):
             break
         above = folder
     return above
-
-
-def _under(names: list[str], split: str) -> list[str]:
-    return [name[len(split) + 1 :] for name in names if name.startswith(f"{split}/")] if split else names
 
 
 def _zip_place(member: zipfile.ZipInfo) -> tuple[Place, str | None]:

@@ -249,7 +249,7 @@ def build(
 ) -> int:
     """Decode IMAGES once into the store OUT.
 
-    IMAGES is a folder of class folders, a folder of images, or a folder of train, val, valid or test folders; each of
+    IMAGES is a folder of class folders, a folder of images, or a folder of splits (train, val, test and the like); each of
     those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv or
     .jsonl manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
     recorded and summed up.
@@ -530,7 +530,7 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, **options: Any) -> 
 def info(out: str, brief: bool, as_json: bool) -> int:
     """Say what the store OUT holds and how it was made, and what its sources were. Reads no pixel.
 
-    OUT may also be a folder of train, val, valid or test stores.
+    OUT may also be the folder of the stores of splits.
 
     \b
     Examples:
@@ -558,7 +558,7 @@ def info(out: str, brief: bool, as_json: bool) -> int:
         )
         if split:
             click.echo()
-    click.echo(wording.table(wording.duplicate_lines(found.duplicates, "" not in found.manifests)))
+    click.echo(wording.table(wording.duplicate_lines(found.duplicates)))
     return 0
 
 

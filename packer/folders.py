@@ -2,24 +2,26 @@
 
 Classes, order and targets of class folders are torchvision ImageFolder's (0.28, `datasets/folder.py`): classes are the
 sorted names of the sub-folders, files are sorted by folder, then by name, symbolic links are followed; but not into a folder
-above them, and not twice into the same folder in one class: links among n folders make up to n! paths.
+above them, and not twice into the same folder in one class: links among n folders make up to n! paths. Hidden folders and those
+that systems make (see `splits.py`), which torchvision takes for classes, are left out and counted.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter as CounterOf
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.inputs import Inputs, ScanError
+from packer.splits import is_junk, is_junk_file, split_folders
 
 # torchvision's list, and what else holds photographs under another name
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
     *(".gif", ".jfif", ".jpe", ".mpo", ".avif"),
 )
-SPLITS = ("train", "val", "valid", "test")
 _PROGRESS_EVERY = 10_000
 
 Listed = Callable[[int], None]
@@ -30,7 +32,7 @@ _Identity = tuple[int, int]
 def scan_folder(
     images: Path, classes: tuple[str, ...] | None, count: Counter, *, are_classes: bool = True
 ) -> dict[str, Inputs]:
-    """List a folder of class folders, a folder of images, or a folder of train / val / valid / test of those.
+    """List a folder of class folders, a folder of images, or a folder of train, val, test folders of those.
 
     Args:
         are_classes: whether the folders are classes; else all targets are -1.
@@ -40,25 +42,78 @@ def scan_folder(
     Raises:
         ScanError: images does not exist, cannot be read, or holds no image.
     """
-    parts = split_folders(_child_folders(images))
+    folders, files = _children(images)
+    parts = split_folders(folders)
     above = _identity(images)
     trees = {split: _list_folder(images / split, count, above) for split in parts}
+    if parts != [""]:
+        next(iter(trees.values())).leave_out_beside(parts, folders, files)
+    return inputs_of(trees, images, classes, count, are_classes=are_classes)
+
+
+def named_trees(names: Iterable[str]) -> dict[str, Tree]:
+    """Make the tree of each split of names that are known without a folder to list: a zip's members, objects below a URL."""
+    every = list(names)
+    folders = {name.partition("/")[0] for name in every if "/" in name}
+    parts = split_folders(folders)
+    if parts == [""]:
+        return {"": Tree.of_names(every)}
+    trees = {
+        split: Tree.of_names(name[len(split) + 1 :] for name in every if name.startswith(f"{split}/"))
+        for split in parts
+    }
+    next(iter(trees.values())).leave_out_beside(parts, folders, [name for name in every if "/" not in name])
+    return trees
+
+
+def inputs_of(
+    trees: dict[str, Tree],
+    images: Path | str,
+    classes: tuple[str, ...] | None,
+    count: Counter,
+    *,
+    are_classes: bool = True,
+) -> dict[str, Inputs]:
+    """Order the samples of each split, which all share one class list; the root of each is IMAGES/<split>.
+
+    Raises:
+        ScanError: a split holds no image, or a class that is not in the imposed list.
+    """
     check_images(trees, images, count)
     imposed = class_list(trees, images, classes) if are_classes else None
-    return {split: tree.inputs(images / split, imposed) for split, tree in trees.items()}
+    found = {split: tree.inputs(Path(images) / split, imposed) for split, tree in trees.items()}
+    layout = _layout(trees, imposed)
+    for inputs in found.values():
+        inputs.layout = layout
+    return found
 
 
-def split_folders(names: set[str]) -> list[str]:
-    """Return which splits a folder with these sub-folders is made of; [""] where it is none of those."""
-    splits = [name for name in SPLITS if name in names]
-    return splits if splits and set(splits) == names else [""]
+def _layout(trees: dict[str, Tree], classes: tuple[str, ...] | None) -> str:
+    """Say what the folders were taken for: "2 splits (train, val), 1,000 classes"."""
+    said = [] if "" in trees else [f"{counted(len(trees), 'split', 'splits')} ({', '.join(trees)})"]
+    if classes is None:
+        said.append("folders are no classes")
+    elif any(tree.has_classes() for tree in trees.values()):
+        said.append(counted(len(classes), "class", "classes"))
+        deeper = sum(
+            path.count("/") > 1 for tree in trees.values() for paths in tree.classes.values() for path in paths
+        )
+        if deeper:
+            said.append(f"{counted(deeper, 'image', 'images')} in folders below those of the classes")
+    else:
+        said.append("no class folders")
+    return ", ".join(said)
 
 
 def check_images(trees: dict[str, Tree], images: Path | str, count: Counter) -> None:
     """Raise ScanError where a split holds no image."""
     if not any(tree.has_image() for tree in trees.values()):
+        left_out = next(
+            (f" but in folders that are left out, such as {n}" for t in trees.values() for n in t.left_out), ""
+        )
         raise ScanError(
-            f"{images} holds no image ({count.seen} files seen). Expected {images}/<class>/<name>.jpg or {images}/<name>.jpg."
+            f"{images} holds no image{left_out} ({count.seen} files seen)."
+            f" Expected {images}/<class>/<name>.jpg or {images}/<name>.jpg."
         )
     for split, tree in trees.items():
         if not tree.has_image():
@@ -102,14 +157,23 @@ class Tree:
     classes: dict[str, list[str]] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     ignored: int = 0
+    # folders that were not looked into though they may hold images: name -> how many have it; and files likewise
+    left_out: CounterOf[str] = field(default_factory=CounterOf)
+    junk_files: int = 0
+    images_beside: int = 0
 
     @classmethod
     def of_names(cls, names: Iterable[str]) -> Tree:
         """Make the tree of names that are known without a folder to list: those of a zip's members."""
         tree = cls()
         nested: list[tuple[str, str]] = []
+        junk = set[str]()
         for name in sorted(names):
-            if not name.lower().endswith(IMAGE_SUFFIXES):
+            if above := _junk_above(name):
+                junk.add(above)
+            elif is_junk_file(name.rpartition("/")[2]):
+                tree.junk_files += 1
+            elif not name.lower().endswith(IMAGE_SUFFIXES):
                 tree.ignored += 1
             elif "/" in name:
                 folder, _, file = name.rpartition("/")
@@ -118,7 +182,29 @@ class Tree:
                 tree.top.append(name)
         for folder, file in sorted(nested):
             tree.classes.setdefault(folder.partition("/")[0], []).append(f"{folder}/{file}")
+        tree.left_out.update(folder.rpartition("/")[2] for folder in junk)
         return tree
+
+    def leave_out_beside(self, splits: list[str], folders: Iterable[str], files: Iterable[str]) -> None:
+        """Count what lies beside the splits, and belongs to none of them."""
+        self.left_out.update(sorted(set(folders) - set(splits)))
+        for name in files:
+            if is_junk_file(name):
+                self.junk_files += 1
+            elif name.lower().endswith(IMAGE_SUFFIXES):
+                self.images_beside += 1
+            else:
+                self.ignored += 1
+
+    def _left_out(self) -> str:
+        said = [
+            f"{count:,} folders {name}" if count > 1 else f"the folder {name}" for name, count in self.left_out.items()
+        ]
+        if self.images_beside:
+            said.append(counted(self.images_beside, "image", "images") + " beside the splits")
+        if self.junk_files:
+            said.append(counted(self.junk_files, "file", "files") + " named ._*")
+        return ", ".join(said)
 
     def has_image(self) -> bool:
         """Whether anything could be packed: an image at the top that is not refused, or one in a class folder."""
@@ -135,6 +221,8 @@ class Tree:
             classes: the class list; None: folders are no classes, all targets are -1.
         """
         found = Inputs(root, classes or (), ignored=self.ignored)
+        if said := self._left_out():
+            found.notes.append(f"left out: {said}.")
         nested = self.has_classes() and classes is not None
         index = {name: i for i, name in enumerate(classes or ())}
         for path in self.top:
@@ -149,11 +237,26 @@ class Tree:
         return found
 
 
-def _child_folders(images: Path) -> set[str]:
-    """Name the visible sub-folders of IMAGES, or say why it cannot be packed."""
+def counted(count: int, one: str, many: str) -> str:
+    """Say how many there are: "1 image", "3 images"."""
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
+
+
+def _junk_above(name: str) -> str:
+    """Return the first folder of a name that is never a class, as a path, "" where there is none: a/.git/b/c.jpg -> a/.git."""
+    folders = name.split("/")[:-1]
+    return next(("/".join(folders[: depth + 1]) for depth, folder in enumerate(folders) if is_junk(folder)), "")
+
+
+def _children(images: Path) -> tuple[list[str], list[str]]:
+    """Name the sub-folders and the files of IMAGES, or say why it cannot be packed."""
+    folders: list[str] = []
+    files: list[str] = []
     try:
         with os.scandir(images) as entries:
-            return {entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith(".")}
+            for entry in entries:
+                (folders if _is_folder(entry) else files).append(entry.name)
+        return folders, files
     except FileNotFoundError:
         raise ScanError(f"{images} does not exist. Expected a folder of images, a manifest, a tar, or a zip.") from None
     except NotADirectoryError:
@@ -174,11 +277,10 @@ def _list_folder(root: Path, count: Counter, above: _Identity) -> Tree:
     count.add(len(top))
     for entry in top:
         is_image = entry.name.lower().endswith(IMAGE_SUFFIXES)
+        if _is_left_out(entry, tree):
+            continue
         if _is_folder(entry):
-            paths = list(_walk(root, entry.name, roots, tree, count))
-            # torchvision takes every sub-folder for a class; a hidden one without images (.git, .cache) is none
-            if paths or not entry.name.startswith("."):
-                tree.classes[entry.name] = paths
+            tree.classes[entry.name] = list(_walk(root, entry.name, roots, tree, count))
             if is_image:
                 tree.top.append(entry.name)
                 tree.refusals[entry.name] = "it is a directory, not an image"
@@ -249,6 +351,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _is_left_out(entry: os.DirEntry[str], tree: Tree) -> bool:
+    """Say whether an entry is never looked into; counts it."""
+    if is_junk_file(entry.name) and not _is_folder(entry):
+        tree.junk_files += 1
+        return True
+    if is_junk(entry.name) and _is_folder(entry):
+        tree.left_out[entry.name] += 1
+        return True
+    return False
+
+
 def _list_one(root: Path, folder: str, tree: Tree) -> tuple[list[str], list[str], list[str]]:
     """List one folder: names that look like images (a directory among them is refused), sub-folders, and links to folders."""
     files: list[str] = []
@@ -256,6 +369,8 @@ def _list_one(root: Path, folder: str, tree: Tree) -> tuple[list[str], list[str]
     links: list[str] = []
     with os.scandir(root / folder) as entries:
         for entry in entries:
+            if _is_left_out(entry, tree):
+                continue
             is_image, is_folder = entry.name.lower().endswith(IMAGE_SUFFIXES), _is_folder(entry)
             if is_folder:
                 (links if entry.is_symlink() else children).append(entry.name)

@@ -8,30 +8,17 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packer.folders import SPLITS
-from reader.manifest import MANIFEST, SAMPLES, Manifest, check_store, read_json_lines
+from packer.duplicates import Duplicates, duplicates_among
+from packer.splits import stores_of
+from reader.manifest import SAMPLES, Manifest, check_store, read_json_lines
 
 _EXAMPLES = 5
-
-
-@dataclass(frozen=True)
-class Duplicates:
-    """Rows whose sources are the same bytes: images that come more than once, their rows, and the first of them as paths.
-
-    across counts the images that are in more than one split.
-    """
-
-    images: int = 0
-    rows: int = 0
-    across: int = 0
-    examples: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -77,13 +64,12 @@ def describe(out: str | os.PathLike[str]) -> Description:
         >>> describe(store_path).sources[""].class_counts
         [30, 30, 30]
     """
-    root = Path(out)
-    splits = [split for split in SPLITS if (root / split / MANIFEST).is_file()]
-    places = {"": root} if (root / MANIFEST).is_file() or not splits else {split: root / split for split in splits}
+    places = stores_of(out)
     manifests = {split: check_store(place) for split, place in places.items()}
     prefixes = array("Q")
     sources = {split: _sources(places[split], manifest, prefixes) for split, manifest in manifests.items()}
-    return Description(manifests, sources, _duplicates(places, prefixes))
+    stores = {split: (places[split], manifest) for split, manifest in manifests.items()}
+    return Description(manifests, sources, duplicates_among(stores, prefixes))
 
 
 def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> Sources:
@@ -121,29 +107,3 @@ def _class_counts(out: Path, manifest: Manifest) -> tuple[list[int], int]:
         return targets.sum(axis=0, dtype=np.int64).tolist(), int((~targets.any(axis=1)).sum())
     labelled = targets[targets >= 0]
     return np.bincount(labelled, minlength=len(manifest.classes)).tolist(), manifest.rows - len(labelled)
-
-
-def _duplicates(places: dict[str, Path], prefixes: array[int]) -> Duplicates:
-    """Find sources of the same bytes: those that share a prefix are few, and are read again in full."""
-    values, counts = np.unique(np.frombuffer(prefixes, np.uint64), return_counts=True)
-    suspects = set(values[counts > 1].tolist())
-    if not suspects:
-        return Duplicates()
-    found: dict[str, list[tuple[str, str]]] = {}
-    for split, path, sha256 in _named(places):
-        if int(sha256[:16], 16) in suspects:
-            found.setdefault(sha256, []).append((split, f"{split}/{path}" if split else path))
-    groups = [group for group in found.values() if len(group) > 1]
-    return Duplicates(
-        len(groups),
-        sum(map(len, groups)),
-        sum(len({split for split, _ in group}) > 1 for group in groups),
-        [[path for _, path in group[:_EXAMPLES]] for group in groups[:_EXAMPLES]],
-    )
-
-
-def _named(places: dict[str, Path]) -> Iterator[tuple[str, str, str]]:
-    for split, place in places.items():
-        for sample in read_json_lines(place / SAMPLES):
-            if "sha256" in sample:
-                yield split, sample["path"], sample["sha256"]

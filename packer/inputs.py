@@ -129,6 +129,8 @@ class Inputs:
     identity: str = ""
     # what the user should know of the inputs though nothing is wrong with them
     notes: list[str] = field(default_factory=list)
+    # what folders were taken for, in words: "2 splits (train, val), 1,000 classes"
+    layout: str = ""
     # IMAGES as the user named it, for the command that goes on with a pack; none of a dataset
     images: tuple[str, ...] = ()
     # only of object storage, in place of root: where it is, and size and version of each input as they were listed
@@ -191,6 +193,7 @@ class Inputs:
             masks=self.masks and [self.masks[index] for index in order],
             identity=self.identity,
             notes=self.notes,
+            layout=self.layout,
             url=self.url,
             states=self.states.chosen(order if self.states.values else ()),
         )

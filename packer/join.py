@@ -20,13 +20,13 @@ from packer.changes import header_difference
 from packer.disk import allocate, write_at
 from packer.durable import sync_folder
 from packer.fit import Geometry
-from packer.folders import SPLITS
 from packer.inputs import Inputs
 from packer.options import allowed_rejects
 from packer.parts import Part, begun_parts, go_on_command, load_inputs
 from packer.place import check_no_links, is_finished, own_places, sync_names
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.seal import remove_working_folder, seal
+from packer.splits import stores_of
 from packer.tasks import Result
 from packer.worker import Job
 from reader.manifest import PARTS, PIXELS, check_store, look_again, naming
@@ -51,7 +51,7 @@ def seal_parts(
     """
     target, tell = Path(out), progress or (lambda _: None)
     allowed_rejects(str(max_rejects), 0)
-    splits = {name: target / name for name in SPLITS if _has_parts(target / name)} or {"": target}
+    splits = stores_of(target, _has_parts)
     with contextlib.ExitStack() as locked:
         found = {}
         for split, place in splits.items():

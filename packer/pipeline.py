@@ -19,7 +19,6 @@ from packer.changes import difference, store_difference
 from packer.classlists import has_multi_hot, load_classes
 from packer.disk import guard_standard_streams
 from packer.ffmpeg import open_ffmpeg
-from packer.folders import SPLITS
 from packer.inputs import Inputs
 from packer.labels import as_multi_hot
 from packer.options import OptionsError, PackOptions, parse_size
@@ -31,6 +30,7 @@ from packer.report import PackError, PackReport, Progress, store_report, summed_
 from packer.scan import scan
 from packer.seal import remove_working_folder
 from packer.sizes import common_size
+from packer.splits import stores_of
 from packer.worker import Job
 from reader.manifest import MANIFEST, StoreError, check_store
 
@@ -163,7 +163,17 @@ def pack_parts(
         else:
             reports[split] = Build(inputs, places[split], shape, options, tell, split, clock, make_job).run()
             clock = StageClock("begin")
-    return reports[""] if "" in reports else summed_report(target, reports)
+    return reports[""] if "" in reports else _splits_report(target, places, reports)
+
+
+def _splits_report(target: Path, places: dict[str, Path], reports: dict[str, PackReport]) -> PackReport:
+    """Sum up the splits, with the images that are in more than one of them or have two labels."""
+    report = summed_report(target, reports)
+    if report.resumed_from == report.inputs:
+        return report
+    from packer.duplicates import duplicates_of
+
+    return dataclasses.replace(report, notes=[*report.notes, *duplicates_of(places).notes()])
 
 
 def _finished(places: dict[str, Path], options: PackOptions) -> set[str]:
@@ -241,9 +251,7 @@ def pack_sources(
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
-    if options.update and (
-        gone := [name for name in SPLITS if name not in parts and (target / name / MANIFEST).exists()]
-    ):
+    if options.update and (gone := [name for name in stores_of(target) if name and name not in parts]):
         raise PackError(
             f"{target / gone[0]} is the store of a split that {sources[0]} no longer has. Remove it, or move it away."
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.decode import DecodeError
-from packer.folders import Counter, Tree, check_images, class_list, split_folders
+from packer.folders import Counter, inputs_of, named_trees
 from packer.inputs import Column, Inputs, ScanError
 from packer.source import MAX_PIXELS, State, check_size
 
@@ -74,15 +74,10 @@ def scan_url(
     url = url.rstrip("/")
     objects = list_objects(url)
     count.add(len(objects))
-    folders = {name.partition("/")[0] for name in objects if "/" in name}
-    parts = split_folders({name for name in folders if not name.startswith(".")})
-    trees = {split: Tree.of_names(_below(objects, split)) for split in parts}
-    check_images(trees, url, count)
-    imposed = class_list(trees, url, classes) if are_classes else None
-    found = {}
-    for split, tree in trees.items():
+    found = inputs_of(named_trees(objects), url, classes, count, are_classes=are_classes)
+    for split, inputs in found.items():
         inside = f"{split}/" if split else ""
-        inputs = found[split] = tree.inputs(Path(), imposed)
+        inputs.root = Path()
         inputs.url = f"{url}/{split}" if split else url
         known = [objects[inside + path] for path in inputs.paths]
         inputs.states = Column.of("int64", known, 2)
@@ -197,10 +192,6 @@ class Fetcher:
         while self._coming and len(self._fetched) < _AHEAD:
             index = next(iter(self._coming))
             self._fetched[index] = self._pool.submit(RemoteSource(self._root, self._coming.pop(index)).fetch)
-
-
-def _below(names: Iterable[str], split: str) -> list[str]:
-    return [name[len(split) + 1 :] for name in names if name.startswith(f"{split}/")] if split else list(names)
 
 
 def _version(about: dict[str, Any]) -> int:

@@ -79,7 +79,7 @@ def _listed(
     if kind == "zip":
         return read_zip(first, classes, count, are_classes=are_classes)
     if kind == "tar":
-        return {"": read_tars([Path(source) for source in sources], classes, options, count)}
+        return read_tars([Path(source) for source in sources], classes, options, count)
     if kind == "manifest":
         return {"": read_manifest(first, classes, options, count)}
     return {"": read_stdin(sources[0], classes, options, count)}

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from packer.changes import names_difference
-from packer.folders import SPLITS
 from packer.kept import check_keepable
 from packer.options import PackOptions
 from packer.pipeline import pack_sources, settled_out
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress
-from reader.manifest import MANIFEST, Manifest, StoreError, check_store
+from packer.splits import stores_of
+from reader.manifest import Manifest, StoreError, check_store
 
 _FIELDS = {field.name for field in dataclasses.fields(PackOptions)}
 
@@ -69,7 +69,7 @@ def update(
         (5, 5, 1)
     """
     target = settled_out(out)
-    stores = {path: _whole(path) for path in _stores(target)}
+    stores = {path: _whole(path) for path in stores_of(target).values()}
     recorded = next(iter(stores.values()))
     _check_labels(target, recorded, boxes=boxes is not None, masks=masks is not None)
     shaping: dict[str, Any] = {name: value for name, value in recorded.options.items() if name in _FIELDS}
@@ -98,15 +98,6 @@ def update(
         check_keepable(path, manifest, options.shaping(), pixel_versions(options.requantize))
     report = pack_sources(images, target, options, progress)
     return dataclasses.replace(report, notes=[*report.notes, *_class_notes(stores)])
-
-
-def _stores(target: Path) -> list[Path]:
-    """Find the store of OUT, or those of its splits."""
-    if not (target / MANIFEST).exists():
-        splits = [target / name for name in SPLITS if (target / name / MANIFEST).exists()]
-        if splits:
-            return splits
-    return [target]
 
 
 def _whole(path: Path) -> Manifest:

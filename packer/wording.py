@@ -6,7 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from packer.info import Duplicates, Sources
+    from packer.duplicates import Duplicates
+    from packer.info import Sources
     from packer.report import PackReport
     from packer.requantize import RequantizeReport
     from reader.manifest import Manifest
@@ -16,7 +17,8 @@ _REASONS_SHOWN = 8
 
 def summary(report: PackReport) -> str:
     """Say what a pack has done."""
-    lines = store_lines(report)
+    lines = [f"found {report.layout}"] if report.layout else []
+    lines += store_lines(report)
     if report.resumed_from == report.inputs:
         return "\n".join([*lines, "already finished; nothing was done", *_part_lines(report)])
     already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
@@ -35,7 +37,7 @@ def summary(report: PackReport) -> str:
             f"{named} changed since the pack was interrupted: all from the first one's block on was packed anew"
         )
     if report.ignored:
-        lines.append(f"{report.ignored:,} other files were left alone")
+        lines.append(f"{report.ignored:,} other file{'s were' if report.ignored > 1 else ' was'} left alone")
     return "\n".join([*lines, *reject_lines(report), *_part_lines(report)])
 
 
@@ -157,13 +159,16 @@ def source_lines(manifest: Manifest, sources: Sources) -> dict[str, str]:
     return lines
 
 
-def duplicate_lines(duplicates: Duplicates, has_splits: bool) -> dict[str, str]:
-    """Say which images come more than once."""
+def duplicate_lines(duplicates: Duplicates) -> dict[str, str]:
+    """Say which images come more than once, which of them with different labels or in more than one split."""
     if not duplicates.images:
         return {"duplicates": "none"}
-    across = f", {duplicates.across:,} of them in more than one split" if has_splits else ""
-    lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows{across}"]
-    lines += [" = ".join(group) for group in duplicates.examples]
+    lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows"]
+    harms = duplicates.harms()
+    lines += [] if harms else [" = ".join(group) for group in duplicates.examples]
+    for what, (count, examples) in harms.items():
+        lines.append(f"{count:,} of them {what}:")
+        lines += [f"  {' = '.join(group)}" for group in examples]
     return {"duplicates": f"\n{'':12}".join(lines)}
 
 

@@ -70,7 +70,9 @@ def test_images_that_come_twice_are_named_across_splits_too(tmp_path: Path, caps
     assert describe(tmp_path / "out/train").duplicates.examples == [["class0/001.jpg", "class1/again.jpg"]]
     assert run(["info", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out
-    assert "2 images come more than once, in 4 rows, 1 of them in more than one split" in out
+    assert "2 images come more than once, in 4 rows\n" in out
+    assert "2 of them with different labels:\n              train/class0/000.jpg = val/class1/leaked.jpg\n" in out
+    assert "1 of them in more than one split:\n              train/class0/000.jpg = val/class1/leaked.jpg" in out
     assert run(["info", str(tmp_path / "out"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["splits"]["train"]["rows"], report["duplicates"]["across"]) == (7, 1)

@@ -1,0 +1,89 @@
+"""Names of folders that mean something: train and val are splits, .ipynb_checkpoints and @eaDir are never classes.
+
+Also finds the stores of splits below a folder, for every command that takes a store. Opens no image and no store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from packer.inputs import ScanError
+from reader.manifest import MANIFEST
+
+# What a split is for, by its name in lower case. Stores are made, and listed, in the order of the roles.
+_ROLES = {
+    **dict.fromkeys(("train", "training"), 0),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), 1),
+    **dict.fromkeys(("test", "testing"), 2),
+}
+# What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
+# Those of Jupyter, git and most others are hidden, and left out for that.
+_JUNK = {"__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "system volume information", "lost+found"}
+# AppleDouble: what macOS writes beside a file on a disk that is not its own. ._a.jpg is no image.
+_JUNK_FILE = "._"
+
+
+def is_split(name: str) -> bool:
+    """Say whether a folder of this name is a split: train, val, valid, validation, dev, eval, test and the like, in any case."""
+    return name.lower() in _ROLES
+
+
+def is_junk(name: str) -> bool:
+    """Say whether a folder of this name is hidden or a system's, and so never a class."""
+    return name.startswith(".") or name.lower() in _JUNK
+
+
+def is_junk_file(name: str) -> bool:
+    """Say whether a file of this name is a system's note on another file."""
+    return name.startswith(_JUNK_FILE)
+
+
+def split_folders(names: Iterable[str]) -> list[str]:
+    """Return which splits a folder with these sub-folders is made of; [""] where it is none of those.
+
+    They are splits where nothing else lies beside them, or where two of different roles are there: train and val, beside
+    annotations. A class may be called train.
+
+    Raises:
+        ScanError: two names differ in case alone.
+
+    Example:
+        >>> split_folders(["val", "train"]), split_folders(["annotations", "Train", "Val"]), split_folders(["train", "plane"])
+        (['train', 'val'], ['Train', 'Val'], [''])
+    """
+    visible = [name for name in names if not is_junk(name)]
+    splits = sorted(filter(is_split, visible), key=_order)
+    roles = {_ROLES[name.lower()] for name in splits}
+    if not splits or (len(splits) < len(visible) and len(roles) < 2):
+        return [""]
+    for one, other in itertools.pairwise(splits):
+        if one.lower() == other.lower():
+            raise ScanError(f"{one} and {other} are two folders of one split. Rename one of them, or join them.")
+    return splits
+
+
+def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None = None) -> dict[str, Path]:
+    """Return the stores of splits below a folder, by split; {"": out} where it is a store itself, or holds none.
+
+    Args:
+        holds: what a folder must hold to be found; a manifest where it is not given.
+    """
+    root, is_found = Path(out), holds or _is_store
+    if is_found(root):
+        return {"": root}
+    try:
+        names = [name for name in os.listdir(root) if is_split(name)]
+    except OSError:  # whatever opens it as a store says why
+        names = []
+    return {name: root / name for name in sorted(names, key=_order) if is_found(root / name)} or {"": root}
+
+
+def _order(name: str) -> tuple[int, str, str]:
+    return _ROLES[name.lower()], name.lower(), name
+
+
+def _is_store(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file()

@@ -1,0 +1,194 @@
+"""Folders of splits: which names are splits, what is left out beside and inside them, as a folder, a zip, a tar or a URL."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_tree, photo, store_bytes
+
+from packer import ScanError, pack, update
+from packer.cli import run
+from packer.info import describe
+from packer.scan import scan
+from packer.splits import split_folders, stores_of
+from reader import MemmapDataset
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+
+def touch(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["train", "val", "valid", "test"], ["train", "val", "valid", "test"]),
+        (["training", "validation", "testing"], ["training", "validation", "testing"]),
+        (["dev", "eval", "train"], ["train", "dev", "eval"]),
+        (["TEST", "Train"], ["Train", "TEST"]),
+        (["train"], ["train"]),
+        (["train", ".git", "@eaDir", "__MACOSX", "lost+found"], ["train"]),
+        (["train", "val", "annotations", "labels"], ["train", "val"]),
+        (["val", "test", "annotations"], ["val", "test"]),
+        # a class may have such a name
+        (["train", "plane"], [""]),
+        (["val", "dev", "plane"], [""]),
+        (["cat", "dog"], [""]),
+        ([], [""]),
+    ],
+)
+def test_these_folders_are_splits(names: list[str], splits: list[str]) -> None:
+    assert split_folders(names) == split_folders(reversed(names)) == splits
+
+
+def test_two_folders_of_one_split_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=r"^Train and train are two folders of one split\. Rename one of them"):
+        split_folders(["train", "Train", "val"])
+
+
+JUNK = ("a/.ipynb_checkpoints/x.jpg", "a/@eaDir/1.jpg/SYNO.jpg", "@eaDir/y.jpg", "__MACOSX/a/._1.jpg", "a/._1.jpg")
+
+
+def test_hidden_folders_and_those_of_systems_are_no_classes_and_are_counted(tmp_path: Path) -> None:
+    inputs = scan(touch(tmp_path, "a/1.jpg", "b/1.jpg", ".cache/z.jpg", "b/.ipynb_checkpoints/x.jpg", *JUNK))[""]
+    assert (inputs.classes, inputs.paths) == (("a", "b"), ["a/1.jpg", "b/1.jpg"])
+    assert set(inputs.notes[0].removeprefix("left out: ").rstrip(".").split(", ")) == {
+        "the folder .cache",
+        "2 folders .ipynb_checkpoints",
+        "2 folders @eaDir",
+        "the folder __MACOSX",
+        "1 file named ._*",
+    }
+    assert inputs.layout == "2 classes"
+
+
+def test_a_folder_whose_images_are_all_left_out_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=r"holds no image but in folders that are left out, such as \.cache \("):
+        scan(touch(tmp_path, ".cache/1.jpg"))
+
+
+def test_what_the_classes_were_taken_from_is_said(tmp_path: Path) -> None:
+    assert scan(touch(tmp_path / "deep", "a/1.jpg", "a/b/2.jpg", "c/d/e/3.jpg"))[""].layout == (
+        "2 classes, 2 images in folders below those of the classes"
+    )
+    assert scan(touch(tmp_path / "flat", "1.jpg"))[""].layout == "no class folders"
+    assert scan(touch(tmp_path / "one", "train/1.jpg"))["train"].layout == "1 split (train), no class folders"
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Splits as they are found in the wild, beside what belongs to neither."""
+    images = tmp_path / "images"
+    make_tree(images / "train", classes=2, each=3)
+    make_tree(images / "Validation", classes=2, each=2)
+    for n, path in enumerate(sorted((images / "Validation").rglob("*.jpg"))):
+        photo(60, 50, 900 + n).save(path)
+    photo(30, 30, 1).save(images / "logo.png")
+    touch(images, "annotations/instances.json", "README.md", "train/class0/.ipynb_checkpoints/x.jpg", ".DS_Store")
+    touch(images, "train/@eaDir/y.jpg", "Validation/class0/._000.jpg")
+    return images
+
+
+def as_zip(images: Path, path: Path, above: str = "") -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for image in sorted(images.rglob("*"), reverse=True):
+            if image.is_file():
+                file.write(image, above + str(image.relative_to(images)))
+    return path
+
+
+def as_tar(images: Path, path: Path, above: str = "") -> Path:
+    with tarfile.open(path, "w") as file:
+        for image in sorted(images.rglob("*"), reverse=True):
+            if image.is_file():
+                file.add(image, above + str(image.relative_to(images)))
+    return path
+
+
+def test_splits_are_found_beside_other_folders_and_the_first_line_says_so(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([str(mixed), str(tmp_path / "out"), "--size", "16"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == "found 2 splits (train, Validation), 2 classes"
+    assert "the folder annotations" in captured.err
+    assert "1 image beside the splits" in captured.err
+    assert "the folder .ipynb_checkpoints" in captured.err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["Validation", "train"]
+    assert len(MemmapDataset(tmp_path / "out/Validation")) == 4
+
+
+@pytest.mark.parametrize("above", ["", "photos/"])
+@pytest.mark.parametrize("archive", [as_zip, as_tar], ids=["zip", "tar"])
+def test_an_archive_of_splits_gives_what_the_unpacked_folder_gives(
+    archive: Any, above: str, mixed: Path, tmp_path: Path
+) -> None:
+    pack(mixed, tmp_path / "out", size=16)
+    report = pack(archive(mixed, tmp_path / "packed", above), tmp_path / "again", size=16)
+    assert report.layout == "2 splits (train, Validation), 2 classes"
+    for split in ("train", "Validation"):
+        one, other = (MemmapDataset(tmp_path / name / split) for name in ("out", "again"))
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+        assert (one.classes, one.targets) == (other.classes, other.targets)
+        assert [f"packed/{above}{split}/{path}" for path, _ in one.samples] == [path for path, _ in other.samples]
+
+
+def test_a_zip_of_one_split_is_that_split(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images/train", classes=2, each=1)
+    assert list(scan(as_zip(tmp_path / "images", tmp_path / "images.zip"))) == ["train"]
+
+
+def test_a_tar_with_labels_beside_its_images_stays_one_set(tmp_path: Path) -> None:
+    images = touch(tmp_path / "images", "train/1.jpg", "val/2.jpg")
+    (images / "train/1.cls").write_text("0")
+    (images / "val/2.cls").write_text("1")
+    assert list(scan(as_tar(images, tmp_path / "t.tar"))) == [""]
+
+
+def test_the_report_of_splits_names_images_in_both_and_with_two_labels(mixed: Path, tmp_path: Path) -> None:
+    shutil.copy(mixed / "train/class0/000.jpg", mixed / "Validation/class0/leaked.jpg")
+    shutil.copy(mixed / "train/class0/001.jpg", mixed / "train/class1/again.jpg")
+    report = pack(mixed, tmp_path / "out", size=16)
+    assert "1 image is packed in more than one split, such as train/class0/000.jpg = Validation/class0/leaked.jpg." in (
+        " ".join(report.notes)
+    )
+    assert "1 image is packed with different labels, such as train/class0/001.jpg = train/class1/again.jpg." in (
+        " ".join(report.notes)
+    )
+    found = describe(tmp_path / "out").duplicates
+    assert (found.images, found.across, found.conflicting) == (2, 1, 1)
+    assert describe(tmp_path / "out/train").duplicates.conflicting_examples == [["class0/001.jpg", "class1/again.jpg"]]
+    # nothing is done, nothing is read
+    assert not any("packed in" in note for note in pack(mixed, tmp_path / "out", size=16, resume=True).notes)
+
+
+def test_the_stores_of_splits_are_found_in_any_case(mixed: Path, tmp_path: Path) -> None:
+    pack(mixed, tmp_path / "out", size=16)
+    assert list(stores_of(tmp_path / "out")) == ["train", "Validation"]
+    assert list(stores_of(tmp_path / "out/train")) == [""]
+    assert list(stores_of(tmp_path / "nothing")) == [""]
+
+
+def test_splits_are_updated_in_place(mixed: Path, tmp_path: Path) -> None:
+    pack(mixed, tmp_path / "out", size=16)
+    photo(40, 40, 77).save(mixed / "Validation/class1/new.jpg")
+    assert update(mixed, tmp_path / "out").kept == 10
+    pack(mixed, tmp_path / "fresh", size=16)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+def test_the_layout_is_in_the_json_report(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([str(mixed), str(tmp_path / "out"), "--size", "16", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["layout"] == "2 splits (train, Validation), 2 classes"
+    assert any(note.startswith("left out: ") for note in report["notes"])
