@@ -36,6 +36,17 @@ class _Terminated(BaseException):
     """SIGTERM arrived."""
 
 
+class _Range(click.FloatRange):
+    """A number within bounds; nan, which is neither below nor above one, is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the number; as a usage error where it is out of bounds."""
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
 class _DefaultToBuild(click.Group):
     """A first word that is no command's name, options included, belongs to `build`."""
 
@@ -711,7 +722,11 @@ def show(
     if per_class and (rows or single):
         raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
     chosen = None if rows is None else _parse_rows(rows)
-    path = output or f"{os.path.normpath(out)}-sheet.png"
+    # "." and ".." are no names that another could stand beside
+    beside = os.path.normpath(out)
+    if os.path.basename(beside) in (".", ".."):
+        beside = os.path.abspath(out)
+    path = output or f"{beside}-sheet.png"
     if single and (chosen is None or len(chosen) != 1):
         raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
     _check_writable("-o", path)
@@ -743,7 +758,7 @@ def show(
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 3600),
+    type=_Range(0.1, 3600),
     default=5.0,
     show_default=True,
     metavar="S",
@@ -762,7 +777,7 @@ def show(
 @click.option("--normalize", is_flag=True, help="That run normalises to float32, as the loader's transform.")
 @click.option(
     "--step-ms",
-    type=click.FloatRange(0, 60_000),
+    type=_Range(0, 60_000),
     default=0.0,
     show_default=True,
     metavar="MS",

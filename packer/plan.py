@@ -90,7 +90,7 @@ def plan(
         6
     """
     for name, (low, high) in (("--scale", scale), ("--ratio", ratio)):
-        if not 0 < low <= high:
+        if not 0 < low <= high < math.inf:
             raise OptionsError(f"{name} is {low:g},{high:g}, expected two numbers above 0, the smaller one first.")
     options = PackOptions(size=(crop, crop), channels=channels, workers=workers)
     parts = scan([os.fspath(images)], options=options)
@@ -143,15 +143,17 @@ def boxes_in(
 ) -> Numbers:
     """Draw a random box in each image of float64[B, 2] (width, height): float64[B, 4] x0, y0, width, height, whole numbers."""
     width, height = sources.T
-    areas = draw.uniform(*scale, (_TRIES, len(sources))) * width * height
-    ratios = np.exp(draw.uniform(math.log(ratio[0]), math.log(ratio[1]), (_TRIES, len(sources))))
-    across, down = np.round(np.sqrt(areas * ratios)), np.round(np.sqrt(areas / ratios))
-    fits = (across > 0) & (across <= width) & (down > 0) & (down <= height)
-    # behind the last try the central box, which always fits
-    first = np.concatenate([fits, np.ones((1, len(sources)), bool)]).argmax(0)
-    narrow, wide = width / height < ratio[0], width / height > ratio[1]
-    across = np.concatenate([across, [np.where(wide, np.round(height * ratio[1]), width)]])
-    down = np.concatenate([down, [np.where(narrow, np.round(width / ratio[0]), height)]])
+    # a box too large for a number is one that does not fit
+    with np.errstate(over="ignore"):
+        areas = draw.uniform(*scale, (_TRIES, len(sources))) * width * height
+        ratios = np.exp(draw.uniform(math.log(ratio[0]), math.log(ratio[1]), (_TRIES, len(sources))))
+        across, down = np.round(np.sqrt(areas * ratios)), np.round(np.sqrt(areas / ratios))
+        fits = (across > 0) & (across <= width) & (down > 0) & (down <= height)
+        # behind the last try the central box, which always fits
+        first = np.concatenate([fits, np.ones((1, len(sources)), bool)]).argmax(0)
+        narrow, wide = width / height < ratio[0], width / height > ratio[1]
+        across = np.concatenate([across, [np.where(wide, np.round(height * ratio[1]), width)]])
+        down = np.concatenate([down, [np.where(narrow, np.round(width / ratio[0]), height)]])
     each = np.arange(len(sources))
     across, down = across[first, each], down[first, each]
     is_central = first == _TRIES

@@ -18,6 +18,7 @@ from typing import Any
 
 from packer.checksums import crc32_combine, sha256_file
 from packer.fit import Geometry
+from packer.options import OptionsError
 from reader.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, check_store, read_blocks
 
 _TARGETS = "_tensordict/targets.memmap"
@@ -71,8 +72,13 @@ def verify(
 
     Raises:
         StoreError: OUT is no store, or its structure is already wrong (a file missing, too short, or too long).
+        OptionsError: images does not exist.
     """
     root = Path(out)
+    if images is not None and "://" not in os.fspath(images) and not os.path.exists(images):
+        raise OptionsError(
+            f"--images {os.fspath(images)} does not exist. Expected the folder, tar or zip that was packed."
+        )
     manifest = check_store(root)
     blocks = read_blocks(root)
     total = sum(entry.size_bytes for entry in manifest.files.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -30,8 +31,12 @@ class Normalize(torch.nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        if len(mean) != len(std) or not all(value > 0 for value in std):
-            raise ValueError(f"mean {list(mean)} and std {list(std)}: expected one of each a channel, std above 0.")
+        if len(mean) != len(std) or not all(
+            0 < s < math.inf and math.isfinite(m) for m, s in zip(mean, std, strict=True)
+        ):
+            raise ValueError(
+                f"mean {list(mean)} and std {list(std)}: expected one finite number of each a channel, std above 0."
+            )
         scale = torch.tensor([1 / (255 * value) for value in std], dtype=torch.float32)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
         self.register_buffer("scale", scale.view(-1, 1, 1))
@@ -142,6 +147,6 @@ def _mean_gray(pixels: torch.Tensor) -> torch.Tensor:
 
 def _limits(name: str, value: float | tuple[float, float]) -> tuple[float, float]:
     low, high = (max(0, 1 - value), 1 + value) if isinstance(value, int | float) else value
-    if not 0 <= low <= high:
+    if not 0 <= low <= high < math.inf:
         raise ValueError(f"{name} is {value!r}, expected 0 or more, or two such factors, the smaller one first.")
     return low, high

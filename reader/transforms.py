@@ -7,6 +7,7 @@ batch is never changed. All of it may stand inside a function that torch.compile
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDict
@@ -121,9 +122,12 @@ class RandomResizedCrop:
         seed: int = 0,
     ) -> None:
         self.height, self.width = checked_size(size)
-        for name, (low, high) in (("scale", scale), ("ratio", ratio)):
-            if not 0 < low <= high:
-                raise ValueError(f"{name} is {(low, high)}, expected two numbers above 0, the smaller one first.")
+        for name, limits in (("scale", scale), ("ratio", ratio)):
+            is_pair = (
+                isinstance(limits, Sequence) and len(limits) == 2 and all(isinstance(n, int | float) for n in limits)
+            )
+            if not is_pair or not 0 < limits[0] <= limits[1] < math.inf:
+                raise ValueError(f"{name} is {limits!r}, expected two numbers above 0, the smaller one first.")
         self.scale, self.ratio, self.seed = scale, ratio, seed
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:

@@ -126,6 +126,8 @@ def test_the_table_is_aligned_and_says_what_auto_chooses(
         (["OUT", "--batch-size", "91"], 2, "the batch size is 91, expected 1 to 90"),
         (["OUT", "--device", "toaster"], 2, "device is 'toaster'"),
         (["OUT", "--device", "meta"], 2, "device is 'meta', expected cpu or cuda."),
+        (["OUT", "--step-ms", "nan"], 2, "nan is not in the range 0<=x<=60000"),
+        (["OUT", "--seconds", "nan"], 2, "nan is not in the range 0.1<=x<=3600"),
         (["OUT", "--plot", "nowhere/p.png"], 2, "--plot nowhere/p.png cannot be written"),
         (["OUT", "--trace", "."], 2, "--trace . cannot be written"),
         (["OUT", "--trace", "/dev/full", *QUICK], 28, "/dev/full: No space left on device"),

@@ -62,6 +62,18 @@ def test_rejects_are_summed_up_by_reason(images: Path, tmp_path: Path, capsys: p
     assert "rejected 4 (see rejected.jsonl):\n       3 x it is text, not an image\n       1 x the file is empty" in out
 
 
+@pytest.mark.parametrize(("folder", "named"), [(".", "."), (".", "./"), ("_tensordict", "..")])
+def test_the_sheet_of_the_folder_one_stands_in_lies_beside_it_with_its_name(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: str, named: str
+) -> None:
+    before = store_bytes(store)
+    monkeypatch.chdir(store / folder)
+    assert run(["show", named]) == 0
+    sheet = store.with_name("store-sheet.png")
+    assert (capsys.readouterr().out, sheet.is_file()) == (f"{sheet}\n", True)
+    assert store_bytes(store) == before
+
+
 def test_info_verify_and_show(shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["info", str(shared_store)]) == 0
     assert "90 of uint8[32, 32, 3]" in capsys.readouterr().out

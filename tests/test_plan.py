@@ -84,7 +84,11 @@ def test_the_command_prints_a_plan(mixed: Path, capsys: pytest.CaptureFixture[st
     ("options", "text"),
     [
         (["--scale", "1"], "--scale is '1', expected two numbers such as 0.08,1"),
-        (["--ratio", "2,1"], "--ratio is 2,1, expected two numbers above 0, the smaller one first"),
+        *(
+            ([option, limits], f"{option} is {limits}, expected two numbers above 0, the smaller one first")
+            for option in ("--scale", "--ratio")
+            for limits in ("2,1", "inf,inf", "0.08,inf", "nan,1", "0.5,nan", "-1,1", "0,1")
+        ),
     ],
 )
 def test_wrong_options_of_a_plan_are_one_sentence(
@@ -92,6 +96,11 @@ def test_wrong_options_of_a_plan_are_one_sentence(
 ) -> None:
     assert run(["plan", str(mixed), *options]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_a_box_too_large_for_a_number_does_not_fit(mixed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", str(mixed), "--scale", "1,1e308", "--ratio", "1e307,1e308"]) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_nothing_to_plan_is_named(tmp_path: Path) -> None:

@@ -636,6 +636,14 @@ def test_to_device_leaves_no_context_on_another_device() -> None:
         (lambda: RandomResizedCrop((8, 2.5)), "size is (8, 2.5), expected pixels"),
         (lambda: RandomResizedCrop(8, scale=(1, 0.5)), "scale is (1, 0.5), expected two numbers above 0"),
         (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio is (0, 1), expected two numbers above 0"),
+        *(
+            (lambda scale=scale: RandomResizedCrop(8, scale=scale), f"scale is {scale!r}, expected two numbers above 0")
+            for scale in ((0.08, math.inf), (math.nan, 1), (-1, 1), (1,), 2, ("a", "b"))
+        ),
+        (lambda: RandomResizedCrop(8, ratio=(math.inf, math.inf)), "ratio is (inf, inf), expected two numbers above 0"),
+        (lambda: ColorJitter(math.inf), "brightness is inf, expected 0 or more"),
+        (lambda: Normalize([0.5], [math.inf]), "mean [0.5] and std [inf]: expected one finite number of each a channel"),
+        (lambda: Normalize([math.nan], [1]), "mean [nan] and std [1]: expected one finite number of each a channel"),
         (lambda: ColorJitter(-0.1), "brightness is -0.1, expected 0 or more"),
         (lambda: ColorJitter(contrast=(2, 1)), "contrast is (2, 1), expected 0 or more"),
         (lambda: RandomCrop(41)(make_batch([1])), "cuts 41 x 41 pixels, but the rows have 40 x 56 and 0 of padding"),

@@ -175,6 +175,16 @@ def test_the_command_names_file_and_rows_and_exits_1(
     assert store_bytes(padded_store) == before
 
 
+@pytest.mark.parametrize("options", [[], ["--redecode", "3"]])
+def test_images_that_do_not_exist_are_one_sentence(
+    shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    missing = tmp_path / "missing"
+    assert run(["verify", str(shared_store), "--images", str(missing), *options]) == 2
+    told = f"pack: --images {missing} does not exist. Expected the folder, tar or zip that was packed.\n"
+    assert capsys.readouterr() == ("", told)
+
+
 def test_a_whole_store_verifies_by_the_command(padded_store: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "packer", "verify", str(padded_store)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
