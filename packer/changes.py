@@ -12,6 +12,7 @@ from typing import Any
 
 from packer.inputs import Inputs
 from packer.journal import read_blocks
+from packer.options import without_limits
 from reader.manifest import REJECTED, SAMPLES, Manifest, read_json_lines
 
 _CHECKED = {
@@ -36,9 +37,12 @@ def header_difference(
         name_inputs: called where the inputs differ, for which of them.
     """
     for key, what in _CHECKED.items():
-        if found.get(key) != expected.get(key):
+        before, now = found.get(key), expected.get(key)
+        if key == "options":
+            before, now = without_limits(before or {}), without_limits(now or {})
+        if before != now:
             named = name_inputs() if name_inputs and key in ("inputs", "listing") else ""
-            return what + difference(found.get(key), expected.get(key)) + (f": {named}" if named else "")
+            return what + difference(before, now) + (f": {named}" if named else "")
     return ""
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from packer import __version__, wording
-from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, OptionsError, parse_size
+from packer.options import CHANNELS, ENGINES, FITS, MAX_PIXELS, RESAMPLES, OptionsError, parse_size
 from packer.profile import profile_table
 from packer.progress import ProgressBar
 
@@ -242,7 +242,7 @@ _COPY = _options(
 @click.option(
     "--max-pixels",
     type=int,
-    default=50_000_000,
+    default=MAX_PIXELS,
     show_default=True,
     metavar="N",
     help="Reject images whose header claims more.",
@@ -293,6 +293,9 @@ def build(
 @click.argument("images", type=click.Path(), nargs=-1)
 @click.argument("out", type=click.Path())
 @_INPUTS
+@click.option(
+    "--max-pixels", type=int, metavar="N", help="Reject images whose header claims more.  [default: as OUT records it]"
+)
 @click.option("--resume", is_flag=True, help="Go on with an interrupted update.")
 @_RUN
 def update(

@@ -18,6 +18,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from packer import jpeg
 from packer.explain import explain, plain
 from packer.fit import Geometry
+from packer.options import MAX_PIXELS
 from packer.profile import StageClock
 
 # Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
@@ -76,7 +77,7 @@ class Decoder:
         channels: str = "rgb",
         exact: bool = False,
         strict: bool = False,
-        max_pixels: int = 50_000_000,
+        max_pixels: int = MAX_PIXELS,
         clock: StageClock | None = None,
     ) -> None:
         self._geometry, self._mode, self._clock = geometry, _MODES[channels], clock or StageClock("decode")

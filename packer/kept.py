@@ -16,6 +16,7 @@ from typing import Any
 from packer.changes import difference
 from packer.decode import Row, agrees
 from packer.fit import Geometry
+from packer.options import without_limits
 from packer.ragged import RaggedRows
 from packer.report import PackError
 from packer.rowreader import CheckedPixels, damage, line_begins
@@ -99,8 +100,9 @@ def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
         PackError: says what differs.
     """
     anew = "Pack anew with --overwrite, which decodes all."
-    if manifest.options != options:
-        raise PackError(f"{out} was packed with other options{difference(manifest.options, options)}. {anew}")
+    recorded, wanted = without_limits(manifest.options), without_limits(options)
+    if recorded != wanted:
+        raise PackError(f"{out} was packed with other options{difference(recorded, wanted)}. {anew}")
     if manifest.decoders != decoders:
         raise PackError(
             f"{out} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoders)}: old and new rows would"

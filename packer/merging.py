@@ -12,7 +12,7 @@ import numpy as np
 from packer.changes import some
 from packer.classlists import load_classes
 from packer.copying import Plan, copy_rows
-from packer.options import OptionsError
+from packer.options import OptionsError, without_limits
 from packer.pipeline import settled_out
 from packer.report import PackError, PackReport, Progress
 from packer.shares import Share, has_boxes, opened
@@ -78,8 +78,7 @@ def merge(
         target_count=len(names) if is_counted else like.target_count,
         extras=extras,
         further_targets=further,
-        # of stores that were shuffled, no seed gives the order together
-        options=dict(like.options) | {"shuffle": None},
+        options=_options(manifests),
         has_rejects=True,
         notes=_notes(shares, names, further),
     )
@@ -98,13 +97,19 @@ def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return longest if names == set(longest) else tuple(sorted(names))
 
 
+def _options(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the options of all rows together: no seed gives the order of stores that were shuffled, the limit is the largest."""
+    limits = [one.options["max_pixels"] for one in manifests if "max_pixels" in one.options]
+    return dict(manifests[0].options) | {"shuffle": None} | ({"max_pixels": max(limits)} if limits else {})
+
+
 def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) -> None:
     """Refuse to lay rows behind others that they are not like; says what differs."""
     together, kinds = f"{first} and {path} cannot be one store", (_kinds(like), _kinds(manifest))
     labels = [{name: kind for name, kind in one.items() if _is_label(name)} for one in kinds]
     if what := _differences(*labels):
         raise PackError(f"{together}: what they hold of each row differs ({what}).")
-    options = [dict(one.options) | {"shuffle": None} for one in (like, manifest)]
+    options = [without_limits(one.options) | {"shuffle": None} for one in (like, manifest)]
     if options[0] != options[1]:
         raise PackError(f"{together}: they were packed with other options ({_differences(*options)}).")
     if like.decoders != manifest.decoders:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,6 +17,12 @@ CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 # What belongs to one run alone, and what is a path.
 _OF_A_RUN = ("workers", "resume", "overwrite", "update", "part", "engine", "address")
 _PATHS = ("classes", "root", "boxes", "masks")
+
+# A 100-megapixel camera passes; a worker takes up to 1.3 GB for an image of so many pixels.
+MAX_PIXELS = 128_000_000
+
+# Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
+_LIMITS = ("max_pixels",)
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
 _MAX_SIDE = 16384
@@ -41,7 +48,7 @@ class PackOptions:
     on_error: str = "skip"
     max_rejects: str = "1%"
     strict: bool = False
-    max_pixels: int = 50_000_000
+    max_pixels: int = MAX_PIXELS
     timeout: float = 30.0
     resume: bool = False
     overwrite: bool = False
@@ -183,6 +190,16 @@ class PackOptions:
             elif value is not True:
                 words.append(str(value))
         return words
+
+
+def without_limits(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of recorded options those that two packs must have in common for their rows to be alike.
+
+    Example:
+        >>> without_limits({"fit": "crop", "max_pixels": 1000})
+        {'fit': 'crop'}
+    """
+    return {name: value for name, value in recorded.items() if name not in _LIMITS}
 
 
 def lasting_path(path: str) -> str:

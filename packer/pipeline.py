@@ -21,7 +21,7 @@ from packer.disk import guard_standard_streams
 from packer.ffmpeg import open_ffmpeg
 from packer.inputs import Inputs
 from packer.labels import as_multi_hot
-from packer.options import OptionsError, PackOptions, parse_size
+from packer.options import MAX_PIXELS, OptionsError, PackOptions, parse_size, without_limits
 from packer.parts import Part, check_no_parts, check_part
 from packer.place import announce, check_out, check_places, is_finished, is_replaced, remove_replaced, replacement
 from packer.processes import EngineError
@@ -62,7 +62,7 @@ def pack(
     on_error: str = "skip",
     max_rejects: int | str = "1%",
     strict: bool = False,
-    max_pixels: int = 50_000_000,
+    max_pixels: int = MAX_PIXELS,
     timeout: float = 30.0,
     resume: bool = False,
     overwrite: bool = False,
@@ -320,10 +320,9 @@ def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackRep
     asked = options.shaping()
     if asked["size"] is None and not options.has_own_sizes:
         asked["size"] = manifest.options["size"]
-    if asked != manifest.options:
-        raise PackError(
-            f"{out} is finished, but with other options{difference(manifest.options, asked)}. Choose another OUT."
-        )
+    recorded, asked = without_limits(manifest.options), without_limits(asked)
+    if asked != recorded:
+        raise PackError(f"{out} is finished, but with other options{difference(recorded, asked)}. Choose another OUT.")
     if inputs.identity and not inputs.classes:
         inputs.classes = manifest.classes
     if what := store_difference(out, manifest, inputs):

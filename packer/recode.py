@@ -15,6 +15,7 @@ from packer.decode import Decoder, Row
 from packer.decoders import decoder_versions
 from packer.ffmpeg import NotRequantized, open_ffmpeg, versions
 from packer.fit import Geometry
+from packer.options import MAX_PIXELS
 from packer.profile import StageClock
 
 
@@ -41,7 +42,7 @@ class Recoder:
         *,
         size: tuple[int | None, int] | None = None,
         strict: bool = False,
-        max_pixels: int = 50_000_000,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         self._ffmpeg, self._quality, self._size = open_ffmpeg(), quality, size
         # a row of one pixel lets JPEGs be decoded at an eighth: all of their data is read, at half the cost

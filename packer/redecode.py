@@ -8,7 +8,6 @@ import tarfile
 import warnings
 import zipfile
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +38,29 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
             f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(here)}:"
             " pixels may differ. Use the same versions to decode rows again."
         )
+    wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
+    samples = {row: sample for row, sample in enumerate(read_json_lines(root / SAMPLES)) if row in wanted}
+    # what was accepted under a larger limit than the recorded one, before a resume or a merge, is no bomb either
+    max_pixels = max([options["max_pixels"], *(one.get("width", 0) * one.get("height", 0) for one in samples.values())])
     decoder = row_decoder(
         Geometry.recorded(manifest),
         channels=options["channels"],
         exact=options["exact"],
         strict=options["strict"],
-        max_pixels=options["max_pixels"],
+        max_pixels=max_pixels,
         requantize=options.get("requantize"),
     )
-    wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
     finder = _Finder(images)
     own = RaggedRows(root, manifest) if manifest.has_own_sizes else None
     with open(root / PIXELS, "rb") as file:
-        for row, sample in islice(enumerate(read_json_lines(root / SAMPLES)), max(wanted) + 1):
-            if row not in wanted:
-                continue
+        for row, sample in samples.items():
             if own is None:
                 file.seek(row * manifest.row_bytes)
                 stored = file.read(manifest.row_bytes)
             else:
                 stored = own[row].tobytes()
             try:
-                data, _ = finder.source(sample["path"]).read(max_pixels=options["max_pixels"])
+                data, _ = finder.source(sample["path"]).read(max_pixels=max_pixels)
                 with warnings.catch_warnings():
                     # Pillow's, which the pack has recorded
                     warnings.simplefilter("ignore")

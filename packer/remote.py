@@ -19,7 +19,8 @@ from typing import Any
 from packer.decode import DecodeError
 from packer.folders import Counter, inputs_of, named_trees
 from packer.inputs import Column, Inputs, ScanError
-from packer.source import MAX_PIXELS, State, check_size
+from packer.options import MAX_PIXELS
+from packer.source import State, check_size
 
 # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: so many requests hide that.
 _REQUESTS = 16

@@ -23,7 +23,7 @@ from packer.durable import write_atomically
 from packer.engine import LocalEngine
 from packer.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
 from packer.journal import FOLDER, Lock
-from packer.options import OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
+from packer.options import MAX_PIXELS, OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
 from packer.processes import EngineError
 from packer.report import PackError, Progress
 from packer.scan import scan
@@ -76,7 +76,7 @@ def requantize(
     workers: int | None = None,
     fidelity: int = 32,
     max_rejects: int | str = "1%",
-    max_pixels: int = 50_000_000,
+    max_pixels: int = MAX_PIXELS,
     timeout: float = 30.0,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,

@@ -13,10 +13,13 @@ from typing import Any
 
 from packer import journal as journals
 from packer.inputs import Inputs
-from packer.options import PackOptions
+from packer.options import MAX_PIXELS, PackOptions
 from packer.recode import pixel_versions
 from packer.tasks import Result
 from packer.worker import Job
+
+# In the reason of each reject that another limit might accept.
+_OF_LIMIT = "--max-pixels"
 
 
 @dataclass
@@ -77,12 +80,17 @@ def journal_header(
 
 
 def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Committed, int]:
-    """Return what OUT's journal has of the inputs from the start-th on, and the byte up to which that stands in it."""
+    """Return what OUT's journal has of the inputs from the start-th on, and the byte up to which that stands in it.
+
+    Under a larger --max-pixels than before, what was rejected for its size is tried again, with all from its block on.
+    """
     committed, seen, end = Committed(start), start, journals.header_end(out)
+    is_larger, is_whole = job.max_pixels > journals.read_header(out)["options"].get("max_pixels", MAX_PIXELS), True
     for result, line_end in journals.read_blocks(out):
         committed.changed += _changed_sources(inputs, job, seen, result)
         seen += result.inputs
-        if not committed.changed:  # else it is decoded anew, with all that follows; what more has changed is told
+        is_whole = is_whole and not (is_larger and any(_OF_LIMIT in reject["reason"] for reject in result.rejects))
+        if is_whole and not committed.changed:  # else it is decoded again, with all that follows
             committed.add(result)
             end = line_end
     return committed, end

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from packer.decode import DecodeError
 from packer.inputs import RAW, STORED, Archive, Place
+from packer.options import MAX_PIXELS
 
 # Windows opens files as text unless told otherwise.
 BINARY = getattr(os, "O_BINARY", 0)
@@ -27,8 +28,6 @@ _PACKED_BYTES = 64 << 10
 # A file may have so many bytes for each of --max-pixels, as 8 bits of 4 channels have uncompressed, and so many in any case: a
 # worker has all of it in memory.
 _BYTES_A_PIXEL, _LEAST_LIMIT = 4, 64 << 20
-# What `PackOptions` begins with.
-MAX_PIXELS = 50_000_000
 # A file that changes while it is read is read again, so often at most.
 _READ_TRIES = 5
 # The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.

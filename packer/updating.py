@@ -38,6 +38,7 @@ def update(
     workers: int | None = None,
     on_error: str = "skip",
     max_rejects: int | str = "1%",
+    max_pixels: int | None = None,
     timeout: float = 30.0,
     resume: bool = False,
     engine: str = "local",
@@ -52,6 +53,7 @@ def update(
     Args:
         images: what OUT was packed from, as it is now.
         out: the store; or the folder that holds a store of each split.
+        max_pixels: as for `pack`; None: as OUT records it.
         boxes, masks: given again where OUT was packed with them.
         resume: go on with an update that was interrupted, where there is one.
         The rest is as for `pack`.
@@ -74,6 +76,8 @@ def update(
     _check_labels(target, recorded, boxes=boxes is not None, masks=masks is not None)
     shaping: dict[str, Any] = {name: value for name, value in recorded.options.items() if name in _FIELDS}
     size = shaping.pop("size", None)
+    if max_pixels is not None:
+        shaping["max_pixels"] = max_pixels
     options = PackOptions(
         **shaping,
         size=None if size is None else tuple(size),

@@ -22,6 +22,7 @@ from conftest import SHARED, photo
 
 from packer.decode import DecodeError, Decoder
 from packer.fit import Geometry
+from packer.options import MAX_PIXELS
 from packer.source import Source
 from reader import MemmapDataset
 from reader.manifest import read_json_lines
@@ -95,7 +96,7 @@ def _decoded(path: str) -> Any:
         height, width = Decoder(None).upright_size(data)
     except DecodeError:
         height, width = 1, 1
-    if height * width > 50_000_000:
+    if height * width > MAX_PIXELS:
         height, width = 1, 1  # it will be rejected by its header
     return Decoder(Geometry(height, width, "squash"), exact=True).row(data)
 
@@ -218,7 +219,7 @@ def test_special_files_are_rejected_with_a_reason_in_seconds(tmp_path: Path, for
         "loop.jpg": "it is a symbolic link that leads back to itself",
         "secret.jpg": "it cannot be read: Permission denied",
         "socket.jpg": "it is a socket or a FIFO, not an image",
-        "sparse.jpg": "it has 21474836480 bytes, more than the 200000000 of --max-pixels 50000000",
+        "sparse.jpg": "it has 21474836480 bytes, more than the 512000000 of --max-pixels 128000000",
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 from packer import pack
 from packer.archives import member_places
 from packer.decode import DecodeError
+from packer.options import MAX_PIXELS
 from packer.sizes import upright_sizes
 from packer.source import Source, most_file_bytes
 
@@ -54,7 +55,7 @@ def zip_of_zeros(path: Path, megabytes: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("max_pixels", "limit"), [(1, LIMIT), (1000, LIMIT), (50_000_000, 200 * MEGABYTE), (10**9, 4 * 10**9)]
+    ("max_pixels", "limit"), [(1, LIMIT), (1000, LIMIT), (MAX_PIXELS, 512 * MEGABYTE), (10**9, 4 * 10**9)]
 )
 def test_a_file_may_have_four_bytes_for_each_pixel_that_an_image_may_have(
     tmp_path: Path, max_pixels: int, limit: int
@@ -107,4 +108,4 @@ def test_a_file_above_the_limit_is_a_reject_of_its_pack(images: Path, tmp_path: 
     sparse(images / "class0/huge.jpg", 900 * MEGABYTE)
     report = pack(images, tmp_path / "out", size=32, max_rejects=1)
     assert report.rows == 24
-    assert report.reasons == {"it has 900000000 bytes, more than the 200000000 of --max-pixels 50000000": 1}
+    assert report.reasons == {"it has 900000000 bytes, more than the 512000000 of --max-pixels 128000000": 1}
