@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.inputs import ScanError
-from reader.manifest import FurtherTarget, StoreError, read_manifest
+from packer.splits import stores_of
+from reader.manifest import MANIFEST, FurtherTarget, StoreError, read_manifest
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -24,7 +25,10 @@ def load_classes(source: str) -> tuple[str, ...]:
     path = Path(source)
     try:
         if path.is_dir():
-            names = json.loads((path / "manifest.json").read_bytes())["classes"]
+            lists = [json.loads((store / MANIFEST).read_bytes())["classes"] for store in stores_of(path).values()]
+            names = lists[0]
+            if any(other != names for other in lists):
+                raise ScanError(f"--classes {source} holds splits with different class lists. Name the store of one.")
         elif path.suffix in YAML_SUFFIXES:
             return read_data_yaml(path)
         elif path.suffix == ".json":
@@ -87,7 +91,7 @@ def _in_order(names: dict[str, Any], path: Path) -> list[Any]:
 def has_multi_hot(source: str) -> bool:
     """Whether a class list is that of a store whose images have several classes each; then those of another set have, too."""
     try:
-        return bool(json.loads((Path(source) / "manifest.json").read_bytes())["targets"]["kind"] == "multi-hot")
+        return bool(json.loads((_store(source) / MANIFEST).read_bytes())["targets"]["kind"] == "multi-hot")
     except OSError:  # a list of names
         return False
 
@@ -101,6 +105,11 @@ def further_targets(source: str | None) -> dict[str, FurtherTarget]:
     if source is None or not Path(source).is_dir():
         return {}
     try:
-        return dict(read_manifest(source).further_targets)
+        return dict(read_manifest(_store(source)).further_targets)
     except StoreError as e:
         raise ScanError(f"--classes {source} cannot be read: {e}") from None
+
+
+def _store(source: str) -> Path:
+    """Return the store that a class list comes from: of splits, which share theirs, the first."""
+    return next(iter(stores_of(source).values()))

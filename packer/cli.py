@@ -405,8 +405,9 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
 def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, ...], **options: Any) -> int:
     """Copy some rows of STORE into the store OUT: their pixels, targets and all else, checked on the way.
 
-    With --class or --classes, targets are numbered in the list of these alone; otherwise OUT has the classes of STORE. Rows keep
-    their order. OUT with --overwrite may be STORE itself.
+    Where STORE is the folder of the stores of splits, rows of each are copied into OUT/<split>. With --class or --classes,
+    targets are numbered in the list of these alone; otherwise OUT has the classes of STORE. Rows keep their order. OUT with
+    --overwrite may be STORE itself.
 
     \b
     Examples:
@@ -438,8 +439,9 @@ def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, .
 def merge(stores: tuple[str, ...], out: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Copy the rows of all STORES, one store behind the other, into the store OUT, checked on the way.
 
-    They must have been packed alike, by the same options and decoders. Where their class lists differ, OUT has the longest if
-    that has all classes, else all names, sorted. OUT with --overwrite may be one of STORES: that adds the others to it.
+    Folders of the stores of splits are merged split by split. They must have been packed alike, by the same options and
+    decoders. Where their class lists differ, OUT has the longest if that has all classes, else all names, sorted. OUT with
+    --overwrite may be one of STORES: that adds the others to it.
 
     \b
     Examples:
@@ -552,13 +554,8 @@ def info(out: str, brief: bool, as_json: bool) -> int:
       pack info out/ --json | jq .rows
       pack info out/ --json | jq .duplicates
     """
-    from reader.manifest import check_store
-
     if brief:
-        manifest = check_store(out)
-        head = manifest.to_json() | {"digest": manifest.digest}
-        click.echo(json.dumps(head) if as_json else wording.table(wording.manifest_lines(out, manifest)))
-        return 0
+        return _brief(out, as_json)
     from packer.info import describe
 
     found = describe(out)
@@ -576,6 +573,21 @@ def info(out: str, brief: bool, as_json: bool) -> int:
     return 0
 
 
+def _brief(out: str, as_json: bool) -> int:
+    """Print the manifest of a store, or of each split."""
+    from packer.splits import stores_of
+    from reader.manifest import check_store
+
+    heads = {split: check_store(place) for split, place in stores_of(out).items()}
+    if as_json:
+        found = {split: head.to_json() | {"digest": head.digest} for split, head in heads.items()}
+        click.echo(json.dumps(found.get("") or {"splits": found}))
+        return 0
+    names = {split: os.path.join(out, split) if split else out for split in heads}
+    click.echo("\n\n".join(wording.table(wording.manifest_lines(names[split], heads[split])) for split in heads))
+    return 0
+
+
 @cli.command(short_help="Read every byte of a store and compare.")
 @click.argument("out", type=click.Path())
 @click.option(
@@ -586,6 +598,8 @@ def info(out: str, brief: bool, as_json: bool) -> int:
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:
     """Check the store OUT: its structure, all digests, then every block's checksum. Changes nothing.
+
+    OUT may also be the folder of the stores of splits; then --images is the folder that they were packed from.
 
     \b
     Examples:
@@ -710,7 +724,7 @@ def doctor(path: str, as_json: bool) -> int:
 def show(
     out: str, rows: str | None, count: int, columns: int, per_class: int | None, single: bool, output: str | None
 ) -> int:
-    """Draw rows of the store OUT into a PNG.
+    """Draw rows of the store OUT into a PNG; where OUT holds the stores of splits, into one each, FILE-train.png and so on.
 
     \b
     Examples:
@@ -720,32 +734,45 @@ def show(
       pack show out/ --rows 7 --single -o seven.png
     """
     from packer.show import class_sheet, contact_sheet, row_image
+    from packer.splits import check_one_store, stores_of
     from reader.manifest import naming
 
     if per_class and (rows or single):
         raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
+    if rows is not None:
+        check_one_store(out, "--rows")
     chosen = None if rows is None else _parse_rows(rows)
+    if single and (chosen is None or len(chosen) != 1):
+        raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
+    for split, store in stores_of(out).items():
+        path = _sheet_path(out, split, output)
+        _check_writable("-o", path)
+        try:
+            if single and chosen:
+                image = row_image(store, chosen[0])
+            elif per_class:
+                image = class_sheet(store, per_class)
+            else:
+                image = contact_sheet(store, rows=chosen, count=count, columns=columns)
+        except IndexError as e:
+            raise OptionsError(f"--rows: {e}") from None
+        with naming(path):
+            image.save(path, format="PNG")
+        click.echo(path)
+    return 0
+
+
+def _sheet_path(out: str, split: str, output: str | None) -> str:
+    """Name a store's picture; that of a split has the split's name in it: sheet.png -> sheet-train.png."""
     # "." and ".." are no names that another could stand beside
     beside = os.path.normpath(out)
     if os.path.basename(beside) in (".", ".."):
         beside = os.path.abspath(out)
-    path = output or f"{beside}-sheet.png"
-    if single and (chosen is None or len(chosen) != 1):
-        raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
-    _check_writable("-o", path)
-    try:
-        if single and chosen:
-            image = row_image(out, chosen[0])
-        elif per_class:
-            image = class_sheet(out, per_class)
-        else:
-            image = contact_sheet(out, rows=chosen, count=count, columns=columns)
-    except IndexError as e:
-        raise OptionsError(f"--rows: {e}") from None
-    with naming(path):
-        image.save(path, format="PNG")
-    click.echo(path)
-    return 0
+    of_split = f"-{split}" if split else ""
+    if output is None:
+        return f"{beside}{of_split}-sheet.png"
+    stem, suffix = os.path.splitext(output)
+    return f"{stem}{of_split}{suffix}"
 
 
 @cli.command(short_help="How near reading comes to the speed of this machine's memory and disk.")
@@ -790,7 +817,8 @@ def show(
 def bench(out: str, as_json: bool, **options: Any) -> int:
     """Time the reader on the store OUT, beside copying memory and reading the disk, and torch's DataLoader.
 
-    Pages of OUT are dropped from the page cache to time the disk, and read again. Nothing is written but pictures.
+    Of a folder of the stores of splits, the one with most rows is measured. Pages of OUT are dropped from the page cache to time
+    the disk, and read again. Nothing is written but pictures.
 
     \b
     Examples:
@@ -804,6 +832,7 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
     for name, path in pictures.items():
         if path is not None:
             _check_writable(f"--{name}", path)
+    out = _largest(out)
     # torch's profiler would report on stderr that it starts and stops; read when torch is imported
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     with ProgressBar(hidden=as_json) as bar:
@@ -832,6 +861,19 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
     except view.PictureError as e:
         return _fail(str(e), EXIT_FAILED)
     return 0
+
+
+def _largest(out: str) -> str:
+    """Return OUT, or of the stores of splits that it holds the one with most rows, which is said."""
+    from packer.splits import stores_of
+    from reader.manifest import check_store
+
+    stores = stores_of(out)
+    if "" in stores:
+        return out
+    largest = max(stores.values(), key=lambda store: check_store(store).rows)
+    click.echo(f"pack: note: {out} holds the stores of splits: {largest}, which has most rows, is measured.", err=True)
+    return str(largest)
 
 
 def _too_many(rejected: int, inputs: int, allowed: str) -> int:
@@ -969,7 +1011,9 @@ def _row_spans(text: str) -> list[range]:
 def _checked_spans(spans: list[range], store: str) -> Iterator[int]:
     """Give the rows of spans, once it is known that a store has them: a slip of the finger must not fill the memory."""
     from packer.shares import opened
+    from packer.splits import check_one_store
 
+    check_one_store(store, "--rows")
     count = opened(store)[1].rows
     if wrong := next((span[-1] for span in spans if span[-1] >= count), None):
         raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {count - 1}.")

@@ -35,7 +35,7 @@ from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus
 from packer.parts import check_no_parts
 from packer.place import ANNOUNCED, check_out, check_places, sync_names
-from packer.report import PackReport, Progress, store_report
+from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.rowfiles import Digested, channel_statistics
 from packer.rowreader import Ints
 from packer.seal import commit_manifest, settle
@@ -43,6 +43,7 @@ from packer.shares import Scratch, Share, Source, check_same
 from packer.site import Site, remove_tree
 from packer.source import BINARY
 from reader.manifest import (
+    MANIFEST,
     PAGE_BYTES,
     PARTS,
     PIXELS,
@@ -83,6 +84,24 @@ class Plan:
     # whether what the stores rejected is said of this one too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
+
+
+def copy_plans(
+    plans: Mapping[str, Plan], out: Path, *, overwrite: bool, progress: Callable[[Progress], None] | None
+) -> PackReport:
+    """Make the store OUT of the plan "", or OUT/<split> of the plan of each split, one after the other; as `copy_rows`."""
+    if "" in plans:
+        return copy_rows(plans[""], out, overwrite=overwrite, progress=progress)
+    if (out / MANIFEST).exists():
+        raise PackError(
+            f"{out} holds a store; the splits {', '.join(plans)} cannot be put into it. Choose another OUT."
+        )
+    for split in plans:
+        check_out(out / split, PackOptions(overwrite=overwrite))
+    return summed_report(
+        out,
+        {split: copy_rows(plan, out / split, overwrite=overwrite, progress=progress) for split, plan in plans.items()},
+    )
 
 
 def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Progress], None] | None) -> PackReport:

@@ -11,11 +11,12 @@ import numpy as np
 
 from packer.changes import some
 from packer.classlists import load_classes
-from packer.copying import Plan, copy_rows
+from packer.copying import Plan, copy_plans
 from packer.options import OptionsError, without_limits
 from packer.pipeline import settled_out
 from packer.report import PackError, PackReport, Progress
 from packer.shares import Share, has_boxes, opened
+from packer.splits import stores_of
 from reader.manifest import FurtherTarget, Manifest, TensorSpec
 
 # What a person calls a tensor.
@@ -32,8 +33,9 @@ def merge(
 ) -> PackReport:
     """Copy the rows of several stores, one store behind the other, into the store OUT, without decoding.
 
-    They must have been packed alike. Where their classes differ, targets count in the longest list if it has all of them, else
-    in all names, sorted.
+    They must have been packed alike. Where they are folders of the stores of splits, the stores of each split become OUT/<split>,
+    all with one class list. Where their classes differ, targets count in the longest list if it has all of them, else in all
+    names, sorted.
 
     Args:
         stores: two or more; OUT may be one of them, with overwrite.
@@ -50,19 +52,46 @@ def merge(
     paths = [] if isinstance(stores, str | os.PathLike) else [*stores]
     if len(paths) < 2:
         raise OptionsError("merge takes two stores or more, then OUT.")
-    found = [opened(store) for store in paths]
-    for path, manifest in found[1:]:
-        _check_alike(*found[0], path, manifest)
-    if classes is not None and found[0][1].target_kind == "regression":
-        raise OptionsError(f"{found[0][0]} has regression targets, which have no classes: leave --classes out.")
+    groups = _groups(paths)
+    every = [one for group in groups.values() for one in group]
+    for group in groups.values():
+        for path, manifest in group[1:]:
+            _check_alike(*group[0], path, manifest)
+    if classes is not None and every[0][1].target_kind == "regression":
+        raise OptionsError(f"{every[0][0]} has regression targets, which have no classes: leave --classes out.")
+    # splits share one list, also where one of them is in one of the stores alone
+    names = None if classes is None else load_classes(os.fspath(classes))
+    names = names or joined([manifest.classes for _, manifest in every])
+    further = {
+        name: FurtherTarget(
+            target.kind,
+            joined([m.further_targets[name].classes for _, m in every if name in m.further_targets]),
+        )
+        for name, target in every[0][1].further_targets.items()
+    }
+    plans = {split: _plan(group, names, further) for split, group in groups.items()}
+    return copy_plans(plans, settled_out(out), overwrite=overwrite, progress=progress)
+
+
+def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Path, Manifest]]]:
+    """Open the stores that are laid behind each other: all, or those of each split."""
+    found = [stores_of(path) for path in paths]
+    if mixed := [path for path, stores in zip(paths, found, strict=True) if ("" in stores) != ("" in found[0])]:
+        raise PackError(
+            f"{mixed[0]} and {paths[0]} cannot be merged: one is a store, the other a folder of splits."
+            " Name the store of one split."
+        )
+    groups: dict[str, list[tuple[Path, Manifest]]] = {}
+    for stores in found:
+        for split, place in stores.items():
+            groups.setdefault(split, []).append(opened(place))
+    return groups
+
+
+def _plan(found: list[tuple[Path, Manifest]], names: tuple[str, ...], further: Mapping[str, FurtherTarget]) -> Plan:
+    """Lay the rows of alike stores behind each other, with their targets counted in these lists."""
     manifests = [manifest for _, manifest in found]
     like = manifests[0]
-    imposed = None if classes is None else load_classes(os.fspath(classes))
-    names = imposed or joined([manifest.classes for manifest in manifests])
-    further = {
-        name: FurtherTarget(target.kind, joined([manifest.further_targets[name].classes for manifest in manifests]))
-        for name, target in like.further_targets.items()
-    }
     extras = {name: _widest([manifest.extras[name] for manifest in manifests]) for name in like.extras}
     for name, target in further.items():
         if target.kind == "multi-hot":
@@ -72,7 +101,7 @@ def merge(
         for path, manifest in found
     ]
     is_counted = like.target_kind == "multi-hot" and names
-    plan = Plan(
+    return Plan(
         shares,
         classes=names,
         target_count=len(names) if is_counted else like.target_count,
@@ -82,7 +111,6 @@ def merge(
         has_rejects=True,
         notes=_notes(shares, names, further),
     )
-    return copy_rows(plan, settled_out(out), overwrite=overwrite, progress=progress)
 
 
 def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from packer.inputs import ScanError
-from reader.manifest import MANIFEST
+from packer.options import OptionsError
+from reader.manifest import FOLDER, MANIFEST
 
 # What a split is for, by its name in lower case. Stores are made, and listed, in the order of the roles.
 _ROLES = {
@@ -69,7 +70,8 @@ def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None 
     """Return the stores of splits below a folder, by split; {"": out} where it is a store itself, or holds none.
 
     Args:
-        holds: what a folder must hold to be found; a manifest where it is not given.
+        holds: what a folder must hold to be found; where it is not given a store, or a pack that has not finished: whatever
+            opens that one refuses it, and so no split is passed over.
     """
     root, is_found = Path(out), holds or _is_store
     if is_found(root):
@@ -81,9 +83,19 @@ def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None 
     return {name: root / name for name in sorted(names, key=_order) if is_found(root / name)} or {"": root}
 
 
+def check_one_store(store: str | os.PathLike[str], option: str) -> None:
+    """Refuse an option that names rows of one store where the folder holds the stores of splits; raises OptionsError."""
+    stores = stores_of(store)
+    if "" not in stores:
+        raise OptionsError(
+            f"{option} is about one store, and {store} holds those of {', '.join(stores)}."
+            f" Name one of them: {next(iter(stores.values()))}"
+        )
+
+
 def _order(name: str) -> tuple[int, str, str]:
     return _ROLES[name.lower()], name.lower(), name
 
 
 def _is_store(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file()
+    return (folder / MANIFEST).is_file() or (folder / FOLDER).is_dir()

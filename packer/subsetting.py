@@ -15,12 +15,13 @@ import numpy as np
 
 from packer.changes import some
 from packer.classlists import load_classes
-from packer.copying import Plan, copy_rows
+from packer.copying import Plan, copy_plans
 from packer.options import OptionsError
 from packer.pipeline import settled_out
 from packer.report import PackError, PackReport, Progress
 from packer.rowreader import Ints
 from packer.shares import Share, class_targets, has_boxes, opened
+from packer.splits import check_one_store, stores_of
 from reader.manifest import Manifest
 
 
@@ -38,7 +39,8 @@ def subset(
 ) -> PackReport:
     """Copy some rows of a store into the store OUT, without decoding. The same as the command `pack subset STORE OUT`.
 
-    What is given is applied in this order: rows, classes, per_class or fraction.
+    What is given is applied in this order: rows, classes, per_class or fraction. Where STORE is the folder of the stores of
+    splits, each becomes OUT/<split>; rows are those of one store.
 
     Args:
         rows: a slice, or row numbers, which OUT then has in their order; None: all.
@@ -56,13 +58,29 @@ def subset(
         >>> subset(store_path, out_path, classes=["class2", "class0"], per_class=5).rows
         10
     """
-    path, manifest = opened(store)
     if rows is None and classes is None and per_class is None and fraction is None:
         raise OptionsError(
-            f"nothing says which rows of {path}: give --rows, --class, --classes, --per-class or --fraction."
+            f"nothing says which rows of {store}: give --rows, --class, --classes, --per-class or --fraction."
         )
     if per_class is not None and fraction is not None:
         raise OptionsError("--per-class and --fraction both say how many rows: give one of them.")
+    if rows is not None:
+        check_one_store(store, "--rows")
+    # all are chosen before the first is written
+    plans = {split: _plan(place, rows, classes, per_class, fraction, seed) for split, place in stores_of(store).items()}
+    return copy_plans(plans, settled_out(out), overwrite=overwrite, progress=progress)
+
+
+def _plan(
+    store: Path,
+    rows: slice | Iterable[int] | None,
+    classes: str | os.PathLike[str] | Sequence[str] | None,
+    per_class: int | None,
+    fraction: float | None,
+    seed: int,
+) -> Plan:
+    """Choose the rows of one store."""
+    path, manifest = opened(store)
     draw = Random(_whole("seed", seed, least=0))
     chosen = _numbered(rows, manifest.rows)
     names, numbers = manifest.classes, {}
@@ -83,7 +101,7 @@ def subset(
         chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), count, draw)
     if not len(chosen):
         raise PackError(f"no row of {path} is chosen, so there would be no store. It has {manifest.rows} rows.")
-    plan = Plan(
+    return Plan(
         [Share(path, manifest, chosen, numbers)],
         classes=names,
         target_count=manifest.target_count,
@@ -91,7 +109,6 @@ def subset(
         further_targets=manifest.further_targets,
         options=manifest.options,
     )
-    return copy_rows(plan, settled_out(out), overwrite=overwrite, progress=progress)
 
 
 def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:

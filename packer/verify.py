@@ -6,6 +6,7 @@ Changes nothing. Imports numpy and the decoder only to decode rows again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import struct
@@ -19,6 +20,7 @@ from typing import Any
 from packer.checksums import crc32_combine, sha256_file
 from packer.fit import Geometry
 from packer.options import OptionsError
+from packer.splits import stores_of
 from reader.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, check_store, read_blocks
 
 _TARGETS = "_tensordict/targets.memmap"
@@ -47,13 +49,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What verify found; the store is whole where problems is empty."""
+    """What verify found; the store is whole where problems is empty.
+
+    splits is filled where OUT is the folder of the stores of splits; the other fields then add up over them.
+    """
 
     out: str
     rows: int
     checked_bytes: int
     redecoded: int
     problems: list[Problem] = field(default_factory=list)
+    splits: dict[str, VerifyReport] = field(default_factory=dict)
 
 
 def verify(
@@ -66,7 +72,8 @@ def verify(
     """Check a store to the last bit.
 
     Args:
-        redecode: how many rows, evenly spread, to decode again from their sources.
+        out: a store, or the folder of the stores of splits.
+        redecode: how many rows of each store, evenly spread, to decode again from their sources.
         images: where those sources lie; needed with redecode.
         progress: called with bytes done and bytes in all.
 
@@ -74,21 +81,57 @@ def verify(
         StoreError: OUT is no store, or its structure is already wrong (a file missing, too short, or too long).
         OptionsError: images does not exist.
     """
-    root = Path(out)
     if images is not None and "://" not in os.fspath(images) and not os.path.exists(images):
         raise OptionsError(
             f"--images {os.fspath(images)} does not exist. Expected the folder, tar or zip that was packed."
         )
+    stores = stores_of(out)
+    total = sum(_total_bytes(check_store(place)) for place in stores.values())
+    reports: dict[str, VerifyReport] = {}
+    for split, place in stores.items():
+        before = sum(report.checked_bytes for report in reports.values())
+
+        def tell(done: int, before: int = before) -> None:
+            """Count the bytes of the splits before."""
+            if progress is not None:
+                progress(before + done, total)
+
+        sources = os.path.join(images, split) if images is not None and split else images
+        reports[split] = _verified(place, redecode, sources, tell)
+    return reports[""] if "" in reports else _summed(Path(out), reports)
+
+
+def _summed(out: Path, reports: dict[str, VerifyReport]) -> VerifyReport:
+    """Add up the reports of splits; files are named below their folder."""
+    every = reports.values()
+    problems = [
+        dataclasses.replace(problem, file=f"{split}/{problem.file}")
+        for split, report in reports.items()
+        for problem in report.problems
+    ]
+    rows, checked, redecoded = (
+        sum(getattr(report, name) for report in every) for name in ("rows", "checked_bytes", "redecoded")
+    )
+    return VerifyReport(str(out), rows, checked, redecoded, problems, reports)
+
+
+def _total_bytes(manifest: Manifest) -> int:
+    return sum(entry.size_bytes for entry in manifest.files.values())
+
+
+def _verified(
+    root: Path, redecode: int, images: str | os.PathLike[str] | None, progress: Callable[[int], None]
+) -> VerifyReport:
+    """Check one store; progress is called with the bytes done."""
     manifest = check_store(root)
     blocks = read_blocks(root)
-    total = sum(entry.size_bytes for entry in manifest.files.values())
+    total = _total_bytes(manifest)
     problems = list(_small_files(root, manifest))
     done = total - manifest.files[PIXELS].size_bytes
     for problem, size_bytes in _blocks(root, manifest, blocks):
         done += size_bytes
         problems += [problem] if problem else []
-        if progress is not None:
-            progress(done, total)
+        progress(done)
     combined = 0
     for block in blocks:
         combined = crc32_combine(combined, block.crc32, block.size_bytes)

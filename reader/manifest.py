@@ -24,6 +24,7 @@ from reader.files import or_again as or_again
 from reader.files import size_text as size_text
 from reader.metadata import metadata_files as metadata_files
 from reader.metadata import metadata_names as metadata_names
+from reader.unfinished import FOLDER as FOLDER
 from reader.unfinished import PARTS as PARTS
 from reader.unfinished import PULLED as PULLED
 from reader.unfinished import command_to_go_on as command_to_go_on

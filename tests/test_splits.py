@@ -192,3 +192,101 @@ def test_the_layout_is_in_the_json_report(mixed: Path, tmp_path: Path, capsys: p
     report = json.loads(capsys.readouterr().out)
     assert report["layout"] == "2 splits (train, Validation), 2 classes"
     assert any(note.startswith("left out: ") for note in report["notes"])
+
+
+# -- every command that takes a store takes the folder of splits
+
+
+@pytest.fixture
+def packed(mixed: Path, tmp_path: Path) -> Path:
+    pack(mixed, tmp_path / "out", size=16)
+    return tmp_path / "out"
+
+
+def test_verify_reads_every_split_and_names_the_damaged_one(
+    packed: Path, mixed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["verify", str(packed), "--redecode", "2", "--images", str(mixed)]) == 0
+    assert "out is whole: 10 rows, " in (out := capsys.readouterr().out)
+    assert "4 rows decoded again" in out
+    pixels = packed / "Validation/_tensordict/pixels.memmap"
+    pixels.write_bytes(b"\xff" + pixels.read_bytes()[1:])
+    assert run(["verify", str(packed), "--json"]) == 1
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert [len(report["splits"][split]["problems"]) for split in ("train", "Validation")] == [0, 1]
+    assert "Validation/_tensordict/pixels.memmap, row" in captured.err
+
+
+def test_a_split_whose_pack_has_not_finished_is_not_passed_over(
+    packed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (packed / "test/.packing").mkdir(parents=True)
+    for words in (["verify"], ["info"], ["info", "--brief"], ["subset", "--fraction", "0.5"]):
+        out = [str(packed.parent / "half")] if words[0] == "subset" else []
+        assert run([words[0], str(packed), *out, *words[1:]]) == 1
+        assert f"{packed / 'test'} " in capsys.readouterr().err
+
+
+def test_show_draws_a_sheet_of_each_split(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", str(packed), "-o", str(tmp_path / "sheet.png")]) == 0
+    names = ["sheet-train.png", "sheet-Validation.png"]
+    assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
+    assert all((tmp_path / name).is_file() for name in names)
+    assert run(["show", str(packed), "--rows", "1"]) == 2
+    assert "--rows is about one store, and" in capsys.readouterr().err
+
+
+def test_subset_takes_of_each_split_with_one_class_list(packed: Path, mixed: Path, tmp_path: Path) -> None:
+    assert run(["subset", str(packed), str(tmp_path / "some"), "--class", "class1"]) == 0
+    shutil.rmtree(mixed / "train/class0")
+    shutil.rmtree(mixed / "Validation/class0")
+    pack(mixed, tmp_path / "fresh", size=16)
+    for split in ("train", "Validation"):
+        one, other = (MemmapDataset(tmp_path / name / split) for name in ("some", "fresh"))
+        assert (one.numpy().tobytes(), one.samples) == (other.numpy().tobytes(), other.samples)
+    assert run(["subset", str(packed), str(tmp_path / "no"), "--rows", "0-1"]) == 2
+
+
+def test_nothing_is_written_where_one_split_has_no_such_row(packed: Path, tmp_path: Path) -> None:
+    run(["subset", str(packed / "train"), str(tmp_path / "few/train"), "--class", "class0"])
+    run(["subset", str(packed / "Validation"), str(tmp_path / "few/Validation"), "--class", "class1"])
+    assert run(["subset", str(tmp_path / "few"), str(tmp_path / "none"), "--class", "class0"]) == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_merge_joins_split_by_split_in_one_class_list(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tree(tmp_path / "more/train", classes=3, each=1)
+    pack(tmp_path / "more", tmp_path / "other", size=16)
+    assert run(["merge", str(packed), str(tmp_path / "other"), str(tmp_path / "all")]) == 0
+    train, val = (MemmapDataset(tmp_path / "all" / split) for split in ("train", "Validation"))
+    # the list of both, though the validation images came from one of them alone
+    assert train.classes == val.classes == ["class0", "class1", "class2"]
+    assert (len(train), len(val)) == (9, 4)
+    assert run(["merge", str(packed), str(tmp_path / "other/train"), str(tmp_path / "bad")]) == 1
+    assert "cannot be merged: one is a store, the other a folder of splits" in capsys.readouterr().err
+
+
+def test_info_brief_and_class_lists_know_splits(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["info", str(packed), "--brief", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["splits"]) == ["train", "Validation"]
+    assert run(["info", str(packed), "--brief"]) == 0
+    assert capsys.readouterr().out.count("store       ") == 2
+    make_tree(tmp_path / "one", classes=1, each=1)
+    assert pack(tmp_path / "one", tmp_path / "like", size=16, classes=str(packed)).classes == 2
+    shutil.rmtree(packed / "Validation")
+    shutil.copytree(tmp_path / "like", packed / "test")
+    pack(tmp_path / "one", packed / "val", size=16)
+    with pytest.raises(ScanError, match="holds splits with different class lists"):
+        pack(tmp_path / "one", tmp_path / "odd", size=16, classes=str(packed))
+
+
+def test_bench_measures_the_largest_split(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", str(packed), "--seconds", "0.1", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert f"{packed / 'train'}, which has most rows, is measured" in captured.err
+    assert json.loads(captured.out)["sections"]
