@@ -472,19 +472,26 @@ def _rows_copied(report: PackReport, as_json: bool, quiet: bool) -> int:
 @cli.command(short_help="Copy a store to object storage.")
 @click.argument("out", type=click.Path())
 @click.argument("url")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace another store, which stays whole at the URL until the new one is."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def push(out: str, url: str, as_json: bool, quiet: bool) -> int:
-    """Copy the store OUT to URL: only files that differ, each compared with its checksum before it is sent.
+def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int:
+    """Copy the store OUT to URL, each file compared with its checksum before it is sent.
+
+    The same command is right in every state: it begins, continues after an interruption, and sends nothing where the store is
+    already at URL. Anything else at URL is refused; another store is replaced with --overwrite.
 
     \b
     Examples:
       pack push out/ s3://bucket/stores/out
+      pack push out/ s3://bucket/stores/out --overwrite
     """
     from packer.push import push as run
 
     with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
-        report = run(out, url, progress=lambda done, total: bar.bytes_done(done, total, "push"))
+        report = run(out, url, overwrite=overwrite, progress=lambda done, total: bar.bytes_done(done, total, "push"))
     return _copied(report, f"{report.out} is at {report.url}", as_json, quiet)
 
 
@@ -494,7 +501,7 @@ def push(out: str, url: str, as_json: bool, quiet: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
-    """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command goes on.
+    """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command continues.
 
     \b
     Examples:

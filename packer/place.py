@@ -148,6 +148,15 @@ def _check_replaceable(out: Path, foreign: list[str]) -> None:
         raise PackError(f"{out} is a mount point, which cannot be replaced. Pack into a folder below it.")
 
 
+def enclosing_store(path: Path) -> Path | None:
+    """Return the store, or the unfinished one, in whose folder a path lies, where no other file belongs; None where in none."""
+    for folder in Path(os.path.realpath(path)).parents:
+        with contextlib.suppress(OSError):  # what we may not look into is no store of ours
+            if (folder / journals.JOURNAL).is_file() or _is_ours(folder / MANIFEST):
+                return folder
+    return None
+
+
 def replacement(out: Path) -> Path:
     """Name the folder beside OUT in which --overwrite builds the store that will take its place."""
     return out.with_name(f".{out.name}.packing")

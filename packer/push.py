@@ -1,314 +1,211 @@
-"""`pack push` and `pack pull`: a store copied to object storage and back, every byte compared with the manifest's checksums.
+"""`pack push`: a store copied to object storage or another folder, every file compared with its checksum before it is sent.
 
-Only what differs is copied, so the same command goes on after an interruption. As on a disk, the manifest goes last and is
-the commit: what has none is no store. Knows nothing of how a store is made.
+What is there is looked at before anything is written, and only what differs is sent, so the same command is right in every
+state. As on a disk, the manifest goes last and is the commit: until then a store that is replaced stays whole. Knows nothing of
+how a store is made.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import hashlib
-import itertools
-import json
 import os
-import time
-import zlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from packer import journal as journals
-from packer.disk import allocate, write_at
-from packer.durable import sync_folder, write_atomically
-from packer.place import OWN_NAMES, sync_names
-from packer.remote import open_url, reason
+from packer.objects import LocalObjects
+from packer.options import OptionsError
+from packer.place import enclosing_store
+from packer.pull import pull as pull
+from packer.pushed import RECORD, Pushed, Record, leftovers, look, read_record
 from packer.report import PackError
-from packer.seal import remove_working_folder
-from packer.source import BINARY
-from reader.manifest import (
-    MANIFEST,
-    PIXELS,
-    PULLED,
-    Block,
-    FileEntry,
-    Manifest,
-    StoreError,
-    check_store,
-    naming,
-    read_blocks,
-    read_manifest,
-)
-
-# What a push under way has copied: file -> digest. Beside the files, gone with the last of them.
-_RECORD = ".pushing.json"
-_READ_BYTES = 4 << 20
-# Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
-_REQUESTS = 8
-
-Tell = Callable[[int, int], None]
+from packer.transfers import Copy, CopyReport, Tell, file_digest
+from reader.manifest import MANIFEST, Manifest, StoreError, check_store, encode_pointer, generation_of
 
 
-@dataclass(frozen=True)
-class CopyReport:
-    """What a push or pull did; kept_bytes were there already."""
+def push(out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None) -> CopyReport:
+    """Copy the store OUT to a URL, such as s3://bucket/store; of an interrupted push only what is missing there.
 
-    url: str
-    out: str
-    files: int
-    store_bytes: int
-    copied_bytes: int
-    kept_bytes: int
-    seconds: float
-
-
-def push(out: str | os.PathLike[str], url: str, *, progress: Tell | None = None) -> CopyReport:
-    """Copy the store OUT to a URL, such as s3://bucket/store; only files that differ from what lies there.
-
-    Each file is read and compared with its checksum before it is sent.
+    Args:
+        overwrite: replace another store that lies there, or an unfinished push of one. It stays whole until the new one is.
 
     Raises:
         StoreError: OUT is no store, or a file is not what its manifest says.
-        PackError: the URL cannot be written.
+        OptionsError: the URL holds something else, or is OUT itself or in it.
+        PackError: the URL cannot be written, or another push has come in between; DiskFullError.
     """
-    begun, root = time.monotonic(), Path(out)
+    root = Path(out)
     manifest = check_store(root)
-    copy = _Copy(url, sum(entry.size_bytes for entry in manifest.files.values()), progress)
-    with copy.explaining("written", root):
-        # what differs is left out before it is sent: which version of it lies there is not known until then
-        there = {name: digest for name, digest in _pushed(copy).items() if digest == _entry_digest(manifest, name)}
-        copy.write(_RECORD, json.dumps(there).encode())
-        copy.remove(MANIFEST)
-        for name, entry in manifest.files.items():
-            if there.get(name) == entry.digest and copy.size(name) == entry.size_bytes:
-                copy.count(entry.size_bytes, is_copied=False)
-                continue
-            if _digest(root / name, entry) != entry.digest:
-                raise StoreError(
-                    f"{root / name} is not what the manifest says: nothing of it was sent. Run: pack verify {root}"
-                )
-            copy.send(root / name, name)
-            there[name] = entry.digest
-            copy.write(_RECORD, json.dumps(there).encode())
-            copy.count(entry.size_bytes, is_copied=True)
-        copy.write(MANIFEST, (root / MANIFEST).read_bytes())
-        copy.remove(_RECORD)
-    return copy.report(root, len(manifest.files) + 1, begun)
-
-
-def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
-    """Copy the store at a URL to OUT; of an interrupted pull only what is missing or differs, of the pixels block by block.
-
-    Raises:
-        PackError: the URL holds no store or cannot be read, or OUT is in the way; LockedError, DiskFullError.
-    """
-    begun, root = time.monotonic(), Path(os.path.normpath(os.fspath(out)))
-    copy = _Copy(url, 0, progress)
-    with copy.explaining("read", root):
-        head = copy.read(MANIFEST)
-    if (root / MANIFEST).exists():
-        return _already_there(copy, root, head, begun)
-    _check_place(root)
-    (root / PULLED).parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(journals.Lock(root)):
-        # read from a file of its own name, as every manifest is
-        write_atomically(root / PULLED, head)
-        manifest, blocks = read_manifest((root / PULLED).parent), read_blocks((root / PULLED).parent)
-        copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
-        with copy.explaining("read", root):
-            for name, entry in manifest.files.items():
-                (root / name).parent.mkdir(parents=True, exist_ok=True)
-                if name == PIXELS:
-                    _pull_pixels(copy, root / name, manifest, blocks)
-                else:
-                    _pull_file(copy, root / name, name, entry)
-        for folder in {(root / name).parent for name in manifest.files}:
-            sync_folder(folder)
-        sync_names(root)
-        write_atomically(root / MANIFEST, head)
-        check_store(root)
-        remove_working_folder(root)
-    return copy.report(root, len(manifest.files) + 1, begun)
-
-
-class _Copy:
-    """A folder at a URL, and how many bytes of a store were copied or kept."""
-
-    def __init__(self, url: str, total_bytes: int, progress: Tell | None) -> None:
-        self.url, self.total_bytes, self._progress = url.rstrip("/"), total_bytes, progress
-        self._files, self._root = open_url(self.url)
-        self._copied_bytes = self._kept_bytes = 0
-
-    @contextlib.contextmanager
-    def explaining(self, what: str, out: Path) -> Iterator[None]:
-        """Turn what a file system of fsspec raises into one sentence; errors of ours, and of a file in OUT, pass."""
-        try:
-            yield
-        except (PackError, StoreError):
-            raise
-        except Exception as e:
-            if isinstance(e, OSError) and e.filename and out in Path(str(e.filename)).parents:
-                raise
-            again = "The same command goes on from here." if self._copied_bytes else "Look at the URL."
-            raise PackError(f"{self.url} cannot be {what}: {reason(e)}. {again}") from None
-
-    def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Return an object's bytes, or those of [start, stop) alone."""
-        bounds = {} if start is None else {"start": start, "end": stop}
-        data: bytes = self._files.cat_file(f"{self._root}/{name}", **bounds)
-        return data
-
-    def write(self, name: str, content: bytes) -> None:
-        """Put content at the URL under a name, whatever was there."""
-        self._files.pipe_file(f"{self._root}/{name}", content)
-
-    def send(self, path: Path, name: str) -> None:
-        """Copy a local file to the URL, whatever was there."""
-        self._files.put_file(str(path), f"{self._root}/{name}")
-
-    def fetch(self, name: str, path: Path) -> None:
-        """Copy an object to a local file, over what was there."""
-        self._files.get_file(f"{self._root}/{name}", str(path))
-
-    def remove(self, name: str) -> None:
-        """Remove an object; one that is not there is as good as removed."""
-        with contextlib.suppress(FileNotFoundError):
-            self._files.rm_file(f"{self._root}/{name}")
-
-    def size(self, name: str) -> int:
-        """Return the size of an object as it is now; -1 where there is none."""
-        self._files.invalidate_cache()
-        try:
-            return int(self._files.info(f"{self._root}/{name}")["size"])
-        except FileNotFoundError:
-            return -1
-
-    def count(self, size_bytes: int, *, is_copied: bool) -> None:
-        """Add bytes that are now in place, copied or found there, and tell."""
-        if is_copied:
-            self._copied_bytes += size_bytes
-        else:
-            self._kept_bytes += size_bytes
-        if self._progress is not None:
-            self._progress(self._copied_bytes + self._kept_bytes, self.total_bytes)
-
-    def report(self, out: Path, files: int, begun: float) -> CopyReport:
-        """Sum the copy up; begun is the monotonic time of its start."""
-        seconds = time.monotonic() - begun
-        return CopyReport(self.url, str(out), files, self.total_bytes, self._copied_bytes, self._kept_bytes, seconds)
-
-
-def _pushed(copy: _Copy) -> dict[str, str]:
-    """Return which files lie at the URL for certain: those of a store that is there, or of a push under way."""
-    for name, digests in ((_RECORD, dict), (MANIFEST, _manifest_digests)):
-        with contextlib.suppress(FileNotFoundError, ValueError, AttributeError, KeyError):
-            found: dict[str, str] = digests(json.loads(copy.read(name)))
-            return found
-    return {}
-
-
-def _entry_digest(manifest: Manifest, name: str) -> str:
-    return manifest.files[name].digest if name in manifest.files else ""
-
-
-def _manifest_digests(head: dict[str, Any]) -> dict[str, str]:
-    return {name: entry["digest"] for name, entry in head["files"].items()}
-
-
-def _already_there(copy: _Copy, root: Path, head: bytes, begun: float) -> CopyReport:
-    if (root / MANIFEST).read_bytes() != head:
-        raise PackError(f"{root} holds another store than {copy.url}. Choose another OUT, or remove it.")
-    manifest = check_store(root)
+    copy = Copy(url, progress)
     copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
-    copy.count(copy.total_bytes, is_copied=False)
-    remove_working_folder(root)
-    return copy.report(root, len(manifest.files) + 1, begun)
+    _check_not_itself(root, copy)
+    with copy.explaining("written", root):
+        found = look(copy.objects, copy.url)
+        _check_url(copy.url, manifest, found, overwrite)
+        _Push(copy, root, manifest, found, overwrite).run()
+    return copy.report(root, len(manifest.files) + 1)
 
 
-def _check_place(out: Path) -> None:
-    """Refuse an OUT that holds anything but a pull that was interrupted."""
-    if os.path.lexists(out) and not out.is_dir():
-        raise PackError(f"{out} is a file. Expected a folder that does not exist yet.")
-    found = sorted(os.listdir(out)) if out.exists() else []
-    foreign = [name for name in found if name not in OWN_NAMES]
-    if foreign or (found and not (out / PULLED).exists()):
-        raise PackError(
-            f"{out} is not empty (it holds {(foreign or found)[0]}). Choose another OUT, or an empty folder."
-        )
+@dataclass(frozen=True)
+class _Push:
+    """A push to a URL where it may be: nothing, this store, the beginning of it, or what --overwrite replaces."""
+
+    copy: Copy
+    root: Path
+    manifest: Manifest
+    found: Pushed
+    overwrite: bool
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the URL holds this store already; a file may be missing all the same."""
+        return self.found.store == self.manifest.digest
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the push that the URL's record is of is one of this store."""
+        return self.found.record is not None and self.found.record.store == self.manifest.digest
+
+    @property
+    def folder(self) -> str:
+        """Where the files go, below the URL; "": plain names, which belong to the first push alone."""
+        if self.is_there:
+            return self.found.folder
+        record = self.found.record
+        # plain names may be those of the store that is there, or be written by a push that does not know of this one
+        is_plain = not self.found.has_store and (record is None or (self.is_begun and not record.folder))
+        return "" if is_plain else generation_of(self.manifest.digest)
+
+    def run(self) -> None:
+        """Send what is missing, commit, and remove what the store has taken the place of."""
+        is_ours = self.is_begun or self.overwrite or not self.is_there
+        old = leftovers(self.copy.objects, self.folder) if self.is_begun or self.overwrite else []
+        sent = self._sent_before()
+        if not self.is_there:
+            self._begin(sent)
+        self._send(sent)
+        self._commit()
+        if is_ours:
+            self._remove([*old, RECORD])
+
+    def _sent_before(self) -> dict[str, str]:
+        """Return the digests of the files that lie in the folder for certain, each whole when it was sent."""
+        digests = {name: entry.digest for name, entry in self.manifest.files.items()}
+        if self.is_there:
+            return digests
+        record = self.found.record
+        sent = record.files if record and self.is_begun and record.folder == self.folder else {}
+        return {name: digest for name, digest in sent.items() if digests.get(name) == digest}
+
+    def _begin(self, sent: dict[str, str]) -> None:
+        """Say at the URL which store is being pushed. Of two pushes of different stores to a free URL one gets there."""
+        record = Record(self.manifest.digest, self.folder, sent).to_bytes()
+        if self.found.record is not None or self.found.has_store:
+            self.copy.objects.put(RECORD, record)
+            return
+        self._create(RECORD, record)
+        # a push that began and ended since the first look has these names now
+        if look(self.copy.objects, self.copy.url).has_store:
+            self.copy.objects.remove(RECORD)
+            raise _taken_over(self.copy.url)
+
+    def _send(self, sent: dict[str, str]) -> None:
+        objects = self.copy.objects
+        for name, entry in self.manifest.files.items():
+            place = self._place(name)
+            if sent.get(name) == entry.digest and objects.size(place) == entry.size_bytes:
+                self.copy.count(entry.size_bytes, is_copied=False)
+                continue
+            if file_digest(self.root / name, entry) != entry.digest:
+                raise StoreError(
+                    f"{self.root / name} is not what the manifest says: nothing of it was sent. Run: pack verify {self.root}"
+                )
+            objects.send(self.root / name, place)
+            sent[name] = entry.digest
+            if not self.is_there:
+                self._check_record()
+                objects.put(RECORD, Record(self.manifest.digest, self.folder, sent).to_bytes())
+            self.copy.count(entry.size_bytes, is_copied=True)
+
+    def _commit(self) -> None:
+        """Put the manifest in its place, by which the URL holds this store; after a look that no other push was faster."""
+        objects, content = self.copy.objects, (self.root / MANIFEST).read_bytes()
+        if self.folder and objects.size(self._place(MANIFEST)) != len(content):
+            objects.put(self._place(MANIFEST), content)
+        if self.is_there:
+            return
+        self._check_record()
+        if not self.folder:
+            self._create(MANIFEST, content)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if objects.read(MANIFEST) != self.found.content:
+                raise _taken_over(self.copy.url)
+        objects.put(MANIFEST, encode_pointer(self.manifest.digest, self.folder))
+        # one that committed since that look may have removed what it found here; the same command sends it again
+        if any(objects.size(self._place(name)) < 0 for name in [*self.manifest.files, MANIFEST]):
+            raise _taken_over(self.copy.url)
+
+    def _create(self, name: str, content: bytes) -> None:
+        try:
+            self.copy.objects.create(name, content)
+        except FileExistsError:
+            raise _taken_over(self.copy.url) from None
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.copy.objects.remove(name)
+
+    def _check_record(self) -> None:
+        """See that no push of another store has begun here, or even ended; one of this store does no harm."""
+        record = read_record(self.copy.objects)
+        store = look(self.copy.objects, self.copy.url).store if record is None else record.store
+        if store != self.manifest.digest:
+            raise _taken_over(self.copy.url)
+
+    def _place(self, name: str) -> str:
+        return f"{self.folder}/{name}" if self.folder else name
 
 
-def _digest(path: Path, entry: FileEntry) -> str:
-    """Return the digest of a file, of the kind that the manifest has for it."""
-    kind = entry.digest.partition(":")[0]
-    crc32, sha256 = 0, hashlib.sha256()
-    with naming(path), open(path, "rb") as file:
-        while data := file.read(_READ_BYTES):
-            if kind == "crc32":
-                crc32 = zlib.crc32(data, crc32)
-            else:
-                sha256.update(data)
-    return f"crc32:{crc32:08x}" if kind == "crc32" else f"sha256:{sha256.hexdigest()}"
-
-
-def _pull_file(copy: _Copy, path: Path, name: str, entry: FileEntry) -> None:
-    if path.is_file() and path.stat().st_size == entry.size_bytes and _digest(path, entry) == entry.digest:
-        copy.count(entry.size_bytes, is_copied=False)
+def _check_not_itself(root: Path, copy: Copy) -> None:
+    """Refuse a URL that is the store's own folder, by whatever name, or a folder in it."""
+    if not isinstance(copy.objects, LocalObjects):
         return
-    copy.fetch(name, path)
-    if _digest(path, entry) != entry.digest:
-        raise _damaged(copy, name)
-    with naming(path), open(path, "rb") as file:
-        os.fsync(file.fileno())
-    copy.count(entry.size_bytes, is_copied=True)
+    target = copy.objects.root.absolute()
+    if (store := enclosing_store(target)) is not None:
+        raise OptionsError(f"{copy.url} lies in the store {store}. Choose a folder outside it.")
+    for place in (target, Path(os.path.realpath(target))):
+        for folder in (place, *place.parents):  # by another way too: a bind mount, letters of another case
+            if folder.exists() and folder.samefile(root):
+                where = "is the store itself" if folder == place else f"lies in the store {root}"
+                raise OptionsError(f"{copy.url} {where}. Choose a folder outside it.")
 
 
-def _pull_pixels(copy: _Copy, path: Path, manifest: Manifest, blocks: list[Block]) -> None:
-    """Bring each block whose checksum is not right yet, several at a time; all are on disk when it returns."""
-    size_bytes, is_new = manifest.files[PIXELS].size_bytes, not path.exists()
-    path.touch()
-    os.truncate(path, min(path.stat().st_size, size_bytes))
-    allocate(path, size_bytes, lambda done: None)
-
-    ends = itertools.accumulate((block.size_bytes for block in blocks), initial=0)
-    starts = {block.start: end for block, end in zip(blocks, ends, strict=False)}
-
-    def bring(block: Block) -> tuple[int, bool]:
-        """Have a block's rows in the local file; returns how many bytes they are and whether they were copied."""
-        start = starts[block.start]
-        stop = start + block.size_bytes
-        if not is_new and zlib.crc32(os.pread(descriptor, stop - start, start)) == block.crc32:
-            return stop - start, False
-        data = copy.read(PIXELS, start, stop)
-        if len(data) != stop - start or zlib.crc32(data) != block.crc32:
-            raise _damaged(copy, f"{PIXELS}, rows {block.start} to {block.stop - 1},")
-        with naming(path):
-            write_at(descriptor, memoryview(data), start)
-        return stop - start, True
-
-    descriptor = os.open(path, os.O_RDWR | BINARY)
-    try:
-        with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
-            for count, is_copied in _as_they_end(pool, [pool.submit(bring, block) for block in blocks]):
-                copy.count(count, is_copied=is_copied)
-        with naming(path):
-            os.ftruncate(descriptor, size_bytes)
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> None:
+    """Refuse a URL that holds anything but this store, or the beginning of it; other stores only with --overwrite."""
+    if found.foreign:
+        raise OptionsError(
+            f"{url} is not empty (it holds {found.foreign}) and holds no store. Choose another URL, or an empty folder."
+        )
+    is_begun = found.record is not None and found.record.store == manifest.digest
+    if overwrite or found.store == manifest.digest or (is_begun and not found.has_store):
+        return
+    if found.has_store:
+        what = f"another store ({_short(found.store)}; to be pushed is {_short(manifest.digest)})"
+    elif found.record is not None:
+        what = f"an unfinished push of another store ({_short(found.record.store)})"
+    else:
+        return
+    unfinished = ", and an unfinished push of this one" if found.has_store and is_begun else ""
+    raise OptionsError(f"{url} holds {what}{unfinished}. Replace it with --overwrite, or choose another URL.")
 
 
-def _as_they_end(
-    pool: concurrent.futures.Executor, waiting: list[Future[tuple[int, bool]]]
-) -> Iterator[tuple[int, bool]]:
-    """Yield results as they come; the first error ends the others."""
-    try:
-        for future in concurrent.futures.as_completed(waiting):
-            yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _short(digest: str) -> str:
+    """Name a store by as much of its digest as its folder at a URL is named by."""
+    return digest[:23] if digest else "damaged"
 
 
-def _damaged(copy: _Copy, name: str) -> PackError:
-    return PackError(f"{copy.url}/{name} is not what the manifest there says. Push the store again.")
+def _taken_over(url: str) -> PackError:
+    return PackError(
+        f"another push to {url} came in between. See what is there: pack pull; or give the same command again."
+    )

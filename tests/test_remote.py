@@ -1,14 +1,11 @@
-"""Images in object storage: the store of a local folder, byte for byte; requests in flight; stores pushed and pulled.
+"""Images in object storage: the store of a local folder, byte for byte; requests in flight.
 
 Against moto's S3 server on loopback where moto and s3fs are installed, else in memory alone.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -19,12 +16,10 @@ from typing import Any
 import pytest
 from conftest import interrupt_after, make_tree, store_bytes
 
-from packer import PackError, ScanError, build, pack, seal_parts
+from packer import ScanError, build, pack, seal_parts
 from packer import remote as remotes
-from packer.push import pull, push
 from packer.verify import verify
-from reader import IncompleteStoreError, MemmapDataset, StoreError
-from reader.manifest import PIXELS, read_json_lines
+from reader.manifest import read_json_lines
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
 PACK = [sys.executable, "-m", "packer"]
@@ -255,132 +250,3 @@ def test_a_file_system_that_is_not_installed_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ScanError, match=r"cannot be opened: .*fsspec.* For s3:// install 'pixpack\[remote\]'"):
         pack("memory://x/y", tmp_path / "out", size=32)
-
-
-# -- push and pull
-
-
-@pytest.fixture(params=["memory", "s3"])
-def url(request: pytest.FixtureRequest) -> str:
-    """Where a store is pushed to."""
-    return "memory://stores/out" if request.param == "memory" else f"{request.getfixturevalue('s3')}/stores/out"
-
-
-def test_a_store_pushed_and_pulled_is_the_same_bytes(store: Path, tmp_path: Path, url: str) -> None:
-    first = push(store, url)
-    assert (first.copied_bytes, first.kept_bytes) == (first.store_bytes, 0)
-    again = push(store, url)
-    assert (again.copied_bytes, again.kept_bytes) == (0, first.store_bytes)
-    assert pull(url, tmp_path / "back").copied_bytes == first.store_bytes
-    assert store_bytes(tmp_path / "back") == store_bytes(store)
-    assert pull(url, tmp_path / "back").copied_bytes == 0
-
-
-def test_an_interrupted_push_leaves_no_store_and_goes_on(
-    store: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from packer import push as _  # noqa: F401 (the module, beside the function of its name)
-
-    copies = sys.modules["packer.push"]
-    original, sent = copies._Copy.send, []  # type: ignore[attr-defined]
-
-    def send(self: Any, path: Path, name: str) -> None:
-        if len(sent) == 2:
-            raise ConnectionResetError("the peer is gone")
-        sent.append(name)
-        original(self, path, name)
-
-    monkeypatch.setattr(copies._Copy, "send", send)  # type: ignore[attr-defined]
-    with pytest.raises(PackError, match=r"cannot be written: the peer is gone\. The same command goes on from here"):
-        push(store, url)
-    with pytest.raises(PackError, match="cannot be read: "):
-        pull(url, tmp_path / "back")
-    monkeypatch.undo() if url.startswith("memory") else monkeypatch.setattr(copies._Copy, "send", original)  # type: ignore[attr-defined]
-    report = push(store, url)
-    assert report.kept_bytes == sum((store / name).stat().st_size for name in sent)
-    pull(url, tmp_path / "back")
-    assert store_bytes(tmp_path / "back") == store_bytes(store)
-
-
-def test_pushing_another_store_to_a_url_sends_what_differs(images: Path, tmp_path: Path) -> None:
-    for name, options in (("one", {}), ("two", {"strict": True})):
-        pack(images, tmp_path / name, size=32, **options)
-    push(tmp_path / "one", "memory://stores/out")
-    # other options: the same rows under another manifest
-    assert push(tmp_path / "two", "memory://stores/out").copied_bytes == 0
-    pull("memory://stores/out", tmp_path / "back")
-    assert store_bytes(tmp_path / "back") == store_bytes(tmp_path / "two")
-    with pytest.raises(PackError, match="holds another store than memory://stores/out"):
-        pull("memory://stores/out", tmp_path / "one")
-
-
-def test_an_interrupted_pull_is_no_store_and_goes_on_block_by_block(store: Path, tmp_path: Path) -> None:
-    push(store, "memory://stores/out")
-    back, memory = tmp_path / "back", fsspec.filesystem("memory")
-    damaged = f"/stores/out/{PIXELS}"
-    whole = memory.cat_file(damaged)
-    memory.pipe_file(damaged, whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(PackError, match=r"pixels.memmap, rows \d+ to 89, is not what the manifest there says"):
-        pull("memory://stores/out", back)
-    with pytest.raises(IncompleteStoreError, match=r"was not pulled to its end\. Go on with: pack pull URL"):
-        MemmapDataset(back)
-    memory.pipe_file(damaged, whole)
-    report = pull("memory://stores/out", back)
-    assert 0 < report.copied_bytes < report.store_bytes
-    assert store_bytes(back) == store_bytes(store)
-
-
-def test_rows_of_their_own_sizes_are_pushed_and_pulled_block_by_block(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", fit="none", max_size=50)
-    push(tmp_path / "out", "memory://stores/out")
-    memory, pixels = fsspec.filesystem("memory"), f"/stores/out/{PIXELS}"
-    whole = memory.cat_file(pixels)
-    memory.pipe_file(pixels, bytes([whole[0] ^ 1]) + whole[1:])
-    with pytest.raises(PackError, match=r"pixels.memmap, rows 0 to 1, is not what the manifest there says"):
-        pull("memory://stores/out", tmp_path / "back")
-    memory.pipe_file(pixels, whole)
-    report = pull("memory://stores/out", tmp_path / "back")
-    assert 0 < report.copied_bytes < report.store_bytes
-    assert store_bytes(tmp_path / "back") == store_bytes(tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", ["samples.jsonl", PIXELS])
-def test_damage_is_neither_pushed_nor_pulled(store: Path, tmp_path: Path, name: str) -> None:
-    push(store, "memory://stores/out")
-    memory, path = fsspec.filesystem("memory"), f"/stores/out/{name}"
-    data = bytearray(memory.cat_file(path))
-    data[7] ^= 1
-    memory.pipe_file(path, bytes(data))
-    with pytest.raises(PackError, match="is not what the manifest there says"):
-        pull("memory://stores/out", tmp_path / "back")
-    os.chmod(store / name, 0o644)
-    (store / name).write_bytes(bytes(data))
-    with pytest.raises(StoreError, match=r"is not what the manifest says: nothing of it was sent\. Run: pack verify"):
-        push(store, "memory://stores/other")
-
-
-def test_pull_refuses_a_place_that_is_taken(store: Path, tmp_path: Path) -> None:
-    push(store, "memory://stores/out")
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken/mine.txt").touch()
-    with pytest.raises(PackError, match=r"is not empty \(it holds mine.txt\)"):
-        pull("memory://stores/out", tmp_path / "taken")
-    with pytest.raises(PackError, match="is a file"):
-        pull("memory://stores/out", tmp_path / "taken/mine.txt")
-    with pytest.raises(PackError, match=r"memory://stores/none cannot be read: .*\. Look at the URL"):
-        pull("memory://stores/none", tmp_path / "back")
-    assert not (tmp_path / "back").exists()
-
-
-def test_the_commands_push_and_pull(store: Path, tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/far"
-    pushed = subprocess.run([*PACK, "push", str(store), url], capture_output=True, text=True)
-    assert (pushed.returncode, pushed.stderr) == (0, "")
-    assert f"{store} is at {url}: " in pushed.stdout
-    pulled = subprocess.run([*PACK, "pull", url, str(tmp_path / "back"), "--json"], capture_output=True, text=True)
-    assert json.loads(pulled.stdout)["kept_bytes"] == 0
-    shutil.rmtree(tmp_path / "far")
-    failed = subprocess.run([*PACK, "pull", url, str(tmp_path / "again")], capture_output=True, text=True)
-    assert failed.returncode == 1
-    assert failed.stderr.startswith(f"pack: {url} cannot be read: ")
-    assert len(failed.stderr.splitlines()) == 1
