@@ -18,18 +18,6 @@ def whole_number(name: str, value: Any) -> int:
         raise ValueError(f"{name} is {value!r}, expected a whole number.") from None
 
 
-def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and world size: those given, else torch.distributed's, else 0 and 1; raises ValueError."""
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank is {rank} and world_size {world_size}: give both, or neither.")
-    if rank is not None and world_size is not None:
-        return whole_number("rank", rank), whole_number("world_size", world_size)
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
-
-
 def checked_device(device: str | torch.device) -> torch.device:
     """Return the device that batches are put on; "cuda" is the current one.
 

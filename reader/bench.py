@@ -35,7 +35,6 @@ from reader.bench_ways import (
 from reader.dataset import MemmapDataset
 from reader.files import size_text
 from reader.manifest import PAGE_BYTES, PIXELS
-from reader.resident import free_bytes, nbytes
 
 BATCH_SIZE = 256
 # An epoch of fewer batches shows no pipeline: its start takes prefetch + 2.
@@ -151,9 +150,8 @@ def measure(
     size, where = checked(data, batch_size, device)
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes
     orders = (order,) if order else tuple(ORDERS)
-    free, cached = free_bytes(where), residencies.cached_share(pixels)
-    room = None if free is None else residencies.Room(free, nbytes(data.store), 0)
-    auto = residencies.choose("auto", pixels, data.store.pixels.nbytes, room)
+    cached = residencies.cached_share(pixels)
+    auto = residencies.choose("auto", residencies.Reads(pixels, data.store.pixels.nbytes))
     not_measured: dict[str, str] = {}
     torch_loaders = {NO_WORKERS: TorchLoader(data, 0)}
     if reason := TorchLoader.why_not(size * row_bytes, 2):

@@ -6,7 +6,6 @@ Knows no order but the rows it is given. Batches lie in leased buffers, pinned w
 from __future__ import annotations
 
 import logging
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,15 +18,13 @@ from reader.ahead import ReadAhead
 from reader.buffers import BufferPool, PinnedMemoryError
 from reader.copying import Copies, Gatherer, is_run
 from reader.dataset import MemmapDataset
-from reader.files import size_text
 from reader.manifest import PAGE_BYTES
 from reader.order import Rows, Steps
 from reader.ragged import extents, gathered, pages_of, parted
-from reader.rawfile import read_all
 from reader.schedule import BLOCK_BYTES, WINDOW_BLOCKS
+from reader.shared import host_copy, host_units, reads_of
 from reader.stages import stage
-from reader.store import ImageBatch, RaggedBatch, batch_of
-from reader.transfer import pin
+from reader.store import RaggedBatch, batch_of
 
 _log = logging.getLogger("reader")
 
@@ -60,27 +57,40 @@ class Gathering:
 
     Args:
         device: where batches go next.
-        chosen: "ram" copies the store now; "cache" and "disk" as of a loader's residency.
+        chosen: "ram" copies what is read now; "cache" and "disk" as of a loader's residency.
         keep: idle buffers that are kept.
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
+        processes: how many of this host read so.
 
     Raises:
         PinnedMemoryError: as must_pin says.
     """
 
     def __init__(
-        self, dataset: MemmapDataset, device: torch.device, chosen: residencies.Residency, *, keep: int, must_pin: bool
+        self,
+        dataset: MemmapDataset,
+        device: torch.device,
+        chosen: residencies.Residency,
+        *,
+        keep: int,
+        must_pin: bool,
+        processes: int = 1,
     ) -> None:
-        self._dataset, self._device, self._keep = dataset, device, keep
+        self._dataset, self._device, self._keep, self._processes = dataset, device, keep, processes
         # where False, no epoch does, whatever is cached
         self.reads_ahead = chosen.host != "ram"
         self._past_cache = chosen.host == "disk"
-        self._store = _copied(dataset) if chosen.name == "ram" else dataset.store
+        self._store, own_sizes = dataset.store, dataset.manifest.has_own_sizes
+        # held here: other loaders of the store share it, and it goes with the last of them
+        self.copy = host_copy(dataset) if chosen.name == "ram" else None
         self._row_shape = self._store.pixels.shape[1:]
-        self._gatherer = Gatherer(self._store.pixels)
+        self._unit_bytes = PAGE_BYTES if own_sizes else dataset.manifest.row_bytes
+        units = self._store.pixels.view(-1, self._unit_bytes)
+        # in a copy rows lie in slots; of the mapped file, a row's slot is its number
+        self._gatherer = Gatherer(units if self.copy is None else self.copy.units)
         can_pin = chosen.name == "ram" and device.type == "cuda"
         # flat pixels are gathered into pinned buffers
-        self.is_pinned = can_pin and not dataset.manifest.has_own_sizes and self._pin(must_pin=must_pin)
+        self.is_pinned = can_pin and not own_sizes and self._pin(must_pin=must_pin)
         self._pool: BufferPool | None = None
 
     def read_ahead(self, epoch: int, steps: Iterator[Steps], window_end: Callable[[int], int]) -> ReadAhead | None:
@@ -90,17 +100,19 @@ class Gathering:
         """
         if not self.reads_ahead:
             return None
-        path, pixels = self._dataset.opened("pixels"), self._dataset.store.pixels
-        if not self._past_cache and not residencies.is_cold(path, pixels.nbytes):
-            return None
-        manifest, store = self._dataset.manifest, self._dataset.store
-        room, row_bytes = residencies.available_bytes(), PAGE_BYTES if manifest.has_own_sizes else manifest.row_bytes
+        path, manifest, store = self._dataset.opened("pixels"), self._dataset.manifest, self._dataset.store
+        if not self._past_cache:
+            reads = reads_of(self._dataset, self._processes)
+            if not residencies.is_cold(path, reads.size_bytes, reads.offset):
+                return None
+        # what is free is for all ranks of this host
+        room = residencies.available_bytes() // self._processes
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
         return ReadAhead(
             path,
-            row_bytes,
+            self._unit_bytes,
             steps,
-            chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // row_bytes,
+            chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // self._unit_bytes,
             window_end=window_end,
             past_cache=self._past_cache,
             units=(lambda rows: pages_of(*extents(store, rows))[0]) if manifest.has_own_sizes else lambda rows: rows,
@@ -131,54 +143,43 @@ class Gathering:
         self._pool = None
 
     def _ragged_batch(self, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
+        def fill(pages: Rows, into: torch.Tensor) -> None:
+            """Bring pages."""
+            if ahead is not None:
+                ahead.take(into)
+            elif (copies := self._gatherer.begin(self._slots(pages), into)) is not None:
+                copies.wait()
+
         with stage("gather"):
             self._dataset.check_files()
             # a little room spares most of the batches that follow a fresh buffer
-            return gathered(
-                self._store,
-                rows,
-                lambda need: self.buffers(need, room=need // 4).lease()[:need],
-                None if ahead is None else lambda _, pages: ahead.take(pages),
-            )
+            return gathered(self._store, rows, lambda need: self.buffers(need, room=need // 4).lease()[:need], fill)
 
     def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies | None]:
-        if self.is_pinned and is_run(rows) and len(rows):
-            return self._store.pixels[int(rows[0]) : int(rows[-1]) + 1], None
+        slots = self._slots(rows)
+        if self.is_pinned and is_run(slots) and len(slots):
+            assert self.copy is not None
+            run = self.copy.units[int(slots[0]) : int(slots[-1]) + 1]
+            return run.view(len(rows), *self._row_shape), None
         need = len(rows) * self._row_shape.numel()
         pixels = self.buffers(need).lease(need).view(len(rows), *self._row_shape)
         if ahead is not None:
             ahead.take(pixels)
             return pixels, None
-        return pixels, self._gatherer.begin(rows, pixels)
+        return pixels, self._gatherer.begin(slots, pixels.view(len(rows), self._unit_bytes))
+
+    def _slots(self, units: Rows) -> Rows:
+        """Return where rows, or pages, lie in what is gathered from."""
+        return units if self.copy is None else self.copy.slots.of(units)
 
     def _pin(self, *, must_pin: bool) -> bool:
-        """Pin the copy in memory, for as long as this lives; what need not be may be refused."""
+        """Pin the copy in memory, for as long as it lives; what need not be may be refused."""
+        assert self.copy is not None
         try:
-            unpin = pin(self._store.pixels, self._device)
+            self.copy.pin(self._device)
         except PinnedMemoryError as e:
             if must_pin:
                 raise
             _log.warning("%s: %s Batches are copied into pinned memory first.", self._dataset.path, e)
-            return False
-        weakref.finalize(self, unpin).atexit = False
-        return True
-
-
-def _copied(dataset: MemmapDataset) -> Any:
-    """Copy the store's pixels into memory that may use huge pages; the rest stays mapped."""
-    store = dataset.store
-    row_bytes = PAGE_BYTES if dataset.manifest.has_own_sizes else dataset.manifest.row_bytes
-    if not residencies.can_read_ahead():
-        pixels = store.pixels.clone()
-    else:
-        path = dataset.opened("pixels")
-        past_cache = residencies.is_cold(path, store.pixels.nbytes)
-        count = store.pixels.nbytes // row_bytes
-        pixels = read_all(path, row_bytes, count, past_cache=past_cache).view(store.pixels.shape)
-    huge = residencies.huge_page_bytes(pixels.data_ptr(), pixels.nbytes)
-    got = "the system does not tell in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
-    _log.info("%s: %s copied into memory, %s", dataset.path, size_text(pixels.nbytes), got)
-    if dataset.manifest.has_own_sizes:
-        rest = {name: getattr(store, name) for name in ("targets", "offsets", "shapes", "mask_offsets", "extras")}
-        return RaggedBatch(pixels=pixels, **rest, batch_size=[])
-    return ImageBatch(pixels, store.targets, store.content, store.extras, batch_size=store.batch_size)
+        # rows that were added to a copy after it was pinned go through pinned buffers
+        return self.copy.is_pinned(host_units(self._dataset))

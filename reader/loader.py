@@ -21,15 +21,16 @@ import torch
 
 from reader import residency as residencies
 from reader import schedule as schedules
-from reader.arguments import checked_device, checked_ranks, checked_sampler, whole_number
+from reader.arguments import checked_device, checked_sampler, whole_number
 from reader.dataset import MemmapDataset
 from reader.draws import in_epoch
 from reader.feed import Feed, without_thread
 from reader.gathering import Gathering
-from reader.manifest import PIXELS
 from reader.producer import Group, Producer
-from reader.resident import Later, Resident, ResidentImages, free_bytes, nbytes
+from reader.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
+from reader.resident import Later, Resident, ResidentImages, free_bytes
 from reader.schedule import WINDOW_BLOCKS, Schedule, block_rows, chosen_order, lies_by_class, window_bytes
+from reader.shared import missing_on, reads_of, resident_on
 from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
 from reader.transfer import DeviceBatch
@@ -41,9 +42,6 @@ _ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 
 # On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
 _WINDOWS_HELD = 4
-
-# Stores on devices, each for as long as a loader reads it there.
-_residents: weakref.WeakValueDictionary[tuple[str, str, str], Resident | ResidentImages] = weakref.WeakValueDictionary()
 
 
 class MemmapLoader:
@@ -66,13 +64,16 @@ class MemmapLoader:
             the background thread, on CUDA in the caller's, on its stream.
         prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
             device); 0 gathers in the caller's thread.
-        rank, world_size: default to torch.distributed's where that is initialised, else 0 and 1.
+        rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
+            WORLD_SIZE, else 0 and 1. They are settled when an epoch begins, so that a loader may be made before
+            init_process_group; `len` before that takes WORLD_SIZE where it is set.
         residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
             "disk": large reads ahead in the epoch's order, for stores larger than memory; shuffle "block" makes them
-            sequential. "gpu": all rows in the device's memory, gathered there; of a store that does not fit, with shuffle
-            "block", a window of blocks at a time. "auto" chooses by free memory (cgroup and device included), what is cached
-            and the file system; the log says which and why.
+            sequential. "gpu": the dataset's rows in the device's memory, gathered there; of a store that does not fit, with
+            shuffle "block", a window of blocks at a time. Copies hold what their loaders read, each row once. "auto" chooses by
+            free memory (cgroup and the host's other ranks included), what is cached and the file system, and never takes a
+            device's memory; the log says which and why.
         as_tuple: give (images uint8[B, C, H, W], targets) instead of an ImageBatch, as a dataset with as_tuple does.
 
     A batch is a copy that belongs to the caller: kept, it is never overwritten, nor is its group's memory freed; dropped, its
@@ -125,37 +126,55 @@ class MemmapLoader:
         self.dataset, self.transform, self.prefetch = dataset, transform, prefetch
         self.as_tuple = as_tuple or dataset.as_tuple
         self.device = checked_device(device)
+        self._given = given_ranks(rank, world_size)
+        ranks = ranks_expected(self._given)
         self.schedule = Schedule(
             dataset,
             whole_number("batch_size", batch_size),
             order=chosen_order(shuffle, dataset, is_weighted=weights is not None, is_sampled=sampler is not None),
             seed=whole_number("seed", seed),
             drop_last=drop_last,
-            ranks=checked_ranks(rank, world_size),
+            ranks=(ranks.rank, ranks.world_size),
             weights=weights,
             sampler=checked_sampler(sampler),
         )
-        chosen = residencies.choose(
-            residency, dataset.path / PIXELS, dataset.store.pixels.nbytes, _room(self.schedule, self.device)
-        )
+        # the world size that the caller knows of, by `len` or by an epoch that has begun
+        self._told: int | None = None
+        self._has_begun = False
+        self._read_from(residency, ranks_here(ranks))
+        self._next = (0, 0)
+        self._progress = _Progress(0, 0, finished=True)
+        self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+    def _read_from(self, residency: str, processes: int) -> None:
+        """Choose where rows are read from, and bring them there; processes: ranks of this host."""
+        dataset = self.dataset
+        room = _room(self.schedule, self.device) if residency == "gpu" else None
+        chosen = residencies.choose(residency, reads_of(dataset, processes), room)
         if not self._is_quiet:
-            _log.info("%s: order %s, residency %s: %s", dataset.path, self.order, chosen.name, chosen.reason)
+            ranks = self.ranks
+            _log.info("%s: order %s, %s, residency %s: %s", dataset.path, self.order, ranks, chosen.name, chosen.reason)
             _warn_of_few_classes(self.schedule)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
-        self.gathering = Gathering(dataset, self.device, chosen, keep=prefetch + 2, must_pin=residency == "ram")
-        is_resident = chosen.name == "gpu" and not chosen.in_windows
-        self.resident = _resident(dataset, self.device, chosen.host) if is_resident else None
+        self.gathering = Gathering(
+            dataset, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes
+        )
+        self.resident: Resident | ResidentImages | None = None
+        if chosen.name == "gpu" and not chosen.in_windows:
+            self.resident = resident_on(dataset, self.device, functools.partial(_batches_on, self.device, chosen.host))
         self.producer = Producer(
             self.schedule,
             self.gathering,
             self.device,
-            prefetch=prefetch,
+            prefetch=self.prefetch,
             resident=self.resident,
             in_windows=chosen.in_windows,
         )
-        self._next = (0, 0)
-        self._progress = _Progress(0, 0, finished=True)
-        self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+    @property
+    def ranks(self) -> Ranks:
+        """Which rank of how many the loader reads for: settled when an epoch begins, before that what is to be expected."""
+        return Ranks(self.schedule.cut.rank, self.schedule.cut.world_size)
 
     @property
     def batch_size(self) -> int:
@@ -183,23 +202,68 @@ class MemmapLoader:
         return self.schedule.seed
 
     def __len__(self) -> int:
+        # an epoch that begins says which rank this is; until then processes may still be set up
+        if not self._has_begun:
+            self._follow(ranks_expected(self._given))
+        self._told = self.schedule.cut.world_size
         return self.schedule.steps_left(0)
 
     def __repr__(self) -> str:
         m = self.dataset.manifest
         up_to = "up to " if m.has_own_sizes else ""
-        steps = len(self) if self.sampler is None or hasattr(self.sampler, "__len__") else "some"
         return (
-            f"MemmapLoader({steps} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
-            f" {self.device}, order {self.order}, residency {self.residency})"
+            f"MemmapLoader({self._steps()} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
+            f" {self.device}, order {self.order}, {self.ranks}, residency {self.residency})"
         )
 
     def __iter__(self) -> _Iteration:
         checked_device(self.device)  # this may be a process that was forked since
+        self._settle_ranks()
         epoch, position = self._next
         self._next = (epoch + 1, 0)
         self._progress = _Progress(epoch, position)
         return _Iteration(self, self._progress, self.schedule.sampled())
+
+    def _settle_ranks(self) -> None:
+        """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.
+
+        Raises:
+            ValueError: nobody knows, or what the loader was made for does not go with it.
+        """
+        before, ranks, told, is_first = self.ranks, ranks_now(self._given), self._told, not self._has_begun
+        if self.in_windows and ranks.world_size > 1:
+            raise ValueError(
+                f"residency 'gpu' in windows of blocks is for one rank, and {ranks.source} says {ranks}. Make the loader"
+                " after init_process_group, or with another residency."
+            )
+        steps = self._steps()
+        self._follow(ranks)
+        self._told, self._has_begun = ranks.world_size, True
+        source = ranks.source or "nobody says otherwise"
+        if self._is_quiet:
+            return
+        if told not in (None, ranks.world_size) and self.sampler is None:
+            _log.warning(
+                "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
+                " computed from the former, such as a schedule of learning rates, does not fit.",
+                *(self.dataset.path, steps, told, self._steps(), ranks.world_size, source),
+            )
+        elif before != ranks:
+            _log.info("%s: %s (%s)", self.dataset.path, ranks, source)
+        if is_first and ranks.is_guessed:
+            _log.warning(
+                "%s: reads for %s, as RANK and WORLD_SIZE say, though torch.distributed is not initialised. Give rank= and"
+                " world_size= if that is not meant.",
+                *(self.dataset.path, ranks),
+            )
+
+    def _steps(self) -> int | str:
+        """Return the steps of an epoch; "some": the sampler has no length."""
+        return self.schedule.steps_left(0) if self.sampler is None or hasattr(self.sampler, "__len__") else "some"
+
+    def _follow(self, ranks: Ranks) -> None:
+        if ranks != self.ranks:
+            self.schedule.cut_for(ranks.rank, ranks.world_size)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -368,22 +432,10 @@ def _finish(loader: MemmapLoader, epoch: int, batch: Any) -> Any:
     return (made.images, made.targets) if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch) else made
 
 
-def _resident(dataset: MemmapDataset, device: torch.device, host: str) -> Resident | ResidentImages:
-    """Return the store on a device, the same for all loaders of this process that read it there."""
-    key = _resident_key(dataset, device)
-    found = _residents.get(key)
-    if found is None and dataset.manifest.has_own_sizes:
-        dataset.check_files()
-        found = _residents[key] = ResidentImages(dataset.store, device)
-    elif found is None:
-        rows = block_rows(dataset.manifest)
-        with QuietLoader(dataset.whole(), rows, device=device, residency=host, rank=0, world_size=1) as batches:
-            found = _residents[key] = Resident(dataset.store, batches, device)
-    return found
-
-
-def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, str, str]:
-    return str(dataset.path), dataset.manifest.digest, str(device)
+def _batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> MemmapLoader:
+    """Open a dataset's batches, in its order, on a device that is to hold them."""
+    rows = block_rows(dataset.manifest)
+    return QuietLoader(dataset, rows, device=device, residency=host, rank=0, world_size=1)
 
 
 def _room(schedule: Schedule, device: torch.device) -> residencies.Room | None:
@@ -391,9 +443,9 @@ def _room(schedule: Schedule, device: torch.device) -> residencies.Room | None:
     free, dataset = free_bytes(device), schedule.dataset
     if free is None:
         return None
-    needed = 0 if _resident_key(dataset, device) in _residents else nbytes(dataset.store)
     has_windows = schedule.order == "block" and schedule.cut.world_size == 1 and dataset.is_whole
-    return residencies.Room(free, needed, _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0)
+    windows_bytes = _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0
+    return residencies.Room(free, missing_on(dataset, device), windows_bytes)
 
 
 def _warn_of_few_classes(schedule: Schedule) -> None:

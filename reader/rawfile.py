@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import mmap
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from reader.manifest import StoreError
 from reader.order import Rows
+from reader.store import MAP_NORESERVE
 
 # Sequential to any disk.
 READ_BYTES = 8 << 20
@@ -146,13 +149,22 @@ def read_all(path: Path, row_bytes: int, count: int, *, past_cache: bool) -> tor
     """
     memory = RowMemory(count, row_bytes)
     most = max(1, READ_BYTES // row_bytes)
-    reads = [[(row, min(most, count - row), row)] for row in range(0, count, most)]
+    reads = [(row, min(most, count - row), row) for row in range(0, count, most)]
+    read_rows(path, row_bytes, memory.bytes, reads, past_cache=past_cache)
+    return memory.rows
+
+
+def read_rows(path: Path, row_bytes: int, memory: memoryview, reads: Sequence[Read], *, past_cache: bool) -> None:
+    """Bring rows of a file to their slots of memory, several reads at once.
+
+    Raises:
+        StoreError, OSError: as `RowFile.read`.
+    """
     with (
         contextlib.closing(RowFile(path, row_bytes, past_cache=past_cache)) as file,
         ThreadPoolExecutor(READERS) as readers,
     ):
-        list(readers.map(lambda read: file.read(memory.bytes, read), reads))
-    return memory.rows
+        list(readers.map(lambda group: file.read(memory, group), tasks(reads, row_bytes)))
 
 
 class RowMemory:
@@ -160,12 +172,15 @@ class RowMemory:
 
     rows:  uint8[count, row_bytes]
     bytes: the same memory and room for the rest of a block behind it
+
+    is_reserved: more rows than the machine has memory for may be asked for: what is not written takes none.
     """
 
-    def __init__(self, count: int, row_bytes: int) -> None:
+    def __init__(self, count: int, row_bytes: int, *, is_reserved: bool = False) -> None:
         size = count * row_bytes
         # numpy asks for huge pages where torch does not; they begin where the slice does
-        whole = np.empty(size + _BLOCKS[-1] + _HUGE_PAGE_BYTES, np.uint8)
+        allocate = _reserved if is_reserved else _allocated
+        whole = allocate(size + _BLOCKS[-1] + _HUGE_PAGE_BYTES)
         begin = -whole.ctypes.data % _HUGE_PAGE_BYTES
         self.bytes = whole[begin : begin + size + _BLOCKS[-1]].data
         self.rows = torch.from_numpy(whole[begin : begin + size].reshape(count, row_bytes))
@@ -224,6 +239,20 @@ def _runs(rows: Rows, row_bytes: int) -> tuple[Rows, Rows]:
     bridged[order] = (np.cumsum(gaps[order]) <= len(wanted)) & (gaps[order] * row_bytes <= _GAP_BYTES)
     cuts = np.flatnonzero(~bridged) + 1
     return wanted[np.append(0, cuts)], wanted[np.append(cuts, len(wanted)) - 1] + 1
+
+
+def _allocated(size_bytes: int) -> npt.NDArray[np.uint8]:
+    return np.empty(size_bytes, np.uint8)
+
+
+def _reserved(size_bytes: int) -> npt.NDArray[np.uint8]:
+    if os.name == "nt":
+        return _allocated(size_bytes)
+    mapped = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, np.uint8)
 
 
 def _places(starts: Rows, counts: Rows, row_bytes: int, align: int) -> tuple[Rows, int]:

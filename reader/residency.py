@@ -22,8 +22,6 @@ RESIDENCIES = ("auto", "cache", "ram", "disk", "gpu")
 _CACHE_SHARE = 0.8
 # A copy stays for as long as the loader lives.
 COPY_SHARE = 0.5
-# Of a device's free memory: the rest is the model's and that of what it computes, which are often made after the loader.
-DEVICE_SHARE = 0.25
 # A share of pages below this is a cold store.
 WARM = 0.95
 # Pages looked at: the share is then known to about 6 %.
@@ -63,48 +61,82 @@ class Residency:
 
 
 @dataclass(frozen=True)
+class Reads:
+    """What is read of a file of rows: where, how much, and by how many.
+
+    size_bytes: of all rows that are read, each counted once.
+    missing_bytes: of those, what a copy in this process would still take; None: all.
+    processes: of this host that read so.
+    offset: draws the place of one byte that is read; None: they are all of the file.
+    """
+
+    path: Path
+    size_bytes: int
+    missing_bytes: int | None = None
+    processes: int = 1
+    offset: Callable[[], int] | None = None
+
+    @property
+    def copy_bytes(self) -> int:
+        """What a copy would still take."""
+        return self.size_bytes if self.missing_bytes is None else self.missing_bytes
+
+    def cached_share(self) -> float:
+        """Estimate the share of it that is in the page cache, 0..1, see `cached_share`."""
+        return cached_share(self.path, offset=self.offset)
+
+
+@dataclass(frozen=True)
 class Room:
-    """Memory of a device: what is free, what all of the store's tensors need there, and windows of blocks (0: none here)."""
+    """Memory of a device: what is free, what the rows still need there, and windows of blocks (0: none here)."""
 
     free_bytes: int
     store_bytes: int
     windows_bytes: int
 
 
-def choose(asked: str, path: Path, size_bytes: int, room: Room | None = None) -> Residency:
-    """Settle where a file of rows is read from; room: of the device that batches are wanted on, None: the CPU.
+def choose(asked: str, reads: Reads, room: Room | None = None) -> Residency:
+    """Settle where rows are read from; room: of the device that batches are wanted on, None: the CPU.
+
+    "auto" takes no memory of a device: that is for the model, and mostly not taken yet when a loader is made.
 
     Raises:
-        ValueError: there is no such residency, or the file does not fit where it is asked for.
+        ValueError: there is no such residency, or the rows do not fit where they are asked for.
     """
     if asked not in RESIDENCIES:
         raise ValueError(f"residency is {asked!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
     if asked == "gpu":
-        return _on_device(path, size_bytes, room)
+        return _on_device(reads, room)
     if asked == "disk" and not can_read_ahead():
         raise ValueError("residency 'disk' needs os.preadv, which this system has not. Use 'cache' or 'ram'.")
-    if asked == "ram" and size_bytes > (free := available_bytes()):
-        raise ValueError(
-            f"residency 'ram' needs {size_text(size_bytes)}, but {size_text(free)} of memory are free."
-            " Use 'disk', or leave it to 'auto'."
-        )
+    if asked == "ram":
+        _check_copy(reads)
     if asked != "auto":
         return Residency(asked, "as asked", asked)
-    if room is not None and room.store_bytes <= room.free_bytes * DEVICE_SHARE:
-        needed = f"{size_text(room.store_bytes)} in all" if room.store_bytes else "it is there already"
-        reason = f"{needed}, {size_text(room.free_bytes)} free on the device"
-        return Residency("gpu", reason, _way_there(path, size_bytes))
-    chosen = _chosen(path, size_bytes)
+    chosen = _chosen(reads)
     return Residency(chosen.name, chosen.reason, chosen.name)
 
 
-def _on_device(path: Path, size_bytes: int, room: Room | None) -> Residency:
+def _check_copy(reads: Reads) -> None:
+    """Raise ValueError where a copy in each process of this host does not fit."""
+    free, all_bytes, several = available_bytes(), memory_bytes(), ""
+    if reads.processes > 1:
+        # other ranks may have their copies by now, or not: what is free says nothing of them, what the machine has does
+        several = f" in each of {reads.processes} processes of this host, which has {size_text(all_bytes)}"
+    if reads.copy_bytes > free or reads.copy_bytes * reads.processes > all_bytes:
+        raise ValueError(
+            f"residency 'ram' needs {size_text(reads.copy_bytes)}{several}, but {size_text(free)} of memory are free."
+            " Use 'disk', or leave it to 'auto'."
+        )
+
+
+def _on_device(reads: Reads, room: Room | None) -> Residency:
     if room is None:
         raise ValueError("residency 'gpu' needs a CUDA device, but device is 'cpu'. Use device='cuda', or 'ram'.")
-    host = _way_there(path, size_bytes)
+    host = _way_there(reads)
     if room.store_bytes <= room.free_bytes:
-        return Residency("gpu", "as asked", host)
-    found = f"the store needs {size_text(room.store_bytes)}, and {size_text(room.free_bytes)} are free on the device"
+        return Residency("gpu", "as asked" if room.store_bytes else "as asked, and there already", host)
+    found = f"the rows need {size_text(room.store_bytes)}, and {size_text(room.free_bytes)} are free on the device"
     if 0 < room.windows_bytes <= room.free_bytes:
         return Residency("gpu", f"as asked, in windows of blocks: {found}", host, in_windows=True)
     raise ValueError(
@@ -113,27 +145,40 @@ def _on_device(path: Path, size_bytes: int, room: Room | None) -> Residency:
     )
 
 
-def _way_there(path: Path, size_bytes: int) -> str:
+def _way_there(reads: Reads) -> str:
     # a copy in memory would be read once and then be in the way
-    return "disk" if _chosen(path, size_bytes).name == "disk" else "cache"
+    return "disk" if _chosen(reads).name == "disk" else "cache"
 
 
-def _chosen(path: Path, size_bytes: int) -> Residency:
-    kind = file_system(path)
+def _chosen(reads: Reads) -> Residency:
+    kind = file_system(reads.path)
     if kind in MEMORY_FILE_SYSTEMS:
         return Residency("cache", f"{kind} is memory itself")
-    room, cached = available_bytes(), cached_share(path)
-    size = f"{size_text(size_bytes)} of rows, {size_text(room)} of memory free"
-    if is_network(kind) and cached < WARM and size_bytes <= room * COPY_SHARE:
-        return Residency("ram", f"{size}, and {kind} is a network file system")
-    if size_bytes <= room * _CACHE_SHARE or not can_read_ahead():
+    # what is in the page cache is there for all processes; a copy is not
+    room, cached = available_bytes(), reads.cached_share()
+    size = f"{size_text(reads.size_bytes)} of rows, {size_text(room)} of memory free"
+    if is_network(kind) and cached < WARM and _may_copy(reads, room):
+        there = (
+            ""
+            if reads.copy_bytes == reads.size_bytes
+            else f", of which {size_text(reads.copy_bytes)} are not copied yet"
+        )
+        ranks = f", {reads.processes} processes of this host" if reads.processes > 1 else ""
+        return Residency("ram", f"{size}{there}{ranks}, and {kind} is a network file system")
+    if reads.size_bytes <= room * _CACHE_SHARE or not can_read_ahead():
         return Residency("cache", f"{size}, {cached:.0%} of them in the page cache on {kind}")
     return Residency("disk", f"{size}: they do not fit; {kind}")
 
 
-def is_cold(path: Path, size_bytes: int) -> bool:
-    """Say whether reading the mapped file would mostly wait for page faults."""
-    return size_bytes > SMALL_BYTES and can_read_ahead() and cached_share(path) < WARM
+def _may_copy(reads: Reads, room: int) -> bool:
+    """Say whether each process of this host may have its copy; the ranks of a host come to one answer, see `_check_copy`."""
+    is_one = reads.processes == 1 or reads.copy_bytes * reads.processes <= memory_bytes() * COPY_SHARE
+    return is_one and reads.copy_bytes <= room * COPY_SHARE
+
+
+def is_cold(path: Path, size_bytes: int, offset: Callable[[], int] | None = None) -> bool:
+    """Say whether reading the mapped file, or what `offset` draws of it, would mostly wait for page faults."""
+    return size_bytes > SMALL_BYTES and can_read_ahead() and cached_share(path, offset=offset) < WARM
 
 
 def can_read_ahead() -> bool:
@@ -146,8 +191,8 @@ def is_network(kind: str) -> bool:
     return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse")
 
 
-def cached_share(path: Path, first_bytes: int | None = None) -> float:
-    """Estimate the share of a file, or of its first bytes, that is in the page cache, 0..1.
+def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable[[], int] | None = None) -> float:
+    """Estimate the share of a file, of its first bytes, or of what `offset` draws of it, that is in the page cache, 0..1.
 
     Where the system does not tell it is 1, over a network 0.
 
@@ -170,10 +215,11 @@ def cached_share(path: Path, first_bytes: int | None = None) -> float:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbours
         # not seeded: to ask for a page may bring it in, and the next time these would all be there
         draw = random.SystemRandom().randrange
+        place = (lambda: draw(size_bytes)) if offset is None else offset
         byte, before = bytearray(1), asked_bytes()
         for _ in range(_PROBES):
             try:
-                found = os.preadv(file.fileno(), [byte], draw(size_bytes), os.RWF_NOWAIT)
+                found = os.preadv(file.fileno(), [byte], place(), os.RWF_NOWAIT)
             except BlockingIOError:
                 found = 0
             except OSError:  # a file system without it: network file systems, mostly

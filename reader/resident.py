@@ -11,11 +11,12 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
+from reader.copies import Slots, count_of
 from reader.copying import as_words
 from reader.manifest import PAGE_BYTES
 from reader.order import BlockOrder, Rows, Steps
@@ -36,32 +37,53 @@ _UNPINNED_BYTES = 64 << 10
 # A slice on its way: a batch that is on the device already, or one whose copy may still run.
 Sent = ImageBatch | DeviceBatch
 
+Part = TypeVar("Part")
+
 
 class Resident:
-    """All rows of a store on a device."""
+    """Rows of a store on a device, each once; those that are added later lie in memory of their own."""
 
-    def __init__(self, store: ImageBatch, batches: Iterable[ImageBatch], device: torch.device) -> None:
-        """Fill it: store tells shapes, batches are all of its rows in order, on the device.
+    def __init__(self, store: ImageBatch, device: torch.device) -> None:
+        """store: all of it, on the host; nothing is on the device yet."""
+        self._host, self._device = store, device
+        self.slots = Slots(len(store))
+        self._parts = _Parts[ImageBatch]()
+
+    def missing_bytes(self, rows: Rows | None) -> int:
+        """Return what adding these rows, sorted and each once, would take; None: all."""
+        return count_of(self.slots.missing(rows), self.slots.count) * (nbytes(self._host) // max(1, self.slots.count))
+
+    def add(self, missing: Rows | None, batches: Iterable[ImageBatch]) -> None:
+        """Add rows that `slots.missing` returned; batches are all of them in order, on the device.
 
         Raises:
             torch.OutOfMemoryError: the device has no room for them.
         """
-        self._store, start = _empty_like(store, device), 0
+        part, start = _empty_like(self._host, count_of(missing, self.slots.count), self._device), 0
         for batch in batches:
-            for there, come in zip(_leaves(self._store), _leaves(batch), strict=True):
+            for there, come in zip(_leaves(part), _leaves(batch), strict=True):
                 there[start : start + len(come)].copy_(come)
             start += len(batch)
-        if device.type == "cuda":
-            # whatever stream a loop is on later, the rows are there
-            torch.cuda.synchronize(device)
+        if missing is not None:
+            assert part.rows is not None
+            part.rows.copy_(torch.from_numpy(missing))
+        _settle(self._device)
+        self._parts.add(part, self.slots.filled)
+        self.slots.add(missing)
 
     def rows(self) -> ImageBatch:
-        """Return all rows, on the device, for the caller's thread."""
-        return _held(self._store)
+        """Return all rows that are there, in the order of their slots, for the caller's thread."""
+        parts = [_held(part) for part in self._parts.all]
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
     def gather(self, rows: Rows) -> ImageBatch:
         """Gather rows; for the caller's thread."""
-        return gathered(self.rows(), rows)
+        slots = self.slots.of(rows)
+        found = [(gathered(_held(part), slots[at] - first), at) for part, first, at in self._parts.of(slots)]
+        if len(found) == 1:
+            return found[0][0]
+        # [3, 0, 2, 1]: row 0 of the batch lies at 3 of what was joined
+        return gathered(_joined([batch for batch, _ in found]), np.argsort(np.concatenate([at for _, at in found])))
 
     def later(self, rows: Rows) -> Later:
         """Return the batch of these rows, to be gathered by who calls it."""
@@ -69,22 +91,45 @@ class Resident:
 
 
 class ResidentImages:
-    """All rows of a store on a device, each with a size of its own; gathered by the pages that hold them."""
+    """Rows of a store on a device, each with a size of its own; held and gathered by the pages that they lie in."""
 
     def __init__(self, store: RaggedBatch, device: torch.device) -> None:
-        """Fill it from a store's mapping, in its order.
+        """store: all of it, on the host; nothing is on the device yet."""
+        self._host, self._device = store, device
+        self._pages = store.pixels.view(-1, PAGE_BYTES)
+        self.slots = Slots(len(self._pages))
+        self._parts = _Parts[torch.Tensor]()
+        self._store: RaggedBatch | None = None
+
+    def missing_bytes(self, pages: Rows | None) -> int:
+        """Return what adding these pages, sorted and each once, would take; None: all."""
+        beside = nbytes(self._host) - self._host.pixels.nbytes if self._store is None else 0
+        return count_of(self.slots.missing(pages), self.slots.count) * PAGE_BYTES + beside
+
+    def add(self, pages: Rows | None) -> None:
+        """Add those of these pages, sorted and each once, that are not there yet, from the store's mapping; None: all.
 
         Raises:
             torch.OutOfMemoryError: the device has no room for it.
         """
-        self._host, pixels = store, torch.empty_like(store.pixels, device=device)
-        for there, come in zip(pixels.split(_PIECE_BYTES), store.pixels.split(_PIECE_BYTES), strict=True):
-            there.copy_(come)
-        rest: dict[str, Any] = {name: getattr(store, name) for name in _BESIDE_PIXELS}
-        moved: dict[str, Any] = {name: value if value is None else value.to(device) for name, value in rest.items()}
-        self._store = RaggedBatch(pixels=pixels, **moved, batch_size=[])
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        missing = self.slots.missing(pages)
+        if missing is not None and not len(missing):
+            return
+        if self._store is None:
+            rest: dict[str, Any] = {name: getattr(self._host, name) for name in _BESIDE_PIXELS}
+            moved: dict[str, Any] = {n: value if value is None else value.to(self._device) for n, value in rest.items()}
+            self._store = RaggedBatch(
+                pixels=self._host.pixels.new_empty(0, device=self._device), **moved, batch_size=[]
+            )
+        part = torch.empty((count_of(missing, self.slots.count), PAGE_BYTES), dtype=torch.uint8, device=self._device)
+        most = max(1, _PIECE_BYTES // PAGE_BYTES)
+        for start in range(0, len(part), most):
+            stop = min(start + most, len(part))
+            some = self._pages[start:stop] if missing is None else self._pages[torch.from_numpy(missing[start:stop])]
+            part[start:stop].copy_(some)
+        _settle(self._device)
+        self._parts.add(part, self.slots.filled)
+        self.slots.add(missing)
 
     def later(self, rows: Rows) -> Later:
         """Return the batch of these rows, to be gathered by who calls it."""
@@ -92,7 +137,36 @@ class ResidentImages:
 
     def gather(self, rows: Rows) -> RaggedBatch:
         """Gather rows; where they lie is asked of the host, which knows it too."""
-        return gathered_images(_held(self._store), rows, *extents(self._host, rows))
+        assert self._store is not None
+        pages, begins = pages_of(*extents(self._host, rows))
+        slots = self.slots.of(pages)
+        pixels = self._pages.new_empty((len(pages), PAGE_BYTES), device=self._device)
+        for part, first, at in self._parts.of(slots):
+            is_all = len(at) == len(pages)
+            into = pixels if is_all else pixels.new_empty((len(at), PAGE_BYTES))
+            words, found = as_words(_recorded_if_cuda(part), into)
+            torch.index_select(words, 0, _on(self._device, slots[at] - first), out=found)
+            if not is_all:
+                pixels[_on(self._device, at)] = into
+        return _held(self._store).chosen(rows, pixels.view(-1), _on(self._device, begins))
+
+
+class _Parts(Generic[Part]):
+    """What was added to a copy, one thing after the other, each with its first slot."""
+
+    def __init__(self) -> None:
+        self.all: list[Part] = []
+        self._firsts: list[int] = []
+
+    def add(self, part: Part, first: int) -> None:
+        self.all.append(part)
+        self._firsts.append(first)
+
+    def of(self, slots: Rows) -> Iterator[tuple[Part, int, Rows]]:
+        """Yield each part that holds some of the slots, its first slot, and which of the slots those are."""
+        which = np.searchsorted(self._firsts, slots, side="right") - 1
+        for n in np.unique(which).tolist() or [0]:
+            yield self.all[n], self._firsts[n], np.flatnonzero(which == n)
 
 
 class Window:
@@ -265,6 +339,18 @@ def _slices(windows: list[Window]) -> Iterator[Steps]:
             yield Steps([np.arange(start, stop)], [0], [0])
 
 
+def _settle(device: torch.device) -> None:
+    """Wait until what was copied to a device is there, whatever stream a loop is on later."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _recorded_if_cuda(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    return tensor
+
+
 def _held(store: Any) -> Any:
     """Return a whole store: its memory outlives what the current stream does with it, though its loader may not."""
     return recorded(store) if store.pixels.device.type == "cuda" else store
@@ -287,20 +373,20 @@ def _joined(batches: list[Any]) -> Any:
     return RaggedBatch(**{name: column(name) for name in ("pixels", "rows", *_BESIDE_PIXELS)}, batch_size=[])
 
 
-def _empty_like(store: ImageBatch, device: torch.device) -> ImageBatch:
-    """Allocate what a store needs on a device, and number its rows."""
+def _empty_like(store: ImageBatch, count: int, device: torch.device) -> ImageBatch:
+    """Allocate what so many rows of a store need on a device, and number them."""
 
     def empty(tensor: Any) -> Any:
-        """Allocate what the tensor needs on the device, contiguous."""
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        """Allocate what the tensor's rows need on the device, contiguous."""
+        return torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device=device)
 
     return ImageBatch(
         pixels=empty(store.pixels),
         targets=empty(store.targets),
         content=None if store.content is None else empty(store.content),
-        extras=None if store.extras is None else store.extras.apply(empty, device=device),
-        rows=torch.arange(len(store), device=device),
-        batch_size=store.batch_size,
+        extras=None if store.extras is None else store.extras.apply(empty, device=device, batch_size=[count]),
+        rows=torch.arange(count, device=device),
+        batch_size=[count],
         device=device,
     )
 

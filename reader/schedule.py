@@ -55,11 +55,20 @@ class Schedule:
         sampler: Any,
     ) -> None:
         self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
+        self.cut: Cut
         self.drop_last, self.sampler = drop_last, sampler
         self._cumulative = None if weights is None else checked_weights(weights, len(dataset))
         self.rows_id = _rows_id(dataset, self._cumulative)
+        self.cut_for(*ranks)
+
+    def cut_for(self, rank: int, world_size: int) -> None:
+        """Cut every epoch from now on for this rank.
+
+        Raises:
+            OrderError: there is no such rank, or drop_last leaves it nothing.
+        """
         # a sampler may give more rows than there are, or fewer
-        self.cut = Cut(len(dataset), batch_size, drop_last and sampler is None, *ranks)
+        self.cut = Cut(len(self.dataset), self.batch_size, self.drop_last and self.sampler is None, rank, world_size)
 
     def steps_left(self, position: int) -> int:
         """Return the steps from a position to the epoch's end (of a sampler: all steps).
@@ -183,9 +192,10 @@ def lies_by_class(dataset: MemmapDataset) -> bool:
 
 
 def _fits_in_memory(dataset: MemmapDataset) -> bool:
-    """Say whether the pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since every
-    rank of a cluster of equal machines must come to the same answer."""
-    return dataset.store.pixels.nbytes < 0.7 * residencies.memory_bytes()
+    """Say whether the dataset's pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since
+    every rank of a cluster of equal machines must come to the same answer."""
+    size_bytes = min(dataset.store.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
+    return size_bytes < 0.7 * residencies.memory_bytes()
 
 
 def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, int], Rows]:

@@ -18,7 +18,7 @@ from reader.manifest import Manifest, StoreError, check_store
 from reader.order import Rows
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
 
 
 class ImageBatch(TensorClass):
@@ -204,6 +204,6 @@ def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.
             mapped = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
         else:
             # tensordict's mode="r" and np.memmap(mode="c") lack NORESERVE: ENOMEM on a store larger than memory
-            flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+            flags = mmap.MAP_PRIVATE | MAP_NORESERVE
             mapped = mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     return torch.frombuffer(mapped, dtype=dtype).view(shape)

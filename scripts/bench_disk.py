@@ -152,7 +152,7 @@ def epoch(data: MemmapDataset, where: str, shuffle: str | bool) -> None:
     if where == "cache":
         was = residency.is_cold
         never.callback(setattr, residency, "is_cold", was)
-        residency.is_cold = lambda path, size_bytes: False
+        residency.is_cold = lambda *_: False
     seen = np.zeros(len(data), dtype=np.int64)
     with never, MemmapLoader(data, BATCH, shuffle=shuffle, residency=where) as loader:
         for batch in loader:

@@ -569,8 +569,8 @@ def test_torchs_default_device_changes_nothing(train: MemmapDataset, prefetch: i
 def test_repr_and_log_tell_order_and_residency(train: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="reader"):
         loader = MemmapLoader(train, 16, shuffle=True)
-    assert "order full, residency cache" in repr(loader)
-    assert "order full, residency cache: " in caplog.text
+    assert "order full, rank 0 of 1, residency cache" in repr(loader)
+    assert "order full, rank 0 of 1, residency cache: " in caplog.text
 
 
 def test_block_order_of_a_store_that_lies_by_class_warns(

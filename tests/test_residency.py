@@ -17,6 +17,7 @@ import torch
 from reader import MemmapDataset, MemmapLoader, rawfile, residency
 from reader.manifest import PIXELS, StoreError
 from reader.rawfile import RowFile, RowMemory
+from reader.residency import Reads
 
 GB = 10**9
 
@@ -112,9 +113,9 @@ def test_auto_says_what_it_chose_and_why(
     monkeypatch: pytest.MonkeyPatch, size: int, free: int, cached: float, kind: str, name: str, reason: str
 ) -> None:
     monkeypatch.setattr(residency, "available_bytes", lambda: free)
-    monkeypatch.setattr(residency, "cached_share", lambda path: cached)
+    monkeypatch.setattr(residency, "cached_share", lambda path, offset=None: cached)
     monkeypatch.setattr(residency, "file_system", lambda path: kind)
-    chosen = residency.choose("auto", Path("pixels"), size)
+    chosen = residency.choose("auto", Reads(Path("pixels"), size))
     assert chosen.name == name
     assert reason in chosen.reason
 
@@ -122,10 +123,12 @@ def test_auto_says_what_it_chose_and_why(
 @pytest.mark.parametrize(
     "asked, free, store, windows, name, in_windows, reason",
     [
-        ("auto", 80, 19, 0, "gpu", False, "19.0 GB in all, 80.0 GB free on the device"),
-        ("auto", 80, 21, 0, "cache", False, "20.0 GB of memory free"),
+        # a device's memory is for the model: "auto" leaves it alone, however much is free
+        ("auto", 80, 1, 0, "cache", False, "20.0 GB of memory free"),
+        ("auto", 80, 0, 0, "cache", False, "20.0 GB of memory free"),
         ("auto", 80, 21, 1, "cache", False, "20.0 GB of memory free"),
         ("gpu", 80, 79, 0, "gpu", False, "as asked"),
+        ("gpu", 80, 0, 0, "gpu", False, "as asked, and there already"),
         (
             "gpu",
             80,
@@ -133,12 +136,12 @@ def test_auto_says_what_it_chose_and_why(
             1,
             "gpu",
             True,
-            "as asked, in windows of blocks: the store needs 81.0 GB, and 80.0 GB are free on the device",
+            "as asked, in windows of blocks: the rows need 81.0 GB, and 80.0 GB are free on the device",
         ),
         ("ram", 80, 1, 1, "ram", False, "as asked"),
     ],
 )
-def test_a_device_takes_the_whole_store_where_there_is_room_to_spare(
+def test_a_device_takes_rows_only_where_asked_and_where_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
     asked: str,
     free: int,
@@ -149,21 +152,21 @@ def test_a_device_takes_the_whole_store_where_there_is_room_to_spare(
     reason: str,
 ) -> None:
     monkeypatch.setattr(residency, "available_bytes", lambda: 20 * GB)
-    monkeypatch.setattr(residency, "cached_share", lambda path: 1.0)
+    monkeypatch.setattr(residency, "cached_share", lambda path, offset=None: 1.0)
     monkeypatch.setattr(residency, "file_system", lambda path: "ext4")
     room = residency.Room(free * GB, store * GB, windows * GB)
-    chosen = residency.choose(asked, Path("pixels"), 3 * GB, room)
+    chosen = residency.choose(asked, Reads(Path("pixels"), 3 * GB), room)
     assert (chosen.name, chosen.in_windows, chosen.host) == (name, in_windows, "ram" if asked == "ram" else "cache")
     assert reason in chosen.reason
 
 
 @pytest.mark.parametrize("windows", [0, 9 * GB])
 def test_a_store_too_large_for_the_device_is_one_sentence(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
-    monkeypatch.setattr(residency, "_way_there", lambda path, size: "cache")
+    monkeypatch.setattr(residency, "_way_there", lambda reads: "cache")
     with pytest.raises(ValueError) as raised:
-        residency.choose("gpu", Path("pixels"), 3 * GB, residency.Room(8 * GB, 12 * GB, windows))
+        residency.choose("gpu", Reads(Path("pixels"), 3 * GB), residency.Room(8 * GB, 12 * GB, windows))
     assert str(raised.value) == (
-        "residency 'gpu': the store needs 12.0 GB, and 8.0 GB are free on the device. Leave it to 'auto'; or shuffle='block'"
+        "residency 'gpu': the rows need 12.0 GB, and 8.0 GB are free on the device. Leave it to 'auto'; or shuffle='block'"
         " sends windows of blocks, of a whole dataset to one rank."
     )
 
@@ -189,7 +192,7 @@ def test_a_cold_epoch_of_the_cache_reads_ahead_and_a_warm_one_does_not(
 ) -> None:
     loader = MemmapLoader(train, 8, shuffle="full", residency="cache")
     for cold in (True, False):
-        monkeypatch.setattr(residency, "is_cold", lambda path, size, cold=cold: cold)
+        monkeypatch.setattr(residency, "is_cold", lambda path, size, offset=None, cold=cold: cold)
         caplog.clear()
         with caplog.at_level("INFO", logger="reader"):
             for batch in loader:
@@ -280,7 +283,7 @@ sys.path.insert(0, sys.argv[1])
 open(sys.argv[2] + "/cgroup.procs", "w").write("0")
 import logging
 from pathlib import Path
-from reader import MemmapDataset, MemmapLoader, rawfile, residency
+from reader import MemmapDataset, MemmapLoader, rawfile, residency, shared
 if sys.argv[4] == "through the cache":
     rawfile._open_direct = lambda path, row_bytes: (-1, 1)
 data = MemmapDataset(sys.argv[3])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from late_streams import World
 from PIL import Image
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
+from reader import MemmapDataset, MemmapLoader, RandomResizedCrop, shared
 from reader import loader as loaders
 from reader import resident as residents
 from reader.buffers import PinnedMemoryError
@@ -95,16 +94,21 @@ def test_a_store_on_the_device_gives_the_batches_of_the_cpu(
     assert_same(loader, MemmapLoader(train, 16, residency="cache", **options))
 
 
-def test_auto_takes_a_small_store_to_the_device_and_says_why(
+def test_auto_never_takes_memory_of_the_device(
     train: MemmapDataset, device: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="reader"):
-        loaders_of_it = [MemmapLoader(train, 16, device=device) for _ in range(2)]
-    assert [loader.residency for loader in loaders_of_it] == ["gpu", "gpu"]
+        asked = MemmapLoader(train, 16, device=device, residency="gpu")
+        again = MemmapLoader(train, 16, device=device, residency="gpu")
+        # also where the rows are there already
+        auto = MemmapLoader(train, 16, device=device)
+    assert [loader.residency for loader in (asked, again)] == ["gpu", "gpu"]
+    assert (auto.residency, auto.resident) == ("cache", None)
     # one line a loader: none of the loader that fills the device
-    first, second = (record.getMessage() for record in caplog.records)
-    assert re.search(r": order sequential, residency gpu: 27\d\.\d kB in all, .* free on the device$", first)
-    assert re.search(r": order sequential, residency gpu: it is there already, .* free on the device$", second)
+    first, second, third = (record.getMessage() for record in caplog.records)
+    assert first.endswith(": order sequential, rank 0 of 1, residency gpu: as asked")
+    assert second.endswith(": order sequential, rank 0 of 1, residency gpu: as asked, and there already")
+    assert ", residency cache: " in third
 
 
 def test_a_subset_is_gathered_by_its_rows_and_parts_share_one_copy(train: MemmapDataset, device: str) -> None:
@@ -113,10 +117,10 @@ def test_a_subset_is_gathered_by_its_rows_and_parts_share_one_copy(train: Memmap
     assert loaders_of_both[0].resident is loaders_of_both[1].resident
     for part, loader in zip((first, rest), loaders_of_both, strict=True):
         assert_same(loader, MemmapLoader(part, 7, shuffle="full", residency="cache"))
-    count = len(loaders._residents)
+    count = len(shared._residents)
     del loaders_of_both, loader
     gc.collect()
-    assert len(loaders._residents) == count - 1
+    assert len(shared._residents) == count - 1
 
 
 def test_the_dataset_of_tuples_gives_tuples(shared_store: Path, device: str) -> None:
@@ -187,7 +191,7 @@ def test_windows_go_on_in_the_middle_of_an_epoch(train: MemmapDataset, small_dev
 def test_windows_are_read_ahead_from_a_disk(
     train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader.residency._way_there", lambda path, size: "disk")
+    monkeypatch.setattr("reader.residency._way_there", lambda reads: "disk")
     monkeypatch.setattr("reader.gathering._AHEAD_BYTES", 20 * train.manifest.row_bytes)
     loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu")
     assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache"))
@@ -202,11 +206,11 @@ def test_what_has_no_windows_is_refused_where_the_store_does_not_fit(
     train: MemmapDataset, small_device: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(
-        ValueError, match=r"residency 'gpu': the store needs \d+\.\d kB, and \d+\.0 kB are free on the device"
+        ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
     ):
         MemmapLoader(train, 8, device=small_device, residency="gpu", **options)
     with pytest.raises(ValueError, match=r"of a whole dataset to one rank\.$"):
-        MemmapLoader(train.subset([1, 2]), 2, device=small_device, residency="gpu", shuffle="block")
+        MemmapLoader(train.subset(slice(85)), 2, device=small_device, residency="gpu", shuffle="block")
 
 
 def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
@@ -347,7 +351,7 @@ def test_slots_of_a_window_are_where_its_slices_lie(count: int, block: int, wind
 def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
-    monkeypatch.setattr("reader.gathering.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
+    monkeypatch.setattr("reader.copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
     loader = MemmapLoader(train, 8, device="cuda", residency="ram")
     batches = list(loader)
     assert torch.equal(torch.cat([batch.pixels for batch in batches]), train.store.pixels)
@@ -355,16 +359,19 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
     shuffled = MemmapLoader(train, 8, shuffle="full", device="cuda", residency="ram")
     assert all(torch.equal(batch.pixels, train.store.pixels[batch.rows]) for batch in shuffled)
     assert world.pinned
+    # both read one copy, pinned once
+    assert loader.gathering.copy is shuffled.gathering.copy
     del loader, shuffled
     gc.collect()
-    assert len(unpinned) == 2
+    assert len(unpinned) == 1
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffle: Any) -> None:
     loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram")
-    assert loader.gathering._store.pixels.is_pinned()
+    assert loader.gathering.copy is not None
+    assert loader.gathering.copy.units.is_pinned()
     assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache"))
 
 
@@ -419,11 +426,11 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(
 
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
-    monkeypatch.setattr("reader.gathering.pin", refused)
+    monkeypatch.setattr("reader.copies.pin", refused)
     with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
         MemmapLoader(train, 8, device="cuda", residency="ram")
     monkeypatch.setattr("reader.residency.file_system", lambda path: "nfs4")
-    monkeypatch.setattr("reader.residency.cached_share", lambda path: 0.0)
+    monkeypatch.setattr("reader.residency.cached_share", lambda path, offset=None: 0.0)
     loader = MemmapLoader(train, 8, device="cuda")
     assert loader.residency == "ram"
     assert "cannot be pinned. Batches are copied into pinned memory first." in caplog.text
@@ -498,15 +505,13 @@ def test_crops_and_parts_of_images_on_the_device(own_store: Path, device: str) -
 
 def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path, device: str) -> None:
     data = MemmapDataset(own_store)
-    one, other = (MemmapLoader(part, 8, device=device) for part in (data, data.subset([3, 1])))
-    # chosen by "auto", as there is room
-    assert one.residency == "gpu"
+    one, other = (MemmapLoader(part, 8, device=device, residency="gpu") for part in (data, data.subset([3, 1])))
     assert one.resident is other.resident
     kept = next(iter(other))
-    count = len(loaders._residents)
+    count = len(shared._residents)
     del one, other
     gc.collect()
-    assert len(loaders._residents) == count - 1
+    assert len(shared._residents) == count - 1
     assert torch.equal(kept.image(0).cpu(), data[3].pixels)
 
 
@@ -520,7 +525,7 @@ def test_windows_of_images_give_the_batches_of_the_block_order(
     monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
     monkeypatch.setattr(loaders, "_WINDOWS_HELD", 1)
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 400_000)
-    monkeypatch.setattr("reader.residency._way_there", lambda path, size: host)
+    monkeypatch.setattr("reader.residency._way_there", lambda reads: host)
     options: dict[str, Any] = {"shuffle": "block", "seed": 5}
     loader = MemmapLoader(data, size, device=device, residency="gpu", **options)
     assert loader.in_windows
@@ -542,7 +547,7 @@ def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 50_000)
     data = MemmapDataset(own_store)
     with pytest.raises(
-        ValueError, match=r"residency 'gpu': the store needs \d+\.\d kB, and \d+\.0 kB are free on the device"
+        ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
     ):
         MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full")
     assert MemmapLoader(data, 8, device=device).residency != "gpu"

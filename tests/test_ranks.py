@@ -1,0 +1,282 @@
+"""Which rank a loader reads for: settled when an epoch begins, counted by `len` before, said aloud where the two differ."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from test_distributed import torchrun
+
+from reader import MemmapDataset, MemmapLoader
+from reader.order import OrderError
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store, as_tuple=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def started(patch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
+    """Let torch say that a process group was started."""
+    patch.setattr("torch.distributed.is_initialized", lambda: world_size > 0)
+    patch.setattr("torch.distributed.get_rank", lambda: rank)
+    patch.setattr("torch.distributed.get_world_size", lambda: world_size)
+
+
+def rows(loader: MemmapLoader) -> list[int]:
+    return [row for batch in loader for row in batch.rows.tolist()]
+
+
+def test_a_loader_that_was_made_before_the_process_group_reads_its_part(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = []
+    for rank in range(3):
+        with monkeypatch.context() as patch, caplog.at_level("INFO", logger="reader"):
+            loader = MemmapLoader(train, 10, shuffle="full")
+            assert "order full, rank 0 of 1, residency" in caplog.text
+            started(patch, rank, 3)
+            parts.append(rows(loader))
+            assert f"order full, rank {rank} of 3, residency" in repr(loader)
+            assert f": rank {rank} of 3 (torch.distributed)" in caplog.text
+            assert len(loader) == 3
+    assert sorted(itertools.chain(*parts)) == list(range(90))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_len_before_the_first_epoch_takes_world_size_and_asks_nobody_else_afterwards(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = MemmapLoader(train, 10)
+    assert len(loader) == 9
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert len(loader) == 3
+    assert len(MemmapLoader(train, 10)) == 3
+    assert len(MemmapLoader(train, 10, rank=0, world_size=1)) == 9
+    started(monkeypatch, 2, 3)
+    assert len(rows(loader)) == 30
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("when", ["len", "an epoch"])
+def test_another_world_size_than_was_told_warns_with_both(
+    train: MemmapDataset, when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = MemmapLoader(train, 10)
+    if when == "len":
+        assert len(loader) == 9
+    else:
+        # one batch, to look at its shape
+        next(iter(loader))
+    started(monkeypatch, 1, 2)
+    assert len(rows(loader)) == 45
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"{train.path}: an epoch was said to be 9 steps, for world size 1; now it is 5, for world size 2 (torch.distributed)."
+        " What was computed from the former, such as a schedule of learning rates, does not fit."
+    )
+    rows(loader)
+    assert len(caplog.records) == 1
+
+
+def test_a_launchers_variables_are_enough_and_are_named(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = MemmapLoader(train, 10)
+    assert rows(loader)[:10] == list(range(10, 20))
+    rows(loader)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{train.path}: reads for rank 1 of 2, as RANK and WORLD_SIZE say, though torch.distributed is not initialised. Give"
+        " rank= and world_size= if that is not meant."
+    ]
+    assert rows(MemmapLoader(train, 10, rank=0, world_size=1)) == list(range(90))
+
+
+def test_a_world_size_without_a_rank_is_refused_when_an_epoch_begins(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = MemmapLoader(train, 10)
+    assert len(loader) == 5
+    with pytest.raises(
+        ValueError, match=r"^WORLD_SIZE is 2, but RANK is not set and torch\.distributed is not init.*\.$"
+    ):
+        iter(loader)
+    started(monkeypatch, 0, 2)
+    assert len(rows(loader)) == 45
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "many"}, r"the variable WORLD_SIZE is 'many', expected a whole number\."),
+        ({"WORLD_SIZE": "2", "RANK": "x"}, r"the variable RANK is 'x', expected a whole number\."),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, r"rank is 2, expected 0 <= rank < world_size = 2\."),
+    ],
+)
+def test_variables_that_make_no_sense_are_one_sentence(
+    train: MemmapDataset, variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        MemmapLoader(train, 10)
+
+
+def test_what_the_process_group_leaves_nothing_of_is_refused_when_an_epoch_begins(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = MemmapLoader(train, 40, drop_last=True)
+    started(monkeypatch, 0, 4)
+    with pytest.raises(
+        OrderError, match="drop_last leaves nothing: 90 rows are fewer than batch_size 40 x world_size 4"
+    ):
+        iter(loader)
+
+
+def test_a_state_of_one_rank_goes_on_with_two_that_came_later(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = MemmapLoader(train, 10, shuffle="full")
+    order = rows(loader)
+    loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 40})
+    started(monkeypatch, 1, 2)
+    assert rows(loader) == order[50:60] + order[70:80] + order[85:90]
+
+
+def test_ray_train_is_asked_where_it_started_no_process_group(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = ModuleType("ray.train")
+    monkeypatch.setitem(sys.modules, "ray.train", module)
+    module.get_context = lambda: SimpleNamespace(get_world_rank=lambda: 1, get_world_size=lambda: 2)
+    assert rows(MemmapLoader(train, 10))[:10] == list(range(10, 20))
+
+    # outside of a worker
+    def outside() -> None:
+        raise RuntimeError("`get_context` has been called outside of a training worker")
+
+    module.get_context = outside
+    assert rows(MemmapLoader(train, 10)) == list(range(90))
+
+
+# -- real processes
+
+_EARLY = """
+import json, logging, os, sys
+from pathlib import Path
+logging.basicConfig(level="WARNING")
+from torch import distributed
+from reader import MemmapDataset, MemmapLoader
+loader = MemmapLoader(MemmapDataset(sys.argv[1], as_tuple=False), 10, shuffle="full")
+without = MemmapLoader(loader.dataset, 10, shuffle="full")
+first = [batch.rows.tolist() for batch in without]
+steps = len(loader)
+distributed.init_process_group("gloo")
+rows = [batch.rows.tolist() for batch in loader]
+rank = distributed.get_rank()
+Path(sys.argv[2], f"{rank}.json").write_text(json.dumps([steps, rows, first, repr(loader)]))
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_share_an_epoch_though_their_loaders_were_made_first(
+    shared_store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "early.py").write_text(_EARLY)
+    done = torchrun(2, tmp_path / "early.py", shared_store, tmp_path)
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank, (steps, batches, first, shown) in enumerate(found):
+        # without a process group the variables say the same
+        assert first == batches
+        assert steps == len(batches) == 5
+        assert f"rank {rank} of 2" in shown
+    assert sorted(row for _, batches, _, _ in found for rows in batches for row in rows) == list(range(90))
+    assert done.stderr.count("though torch.distributed is not initialised") == 2
+
+
+_LIGHTNING = """
+import json, sys
+from pathlib import Path
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from reader import MemmapDataset, MemmapLoader
+
+class Noting(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = torch.nn.Linear(3072, 3), []
+
+    def training_step(self, batch, index):
+        self.seen.append(batch.rows.tolist())
+        return self.layer(batch.pixels.flatten(1).float()).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+# made in the main process too, which starts the other one only in fit
+loader = MemmapLoader(MemmapDataset(sys.argv[1], as_tuple=False), 10, shuffle="full", as_tuple=False)
+model = Noting()
+trainer = Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
+                  enable_progress_bar=False, enable_model_summary=False)
+trainer.fit(model, loader)
+Path(sys.argv[2], f"{trainer.global_rank}.json").write_text(json.dumps([trainer.num_training_batches, model.seen, repr(loader)]))
+"""
+
+_ACCELERATE = """
+import json, sys
+from pathlib import Path
+import torch
+from accelerate import Accelerator
+from reader import MemmapDataset, MemmapLoader
+
+loader = MemmapLoader(MemmapDataset(sys.argv[1], as_tuple=False), 10, shuffle="full", as_tuple=False)
+accelerator = Accelerator(cpu=True)
+model, prepared = accelerator.prepare(torch.nn.Linear(3072, 3), loader)
+assert prepared is loader
+seen = [batch.rows.tolist() for batch in prepared]
+Path(sys.argv[2], f"{accelerator.process_index}.json").write_text(json.dumps([len(prepared), seen, repr(loader)]))
+accelerator.wait_for_everyone()
+accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+def test_two_processes_of_a_framework_share_an_epoch_of_a_loader_that_was_made_first(
+    shared_store: Path, tmp_path: Path, framework: str
+) -> None:
+    pytest.importorskip(framework, reason=f"{framework} is not installed: pip install {framework}")
+    script = tmp_path / "script.py"
+    script.write_text({"lightning": _LIGHTNING, "accelerate": _ACCELERATE}[framework])
+    if framework == "accelerate":
+        torchrun(2, script, shared_store, tmp_path)
+    else:
+        # Lightning starts the second process itself
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        command = [sys.executable, script, shared_store, tmp_path]
+        done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=180)
+        assert done.returncode == 0, done.stderr
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank, (steps, batches, shown) in enumerate(found):
+        assert steps == len(batches) == 5
+        assert f"rank {rank} of 2" in shown
+    assert sorted(row for _, batches, _ in found for rows in batches for row in rows) == list(range(90))
