@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from packer import jpeg
+from packer import jpeg, jxl, plugins
 from packer.explain import explain, plain
 from packer.fit import Geometry
 from packer.options import MAX_PIXELS
 from packer.profile import StageClock
 
 # Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "AVIF")
+# Those that need more than Pillow are in `plugins.py`.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 # EXIF orientation -> the transposition that makes it upright (TIFF 6.0, tag 274)
@@ -119,6 +120,8 @@ class Decoder:
         header = jpeg.read_header(data)
         if header is not None and not header.may_be_rotated:
             return header.height, header.width
+        if (large := jxl.read_header(data)) and not plugins.library(plugins.JPEG_XL).lacks:
+            return (large.width, large.height) if large.orientation >= 5 else (large.height, large.width)
         with opened(data) as image:
             width, height = stored_size(image)
             return (width, height) if header_orientation(image) >= 5 else (height, width)
@@ -139,6 +142,8 @@ class Decoder:
         return self._finish(image, (header.width, header.height), Orientation(orientation), scale, done)
 
     def _pillow_row(self, data: bytes, notes: list[str]) -> Row:
+        if large := jxl.read_header(data):  # opening it decodes it
+            self._check_pixels(large.width, large.height, len(data))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with opened(data) as image:
@@ -147,7 +152,7 @@ class Decoder:
                 orientation = loaded(image, data)
                 upright = to_mode(image, self._mode)
         notes += [str(w.message).splitlines()[0] for w in caught]
-        done: dict[str, Any] = {"decoder": "Pillow", "format": image.format}
+        done: dict[str, Any] = {"decoder": plugins.decoder_of(image.format), "format": image.format}
         if notes:
             done["warnings"] = notes
             if self._strict:
@@ -211,10 +216,10 @@ class Decoder:
 def agrees(data: bytes, sample: Mapping[str, Any]) -> bool:
     """Whether a row's line in samples.jsonl says of its source what would be said now, as far as the header tells.
 
-    pixpack 0.1 did not record the orientation of a TIFF.
+    pixpack 0.1 did not record the orientation of a TIFF. What a plugin decoded counts only where the same one is here.
     """
     if sample.get("format") != "TIFF":
-        return True
+        return "format" not in sample or sample["decoder"] == plugins.decoder_of(sample["format"])
     with opened(data) as image:
         return header_orientation(image) == sample.get("exif_orientation", 1)
 
@@ -236,11 +241,21 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def opened(data: bytes) -> Image.Image:
-    """Open an image of a known format, its header read and no pixel decoded; raises DecodeError."""
+    """Open an image of a known format, its header read and (but for JPEG XL) no pixel decoded; raises DecodeError."""
+    kind = plugins.kind_of(data)
+    library = plugins.library(kind) if kind else plugins.Library(FORMATS)
+    if library.lacks:
+        raise DecodeError(f"it is {_a(kind)} {kind} image; to decode it, install {library.lacks}")
     try:
-        return Image.open(io.BytesIO(data), formats=FORMATS)
+        return Image.open(io.BytesIO(data), formats=library.formats)
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
+        if kind and problem(e) is None:
+            raise DecodeError(f"it begins as {_a(kind)} {kind} image but its header is damaged or cut short") from e
         raise DecodeError(explain(data, problem(e))) from e
+
+
+def _a(kind: str) -> str:
+    return "an" if kind == plugins.AVIF else "a"
 
 
 def problem(error: Exception) -> str | None:
@@ -250,12 +265,16 @@ def problem(error: Exception) -> str | None:
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
     """Return (width, height) of an opened image as its pixels are stored, before any orientation; decodes nothing."""
-    # Pillow gives a TIFF's size after the turn that it will make itself
-    return image.size[::-1] if image.format == "TIFF" and _tiff_tag(image) >= 5 else image.size
+    undone = _tiff_tag(image) if image.format == "TIFF" else plugins.orientation(image)
+    # who turns a picture itself gives its size after that
+    return image.size[::-1] if undone is not None and undone >= 5 else image.size
 
 
 def header_orientation(image: Image.Image) -> int:
     """Return the orientation, 1 to 8, of an opened image without decoding it."""
+    undone = plugins.orientation(image)
+    if undone is not None:
+        return undone
     try:
         # the base class's: PngImageFile's own decodes the whole image first
         return _orientation(Image.Image.getexif(image))
@@ -268,15 +287,13 @@ def loaded(image: Image.Image, data: bytes) -> Orientation:
 
     data: what it was opened from, to explain what fails.
     """
-    before = header_orientation(image)
+    before, is_undone = header_orientation(image), image.format == "TIFF" or plugins.orientation(image) is not None
     try:
         image.load()
     except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
         raise DecodeError(explain(data, problem(e))) from e
-    if image.format == "TIFF":
-        return Orientation(before, is_undone=True)
     # a PNG may hold its EXIF behind the pixels
-    return Orientation(_orientation(image.getexif()))
+    return Orientation(before, is_undone=True) if is_undone else Orientation(_orientation(image.getexif()))
 
 
 def _orientation(exif: Image.Exif) -> int:

@@ -65,7 +65,16 @@ def examine(path: str | os.PathLike[str] = ".") -> DoctorReport:
     findings = [*_ourselves(), *_packages()]
     # where another package goes by our name, what follows could not even be imported
     if all(finding.level == OK for finding in findings):
-        findings += [_libjpeg_turbo(), *_pillow(), _ffmpeg(), _cpus(), _memory(), _cuda(), *_file_system(Path(path))]
+        findings += [
+            _libjpeg_turbo(),
+            *_pillow(),
+            *_plugins(),
+            _ffmpeg(),
+            _cpus(),
+            _memory(),
+            _cuda(),
+            *_file_system(Path(path)),
+        ]
     return DoctorReport(all(finding.level != MISSING for finding in findings), findings)
 
 
@@ -144,6 +153,19 @@ def _pillow() -> Iterator[Finding]:
         yield Finding("Pillow", f"{found}; resizing is faster with AVX2", ADVICE, _PILLOW_SIMD)
     else:
         yield Finding("Pillow", found)
+
+
+def _plugins() -> Iterator[Finding]:
+    """Say of each format that needs more than Pillow what decodes it."""
+    from packer.plugins import SUFFIXES, library
+
+    for kind in SUFFIXES:
+        found = library(kind)
+        if found.lacks:
+            what, _, command = found.lacks.partition(": ")
+            yield Finding(kind, f"cannot be decoded: it needs {what}", ADVICE, command or f"reinstall {what}")
+        else:
+            yield Finding(kind, f"through {found.decoder}")
 
 
 def _cpu_flags() -> list[str]:

@@ -17,7 +17,9 @@ _KNOWN = (
 )
 # What Pillow says of pixel data that it cannot decode, and what that means.
 _PLAIN = (
-    (r"image file is truncated|Truncated File Read|not enough image data", "it is cut short"),
+    # of JPEG XL and HEIC: what follows tells their developers how to find out more
+    (r"^Generic Error", "it is damaged or cut short"),
+    (r"outside of file bounds|image file is truncated|Truncated File Read|not enough image data", "it is cut short"),
     (r"decoder error -|data stream|cannot load this image", "its pixel data is damaged"),
     (r"could not create decoder object", "its pixel data is cut short or damaged"),
 )

@@ -8,6 +8,7 @@ that systems make (see `splits.py`), which torchvision takes for classes, are le
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter as CounterOf
 from collections.abc import Callable, Iterable, Iterator
@@ -15,12 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.inputs import Inputs, ScanError
+from packer.plugins import SUFFIXES
 from packer.splits import is_junk, is_junk_file, split_folders
 
 # torchvision's list, and what else holds photographs under another name
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
-    *(".gif", ".jfif", ".jpe", ".mpo", ".avif"),
+    *(".gif", ".jfif", ".jpe", ".mpo"),
+    # so that none is passed over in silence: where nothing can decode them they are rejected, with what to install
+    *itertools.chain.from_iterable(SUFFIXES.values()),
 )
 _PROGRESS_EVERY = 10_000
 

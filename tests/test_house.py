@@ -59,6 +59,9 @@ def test_what_the_packages_share_needs_the_standard_library_alone(module: str) -
         ("PIL", {"datasets.py", "decode.py", "decoders.py", "fit.py", "masks.py", "overlay.py", "show.py"}),
         ("matplotlib", {"bench.py"}),
         ("av", {"ffmpeg.py"}),
+        ("pillow_heif", {"plugins.py"}),
+        ("pillow_jxl", {"plugins.py"}),
+        ("pillow_avif", {"plugins.py"}),
         ("fsspec", {"remote.py"}),
         ("ray", {"ray_workers.py"}),
     ],
@@ -75,7 +78,7 @@ def test_each_library_has_its_home(library: str, homes: set[str]) -> None:
         ("import packer", "torch numpy PIL click tqdm"),
         ("import packer.cli", "torch numpy PIL tqdm matplotlib"),
         ("import packer.bench", "torch numpy PIL matplotlib"),
-        ("import packer.pipeline, packer.worker, packer.decode", "torch tensordict click tqdm av"),
+        ("import packer.pipeline, packer.worker, packer.decode", "torch tensordict click tqdm av pillow_heif pillow_jxl"),
     ],
 )
 def test_imports_stay_light(statement: str, absent: str) -> None:
