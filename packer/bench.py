@@ -6,12 +6,12 @@ The only module that knows matplotlib, and only where a picture is asked for. Ta
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from packer.wording import size
-from reader.manifest import naming
 
 # reader.bench.BenchReport and reader.timeline.Timeline as dicts.
 Report = Mapping[str, Any]
@@ -218,5 +218,9 @@ def _figure(path: str | os.PathLike[str], height: float, title: str, about: str)
         figure.text(0.02, 1 - 0.15 / height, title, size=13, weight="bold", va="top")
         figure.text(0.02, 1 - 0.45 / height, about, size=9, color=GRAY, va="top")
         yield figure
-        with naming(path):
-            figure.savefig(path, format="png")
+        # imports what a figure on a terminal need not wait for
+        from packer.pictures import SOFTWARE, save
+
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", metadata=SOFTWARE)
+        save(path, drawn.getvalue())

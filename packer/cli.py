@@ -740,9 +740,9 @@ def show(
       pack show out/ --per-class 6 -o classes.png
       pack show out/ --rows 7 --single -o seven.png
     """
-    from packer.show import class_sheet, contact_sheet, row_image
+    from packer.pictures import check_place, save
+    from packer.show import class_sheet, contact_sheet, png, row_image
     from packer.splits import check_one_store, stores_of
-    from reader.manifest import naming
 
     if per_class and (rows or single):
         raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
@@ -753,7 +753,7 @@ def show(
         raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
     for split, store in stores_of(out).items():
         path = _sheet_path(out, split, output)
-        _check_writable("-o", path)
+        check_place("-o", path)
         try:
             if single and chosen:
                 image = row_image(store, chosen[0])
@@ -763,8 +763,7 @@ def show(
                 image = contact_sheet(store, rows=chosen, count=count, columns=columns)
         except IndexError as e:
             raise OptionsError(f"--rows: {e}") from None
-        with naming(path):
-            image.save(path, format="PNG")
+        save(path, png(image))
         click.echo(path)
     return 0
 
@@ -836,15 +835,14 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
     """
     pictures = {name: options.pop(name) for name in ("plot", "timeline", "trace")}
     run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
-    for name, path in pictures.items():
-        if path is not None:
-            _check_writable(f"--{name}", path)
+    _check_pictures(pictures)
     out = _largest(out)
     # torch's profiler would report on stderr that it starts and stops; read when torch is imported
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     with ProgressBar(hidden=as_json) as bar:
         bar.share_done("loading torch", 0.0)
         from packer import bench as view
+        from packer.pictures import marked, save, scratch_trace
         from reader.bench import BenchError, measure
         from reader.timeline import record_store
 
@@ -855,7 +853,10 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
                 bar.share_done("timeline", 0.0)
                 run |= {name: options[name] for name in ("batch_size", "device")}
                 order = options["order"] or "full"
-                recorded = dataclasses.asdict(record_store(out, order=order, trace=pictures["trace"], **run))
+                with scratch_trace() as trace:
+                    recorded = dataclasses.asdict(record_store(out, order=order, trace=trace, **run))
+                    if pictures["trace"]:
+                        save(pictures["trace"], marked(trace))
                 report["timeline"] = recorded
         except BenchError as e:
             raise OptionsError(str(e)) from None
@@ -868,6 +869,19 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
     except view.PictureError as e:
         return _fail(str(e), EXIT_FAILED)
     return 0
+
+
+def _check_pictures(pictures: dict[str, str | None]) -> None:
+    """Refuse places where a picture or the trace cannot be, before anything is measured; raises OptionsError."""
+    from packer.pictures import check_place
+
+    taken: dict[str, str] = {}
+    for name, path in pictures.items():
+        if path is not None:
+            check_place(f"--{name}", path)
+            other = taken.setdefault(os.path.realpath(path), name)
+            if other != name:
+                raise OptionsError(f"--{other} and --{name} name the same file, {path}. Give each one of its own.")
 
 
 def _largest(out: str) -> str:
@@ -988,11 +1002,6 @@ def _copied(report: CopyReport, what: str, as_json: bool, quiet: bool) -> int:
         kept = f", {wording.size(report.kept_bytes)} were there" if report.kept_bytes else ""
         click.echo(f"{what}: {wording.size(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){kept}")
     return 0
-
-
-def _check_writable(option: str, path: str) -> None:
-    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or "."):
-        raise OptionsError(f"{option} {path} cannot be written: expected a file name in a folder that exists.")
 
 
 def _parse_rows(text: str) -> list[int]:

@@ -6,18 +6,30 @@ Knows nothing of what is in them.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 
 from reader.manifest import naming
 
+# Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
+_LONGEST_NAME = 255
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Put content at path so that a reader or a crash sees the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_of(path)
     write_synced(temporary, content)
     os.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def temporary_of(path: Path) -> Path:
+    """Name the file beside path that becomes path when it is whole; no longer than a file system takes, as path is none."""
+    name = f".{path.name}.tmp"
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.tmp"
+    return path.with_name(name)
 
 
 def write_synced(path: Path, content: bytes) -> None:

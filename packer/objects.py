@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from packer.durable import sync_folder, write_atomically, write_synced
+from packer.durable import sync_folder, temporary_of, write_atomically, write_synced
 from packer.place import sync_names
 from packer.remote import RemoteError, is_url, open_url
 from packer.source import BINARY
@@ -83,7 +83,7 @@ class LocalObjects:
             FileExistsError: another has just taken it.
         """
         path = self._place(name)
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = temporary_of(path)
         write_synced(temporary, content)
         try:
             os.link(temporary, path)
@@ -97,7 +97,7 @@ class LocalObjects:
     def send(self, source: Path, name: str) -> None:
         """Copy a file to a name, at once, whatever was there."""
         path = self._place(name)
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = temporary_of(path)
         _copy(source, temporary)
         os.replace(temporary, path)
         sync_folder(path.parent)

@@ -5,6 +5,7 @@ What lies over the rows, boxes and masks, `overlay.py` draws.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 
 from packer.options import OptionsError
 from packer.overlay import Overlay
+from packer.pictures import SOFTWARE
 from packer.ragged import RaggedRows
 from reader.manifest import PIXELS, Manifest, check_store
 
@@ -99,6 +101,15 @@ def row_image(out: str | os.PathLike[str], row: int) -> Image.Image:
     """
     manifest, pixels, _ = _open(out)
     return _row_image(manifest, pixels, row)
+
+
+def png(image: Image.Image) -> bytes:
+    """Return a picture as the bytes of a PNG that says that pixpack drew it."""
+    about, written = PngImagePlugin.PngInfo(), io.BytesIO()
+    for keyword, text in SOFTWARE.items():
+        about.add_text(keyword, text)
+    image.save(written, format="PNG", pnginfo=about)
+    return written.getvalue()
 
 
 def spread(rows: int, count: int) -> list[int]:

@@ -1,0 +1,132 @@
+"""Where pictures and traces may go: over one of ours, never over another file or into a store; whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import photo, store_bytes
+from PIL import Image
+
+from packer import OptionsError
+from packer.cli import run
+from packer.durable import write_atomically
+from packer.pictures import check_place, marked, save
+
+PACK = [sys.executable, "-m", "packer"]
+QUICK = ["--seconds", "0.1", "--order", "full"]
+
+
+def _foreign(path: Path) -> None:
+    """Lay down a file that another program or the user made: a picture, or JSON."""
+    if path.suffix == ".json":
+        path.write_text('{"images": [], "annotations": []}')
+    else:
+        photo(40, 30, 1).save(path)
+
+
+def test_a_sheet_is_drawn_again_over_itself(store: Path, tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.png"
+    assert run(["show", str(store), "-o", str(sheet)]) == 0
+    first = sheet.read_bytes()
+    assert run(["show", str(store), "-o", str(sheet), "--count", "3"]) == 0
+    assert sheet.read_bytes() != first
+    with Image.open(sheet) as image:
+        assert image.info["Software"] == "pixpack"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sheet.png", "store"]
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", "photo.png", "notes.json"])
+def test_a_file_that_pixpack_did_not_draw_is_not_overwritten(
+    store: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _foreign(tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    assert run(["show", str(store), "-o", str(tmp_path / name)]) == 2
+    for option in ("--plot", "--timeline", "--trace"):
+        assert run(["bench", str(store), option, str(tmp_path / name)]) == 2
+    assert (tmp_path / name).read_bytes() == before
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4
+    assert all(f"{tmp_path / name} is there, and was not drawn by pixpack: it is not overwritten." in s for s in said)
+
+
+@pytest.mark.parametrize("name", ["samples.jsonl", "_tensordict/pixels.memmap", "sheet.png", "_tensordict/sheet.png"])
+def test_nothing_is_drawn_into_a_store(store: Path, tmp_path: Path, name: str) -> None:
+    before = store_bytes(store)
+    (tmp_path / "link").symlink_to(store / name)
+    for place in (store / name, tmp_path / "link"):
+        assert run(["show", str(store), "-o", str(place)]) == 2
+        assert run(["bench", str(store), "--plot", str(place)]) == 2
+        assert run(["bench", str(store), "--trace", str(place)]) == 2
+    assert store_bytes(store) == before
+
+
+def test_a_picture_appears_at_once_or_not_at_all(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sheet = tmp_path / "sheet.png"
+    assert run(["show", str(store), "-o", str(sheet)]) == 0
+    before = sheet.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert run(["show", str(store), "-o", str(sheet), "--count", "3"]) == 28
+    assert sheet.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_pictures_and_the_trace_of_bench_are_drawn_again_over_themselves(store: Path, tmp_path: Path) -> None:
+    options = [word for name in ("plot", "timeline", "trace") for word in (f"--{name}", str(tmp_path / f"{name}.x"))]
+    for _ in range(2):
+        assert run(["bench", str(store), *options, *QUICK]) == 0
+    with Image.open(tmp_path / "plot.x") as image:
+        assert image.info["Software"] == "pixpack"
+
+
+def test_two_pictures_of_one_run_need_two_places(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "x.png")
+    assert run(["bench", str(store), "--plot", place, "--timeline", place]) == 2
+    assert f"--plot and --timeline name the same file, {place}." in capsys.readouterr().err
+
+
+def test_an_empty_file_and_a_pipe_are_written_to(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert run(["show", str(store), "-o", str(tmp_path / "empty")]) == 0
+    command = [*PACK, "show", str(store), "-o", "/dev/stderr"]
+    done = subprocess.run(command, capture_output=True)
+    assert done.returncode == 0
+    assert done.stderr == (tmp_path / "empty").read_bytes()
+
+
+def test_a_link_to_a_picture_of_ours_is_followed(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    trace.write_text('\n {\n "traceEvents": []}')
+    content = marked(trace)
+    assert content == b'{"software": "pixpack", \n "traceEvents": []}'
+    (tmp_path / "link").symlink_to("real")
+    save(tmp_path / "link", content)
+    save(tmp_path / "link", content)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == content
+
+
+def test_a_name_as_long_as_names_may_be_is_written_at_once_too(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)
+    write_atomically(path, b"first")
+    write_atomically(path, b"second")
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == b"second"
+
+
+@pytest.mark.parametrize("place", [".", "no/where.png"])
+def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, place: str) -> None:
+    with pytest.raises(OptionsError, match="cannot be written: expected a file name in a folder that exists"):
+        check_place("-o", tmp_path / place)
