@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from packer.columns import Table
 from packer.folders import Counter, inputs_of, named_trees
 from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError
-from packer.labels import TARGET_COLUMNS, Table
+from packer.labels import TARGET_COLUMNS
 from packer.lists import folder_labels, with_labels
 from packer.options import PackOptions
 from packer.splits import is_junk, is_split, split_folders
@@ -82,7 +83,8 @@ def read_tars(
     target = options.target_column
     if target is None and "txt" in names and not set(names) & set(TARGET_COLUMNS):
         target = "txt"
-    table = Table(str(paths[0]), {name: [record.get(name) for record in records] for name in names}, where)
+    columns = {name: [record.get(name) for record in records] for name in names}
+    table = Table.of(str(paths[0]), columns, where, options.missing, classes)
     return {"": with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))}
 
 
@@ -97,12 +99,14 @@ def read_zip(
     blank = _empty([path])
     try:
         with zipfile.ZipFile(path) as file:
-            members = {_inside(member.filename): member for member in file.infolist() if not member.is_dir()}
+            members, notes = _zip_members(file)
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:
         raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
     count.add(len(members))
     places = {name: _zip_place(member) for name, member in members.items()}
-    return _as_folder(blank, path, places, classes, count, are_classes=are_classes)
+    found = _as_folder(blank, path, places, classes, count, are_classes=are_classes)
+    next(iter(found.values())).notes += notes
+    return found
 
 
 def _as_folder(
@@ -140,7 +144,7 @@ def member_places(path: Path) -> dict[str, Place]:
     """Return where the members of a tar or zip lie, by the names that a store gives them."""
     if archive_kind(path) == "zip":
         with zipfile.ZipFile(path) as file:
-            return {_inside(member.filename): _zip_place(member)[0] for member in file.infolist()}
+            return {name: _zip_place(member)[0] for name, member in _zip_members(file)[0].items()}
     with tarfile.open(path, "r:") as tar:
         return {_inside(member.name): _tar_place(0, member) for member in tar}
 
@@ -249,6 +253,23 @@ def _has_tar_checksum(head: bytes) -> bool:
 
 
 # -- zips
+
+
+def _zip_members(file: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], list[str]]:
+    """Return the members of a zip that are no folders, by name; a backslash parts folders where the zip was made so."""
+    members = file.infolist()
+    # APPNOTE 4.4.17.1 wants slashes; .NET and others on Windows wrote backslashes, which Info-ZIP's unzip takes for slashes too
+    has_slash = any("/" in member.filename for member in members)
+    found, odd = {}, 0
+    for member in members:
+        name = member.filename
+        if "\\" in name and "/" not in name and (member.create_system == 0 or not has_slash):
+            name = name.replace("\\", "/")
+        if not name.endswith("/"):
+            found[_inside(name)] = member
+            odd += name != member.filename
+    what = f"{odd} members of {file.filename} have backslashes in their names, which are taken as slashes."
+    return found, [what] if odd else []
 
 
 def _common_above(members: Iterable[str]) -> str:

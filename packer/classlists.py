@@ -1,11 +1,13 @@
-"""Class lists that a user gives: a store's, of each of its columns; a .json list; the data.yaml of YOLO; or one name a line.
+"""Class lists: a store's, of each of its columns; a .json list; the data.yaml of YOLO; one name a line; or numbers as classes.
 
-Reads these files alone; knows nothing of images. The only module that knows PyYAML.
+Also which spellings are one name. Reads these files alone; knows nothing of images. The only module that knows PyYAML.
 """
 
 from __future__ import annotations
 
 import json
+import unicodedata
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,12 @@ from packer.splits import stores_of
 from reader.manifest import MANIFEST, FurtherTarget, StoreError, read_manifest
 
 YAML_SUFFIXES = (".yaml", ".yml")
+
+# More indices than any set of classes has: a column of ids was taken for labels.
+MOST_CLASSES = 1_000_000
+# So many classes, of which so few have an image, are none: ids again.
+_MANY_NUMBERS, _EMPTY_FOR_ONE = 1_000, 10
+_NAMED = 3
 
 
 def load_classes(source: str) -> tuple[str, ...]:
@@ -44,10 +52,87 @@ def load_classes(source: str) -> tuple[str, ...]:
         ) from e
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ScanError(f"--classes {source} holds no list of names.")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    # a store's list stays as it is: its numbers are those of its rows
+    if (twice := named_twice(names if not path.is_dir() else list(map(ascii, names)))) is not None:
         raise ScanError(f"--classes {source} names the class {twice!r} twice.")
     return tuple(names)
+
+
+def numbered_classes(numbers: Collection[int], source: str, where: str = "") -> tuple[tuple[str, ...], list[str]]:
+    """Name classes by their numbers, 0 to the highest; returns them, and a note on numbers that no image has.
+
+    Args:
+        where: what has the highest of them, for an error; source if it is not given.
+
+    Raises:
+        ScanError: nearly all of them would have no image.
+
+    Example:
+        >>> numbered_classes({0, 2}, "l.csv")
+        (('0', '1', '2'), ['l.csv has labels from 0 to 2, and no image of 1 class: 1.'])
+    """
+    count = max(numbers, default=-1) + 1
+    present = sum(number >= 0 for number in numbers)
+    if count > _MANY_NUMBERS and count > _EMPTY_FOR_ONE * present:
+        raise ScanError(
+            f"{where or source} has the label {count - 1}, one of {present} different labels: that would make {count} classes,"
+            " nearly all of them empty. If these are ids, list them in a file, one a line, for --classes FILE; if they are"
+            " indices, list the names of all classes there."
+        )
+    return tuple(map(str, range(count))), gap_notes(numbers, source)
+
+
+def gap_notes(numbers: Collection[int], source: str) -> list[str]:
+    """Report which numbers below the highest no image has as its class."""
+    count, present = max(numbers, default=-1) + 1, set(numbers)
+    empty = [str(number) for number in range(count) if number not in present]
+    if not empty:
+        return []
+    names = ", ".join(empty[:_NAMED]) + (f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else "")
+    classes = "1 class" if len(empty) == 1 else f"{len(empty)} classes"
+    return [f"{source} has labels from 0 to {count - 1}, and no image of {classes}: {names}."]
+
+
+def one_spelling(names: Iterable[str], known: Collection[str] = ()) -> dict[str, str]:
+    """Return spelling -> the class's name, for names that Unicode writes in two ways (NFC and NFD), which are one class.
+
+    Args:
+        known: names that are given: other spellings of them are theirs. Of others that come in several, NFC is the name.
+
+    Example:
+        >>> one_spelling(["caf\u00e9", "cafe\u0301", "tea"]) == {"cafe\u0301": "caf\u00e9"}
+        True
+    """
+    found = [name for name in names if not name.isascii()]
+    given = {unicodedata.normalize("NFC", name): name for name in known if not name.isascii()}
+    spellings: dict[str, set[str]] = {}
+    for name in found:
+        spellings.setdefault(unicodedata.normalize("NFC", name), set()).add(name)
+    one: dict[str, str] = {}
+    for composed, several in spellings.items():
+        name = given.get(composed) or (composed if len(several) > 1 else next(iter(several)))
+        one |= {spelling: name for spelling in several if spelling != name and spelling not in known}
+    return one
+
+
+def spelling_note(one: dict[str, str]) -> list[str]:
+    """Report names that came in two spellings."""
+    if not one:
+        return []
+    names = sorted(set(one.values()))
+    named = ", ".join(map(repr, names[:_NAMED])) + (" and others" if len(names) > _NAMED else "")
+    return [f"names are spelled in two ways (Unicode NFC and NFD), each pair is one class: {named}."]
+
+
+def named_twice(names: Iterable[str]) -> str | None:
+    """Return a name that stands twice in a list, be it in two spellings; None where there is none."""
+    seen = set()
+    for name in names:
+        composed = unicodedata.normalize("NFC", name)
+        if composed in seen:
+            return name
+        seen.add(composed)
+    return None
 
 
 def read_data_yaml(path: Path) -> tuple[str, ...]:
@@ -73,7 +158,7 @@ def read_data_yaml(path: Path) -> tuple[str, ...]:
     names = _in_order(names, path) if isinstance(names, dict) else names
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ScanError(f"{path} has no names of classes. Expected 'names:' with a list, or with number: name.")
-    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+    if (twice := named_twice(names)) is not None:
         raise ScanError(f"{path} names the class {twice!r} twice. Give each class a name of its own.")
     if found.get("nc", str(len(names))) != str(len(names)):
         raise ScanError(f"{path} says nc: {found['nc']}, and names {len(names)} classes. Mend one of them.")

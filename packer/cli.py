@@ -114,8 +114,16 @@ _INPUTS = _options(
         metavar="STORE|FILE",
         help="Take the class list from a store or a file: one name a line, .json, or YOLO's data.yaml.",
     ),
-    click.option("--root", metavar="DIR", help="Folder that relative paths of a list start from."),
-    click.option("--path-column", metavar="NAME", help="Column of a manifest that holds the path.  [default: path]"),
+    click.option(
+        "--root",
+        metavar="DIR",
+        help="Folder that relative paths of a list start from; on standard input, classes are the folders below it.",
+    ),
+    click.option(
+        "--path-column",
+        metavar="NAME",
+        help="Column of a manifest that holds the path.  [default: path, file_name, image or the like]",
+    ),
     click.option(
         "--target-column",
         metavar="NAME[,NAME]",
@@ -123,6 +131,12 @@ _INPUTS = _options(
         "  [default: target, label, class or cls]",
     ),
     click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it."),
+    click.option(
+        "--missing",
+        multiple=True,
+        metavar="WORD",
+        help="A cell that means no label, beside an empty one and nan. May be given several times.",
+    ),
 )
 _RUN = _options(
     click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.boxlabels import BoxLabels
+from packer.classlists import named_twice, one_spelling
 from packer.inputs import ScanError
 
 # No image is larger; what is has more digits than a float holds.
@@ -83,9 +84,10 @@ def _categories(
         if names.setdefault(key, record["name"]) != record["name"]:
             raise ScanError(f"{path} has two categories with the id {key!r}, {names[key]!r} and {record['name']!r}.")
     ordered = sorted(names, key=lambda key: (isinstance(key, str), key))
+    one = one_spelling(names.values(), imposed) if imposed is not None else {}
+    names = {key: one.get(name, name) for key, name in names.items()}
     classes = tuple(names[key] for key in ordered) if imposed is None else imposed
-    twice = next((name for name in classes if classes.count(name) > 1), None)
-    if twice is not None:
+    if imposed is None and (twice := named_twice(classes)) is not None:
         raise ScanError(f"{path} has two categories {twice!r}. Give each a name of its own.")
     unknown = next((names[key] for key in ordered if names[key] not in classes), None)
     if unknown is not None:

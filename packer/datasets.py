@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -19,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from packer.classlists import MOST_CLASSES
 from packer.decode import DecodeError, Row, to_mode
 from packer.inputs import Column, Inputs, ScanError
+from packer.labels import MOST_FLOAT32
 from packer.options import CHANNELS, OptionsError, PackOptions
 from packer.pipeline import pack_parts, parsed_size, settled_out
 from packer.profile import StageClock
@@ -143,11 +144,12 @@ class _Kind:
         """Return a target as samples.jsonl has it; raises DecodeError where it is of another kind."""
         values = target if isinstance(target, list) else [target]
         if self.name == "class":
-            is_right = type(target) is int and -1 <= target < (class_count or 1 << 31)
+            is_right = type(target) is int and -1 <= target < (class_count or MOST_CLASSES)
         elif self.name == "multi-hot":
             is_right = isinstance(target, list) and all(type(value) is int and value in (0, 1) for value in values)
         else:
-            is_right = all(type(value) in (int, float) and math.isfinite(value) for value in values)
+            # false for nan
+            is_right = all(type(value) in (int, float) and abs(value) < MOST_FLOAT32 for value in values)
         if not is_right or (self.count is not None and len(values) != self.count):
             width = f" of {self.count}" if self.count else f" below {class_count}" if class_count else ""
             raise DecodeError(f"its target is {str(target)[:60]}, expected {self.name}{width}, as of the first item")

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packer.classlists import one_spelling, spelling_note
 from packer.inputs import Inputs, ScanError
 from packer.plugins import SUFFIXES
-from packer.splits import is_junk, is_junk_file, split_folders
+from packer.splits import is_junk, is_junk_file, junk_above, split_folders
 
 # torchvision's list, and what else holds photographs under another name
 IMAGE_SUFFIXES = (
@@ -26,6 +27,8 @@ IMAGE_SUFFIXES = (
     # so that none is passed over in silence: where nothing can decode them they are rejected, with what to install
     *itertools.chain.from_iterable(SUFFIXES.values()),
 )
+# of an image that no class folder holds, where others have one
+STRAY = "it lies beside the class folders and so has no class; move it into one"
 _PROGRESS_EVERY = 10_000
 
 Listed = Callable[[int], None]
@@ -131,6 +134,8 @@ def class_list(trees: dict[str, Tree], images: Path | str, classes: tuple[str, .
         ScanError: a class is not in the imposed list.
     """
     names = sorted({name for tree in trees.values() if tree.has_classes() for name in tree.classes})
+    one = one_spelling(names, classes or ())
+    names = sorted({one.get(name, name) for name in names})
     imposed = tuple(names) if classes is None else classes
     known = set(imposed)
     unknown = [name for name in names if name not in known]
@@ -173,7 +178,7 @@ class Tree:
         nested: list[tuple[str, str]] = []
         junk = set[str]()
         for name in sorted(names):
-            if above := _junk_above(name):
+            if above := junk_above(name):
                 junk.add(above)
             elif is_junk_file(name.rpartition("/")[2]):
                 tree.junk_files += 1
@@ -229,27 +234,22 @@ class Tree:
             found.notes.append(f"left out: {said}.")
         nested = self.has_classes() and classes is not None
         index = {name: i for i, name in enumerate(classes or ())}
+        one = one_spelling(self.classes, classes or ()) if nested else {}
+        found.notes += spelling_note(one)
         for path in self.top:
             # a sub-folder with an image's name is a class in a tree of classes
             if nested and path in self.classes:
                 continue
-            stray = "it lies beside the class folders and so has no class; move it into one" if nested else None
-            found.add(path, -1, self.refusals.get(path, stray))
+            found.add(path, -1, self.refusals.get(path, STRAY if nested else None))
         for name in sorted(self.classes):
             for path in self.classes[name]:
-                found.add(path, index.get(name, -1), self.refusals.get(path))
+                found.add(path, index.get(one.get(name, name), -1), self.refusals.get(path))
         return found
 
 
 def counted(count: int, one: str, many: str) -> str:
     """Say how many there are: "1 image", "3 images"."""
     return f"1 {one}" if count == 1 else f"{count:,} {many}"
-
-
-def _junk_above(name: str) -> str:
-    """Return the first folder of a name that is never a class, as a path, "" where there is none: a/.git/b/c.jpg -> a/.git."""
-    folders = name.split("/")[:-1]
-    return next(("/".join(folders[: depth + 1]) for depth, folder in enumerate(folders) if is_junk(folder)), "")
 
 
 def _children(images: Path) -> tuple[list[str], list[str]]:

@@ -1,39 +1,26 @@
 """From columns of cells to tensors: which column is the target, of what kind it is, and which others become extras.
 
-Cells are text (of a .csv), JSON values (of a .jsonl, or of a tar's .json), or None where there is none. Knows no file.
+Cells are as `packer.cells` knows them. Knows no file.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from packer.cells import is_nested, is_number, parsed, texts
+from packer.classlists import one_spelling, spelling_note
+from packer.columns import Table, class_indices, missing_note, unknown_class, whole_note
 from packer.inputs import Column, ScanError
 from reader.manifest import EXTRA_NAME, FurtherTarget
 
 # the first of these that there is holds the target, unless --target-column names another
 TARGET_COLUMNS = ("target", "label", "class", "cls")
 
-# More indices than any set of classes has: a column of ids was taken for labels.
-_MOST_CLASSES = 1_000_000
-# So many names, nearly as many as labels, are no classes: captions, file names.
-_MANY_NAMES, _MOST_DISTINCT = 1_000, 0.9
-# a leading zero makes a name: 007 is not 7
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
-_SPECIAL = ("nan", "inf", "-inf")
-
-
-@dataclass(frozen=True)
-class Table:
-    """What is known of each input beside its path: column name -> a cell an input. where(i) names input i in an error."""
-
-    name: str
-    columns: dict[str, list[Any]]
-    where: Callable[[int], str]
+# What float32 rounds to its largest number, and not to infinity.
+MOST_FLOAT32 = 3.4028235677973362e38
 
 
 @dataclass
@@ -69,7 +56,7 @@ def label(table: Table, count: int, *, target_column: str | None, classes: tuple
         columns = [[parsed(cell) for cell in table.columns[name]] for name in names]
         made = regression(table, ",".join(names), [list(row) for row in zip(*columns, strict=True)])
     else:
-        made = single(table, names[0], classes)
+        made = single(table, names[0], classes, takes_whole_floats=classes is not None)
     add_extras(made, table, names)
     return made
 
@@ -81,24 +68,28 @@ def add_extras(labels: Labels, table: Table, names: Sequence[str]) -> None:
             _add_extra(labels, table, name, cells)
 
 
-def name_targets(names: Sequence[str], classes: tuple[str, ...] | None, where: Callable[[int], str]) -> Labels:
-    """Make class targets of one name an input; classes are the sorted names, or the imposed list.
+def name_targets(names: Sequence[str | None], classes: tuple[str, ...] | None, where: Callable[[int], str]) -> Labels:
+    """Make class targets of one name an input, None for no class; classes are the sorted names, or the imposed list.
 
     Raises:
         ScanError: a name is not in the imposed list.
     """
-    found = tuple(sorted(set(names))) if classes is None else classes
-    index = {name: i for i, name in enumerate(found)}
+    one = one_spelling({name for name in names if name is not None}, classes or ())
+    names = [name if name is None else one.get(name, name) for name in names]
+    found = tuple(sorted({name for name in names if name is not None})) if classes is None else classes
+    index: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate(found)}}
     for position, name in enumerate(names):
-        if name not in index:
-            raise _unknown(where(position), name, found)
-    return Labels(Column.of("int64", (index[name] for name in names)), classes=found)
+        if name is not None and name not in index:
+            raise unknown_class(where(position), name, found)
+    targets = Column.of("int64", (index[name] for name in names))
+    return Labels(targets, classes=found, notes=spelling_note(one))
 
 
 def target_names(table: Table, asked: str | None) -> list[str]:
     """Return the columns that hold targets: those asked for, or the usual one; raises ScanError where there is none of a name."""
     if asked is None:
-        return [name for name in TARGET_COLUMNS if name in table.columns][:1]
+        usual = {name.lower(): name for name in reversed(table.columns)} | {name: name for name in table.columns}
+        return [usual[name] for name in TARGET_COLUMNS if name in usual][:1]
     names = [asked] if asked in table.columns else asked.split(",")
     for name in names:
         if name not in table.columns:
@@ -107,29 +98,37 @@ def target_names(table: Table, asked: str | None) -> list[str]:
     return names
 
 
-def single(table: Table, name: str, classes: tuple[str, ...] | None) -> Labels:
-    """Decide by all cells of the target column what it holds."""
+def single(table: Table, name: str, classes: tuple[str, ...] | None, *, takes_whole_floats: bool = False) -> Labels:
+    """Decide by all cells of the target column what it holds.
+
+    Args:
+        takes_whole_floats: 3.0 is the class 3, since something else says that these are classes. So it is where cells are
+            missing, as pandas then writes whole numbers so.
+    """
     cells = table.columns[name]
     meanings = [parsed(cell) for cell in cells]
-    pieces = [value for cell in meanings for value in (cell if isinstance(cell, list) else [cell])]
     is_list = any(isinstance(cell, list) for cell in meanings)
-    odd = next((i for i, cell in enumerate(cells) if isinstance(cell, dict) or _is_nested(cell)), None)
+    odd = next((i for i, cell in enumerate(cells) if isinstance(cell, dict) or is_nested(cell)), None)
     if odd is not None:
         raise ScanError(
-            f"{table.where(odd)} has {cells[odd]!r} as {name}. Expected a name, a number, or a list of those."
+            f"{table.where(odd)} has {repr(cells[odd])[:80]} as {name}. Expected a name, a number, or a list of those."
         )
-    if any(isinstance(value, float) for value in pieces) and all(is_number(value) or value is None for value in pieces):
-        return regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in meanings])
-    if not is_list and None in meanings:
-        raise ScanError(
-            f"{table.where(meanings.index(None))} has no {name}. Expected a class; -1 says that there is none."
-        )
-    texts = [_texts(cell) for cell in cells]
-    labels, found = _indices(table, name, texts, classes)
+    pieces = [value for cell in meanings for value in (cell if isinstance(cell, list) else [cell])]
+    numbers = [value for value in pieces if value is not None]
+    notes: list[str] = []
+    if any(isinstance(value, float) for value in numbers) and all(map(is_number, numbers)):
+        is_whole = not is_list and all(float(value).is_integer() for value in numbers)
+        if not is_whole or not (takes_whole_floats or None in meanings):
+            made = regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in meanings])
+            made.notes += whole_note(name) if is_whole else []
+            return made
+        cells = [None if value is None else int(value) for value in meanings]
+    labels, found = class_indices(table, name, [texts(cell) for cell in cells], classes, notes, is_list=is_list)
+    notes += missing_note(table, name, cells)
     if not is_list:
-        return Labels(Column.of("int64", (row[0] for row in labels)), classes=found)
+        return Labels(Column.of("int64", (row[0] if row else -1 for row in labels)), classes=found, notes=notes)
     flags = ([int(k in row) for k in range(len(found))] for row in map(set, labels))
-    return Labels(Column.of("uint8", flags, len(found)), "multi-hot", found)
+    return Labels(Column.of("uint8", flags, len(found)), "multi-hot", found, notes=notes)
 
 
 def as_multi_hot(targets: Column, count: int) -> Column:
@@ -144,72 +143,17 @@ def regression(table: Table, name: str, rows: list[list[Any]]) -> Labels:
         bad = next((value for value in row if not is_number(value) or not math.isfinite(value)), row)
         if bad is not row:
             found = "nothing" if bad is None else repr(bad)
-            raise ScanError(f"{table.where(index)} has {found} as {name}. Expected a finite number, as on other lines.")
+            more = "; leave out a line that has none" if bad is None else ""
+            raise ScanError(
+                f"{table.where(index)} has {found} as {name}. Expected a finite number, as on other lines{more}."
+            )
+        if (most := max(row, key=abs, default=0)) and abs(most) >= MOST_FLOAT32:
+            raise ScanError(
+                f"{table.where(index)} has {most!r} as {name}, more than float32 holds (3.4e38). Scale the targets."
+            )
         if len(row) != count:
             raise ScanError(f"{table.where(index)} has {len(row)} numbers as {name}, {table.where(0)} has {count}.")
     return Labels(Column.of("float32", rows, count), "regression")
-
-
-def _indices(
-    table: Table, name: str, texts: list[list[str]], classes: tuple[str, ...] | None
-) -> tuple[list[list[int]], tuple[str, ...]]:
-    """Turn labels into class indices: names where they are names or --classes lists them, else the integers they are."""
-    distinct = {text for row in texts for text in row}
-    if classes is not None and distinct <= set(classes):
-        found = classes
-    elif all(_INTEGER.fullmatch(text) for text in distinct):
-        return _integer_indices(table, name, texts, classes)
-    elif classes is None and any(map(_NUMBER.fullmatch, distinct)):
-        index, text = _first(texts, lambda text: not _NUMBER.fullmatch(text))
-        other, number = _first(texts, lambda text: bool(_NUMBER.fullmatch(text)))
-        raise ScanError(
-            f"{table.where(index)} has {text!r} as {name}, {table.where(other)} has {number!r}. Expected numbers alone or"
-            " names alone; if these are names, list them all with --classes."
-        )
-    else:
-        found = tuple(sorted(distinct)) if classes is None else classes
-        if classes is None:
-            _check_repeated(table, name, texts, len(distinct))
-    index_of = {text: i for i, text in enumerate(found)}
-    unknown = distinct - set(found)
-    if unknown:
-        index, text = _first(texts, unknown.__contains__)
-        raise _unknown(table.where(index), text, found)
-    return [[index_of[text] for text in row] for row in texts], found
-
-
-def _check_repeated(table: Table, name: str, texts: list[list[str]], distinct: int) -> None:
-    """Refuse a column whose texts hardly ever come twice."""
-    count = sum(map(len, texts))
-    if distinct > max(_MANY_NAMES, _MOST_DISTINCT * count):
-        example = next(text for row in texts for text in row)
-        raise ScanError(
-            f"{table.name} has {distinct} different texts among {count} as {name}, such as {example!r}: that is no class."
-            " Name another --target-column; if they are classes, list them with --classes."
-        )
-
-
-def _integer_indices(
-    table: Table, name: str, texts: list[list[str]], classes: tuple[str, ...] | None
-) -> tuple[list[list[int]], tuple[str, ...]]:
-    """Take integers as the indices they are; without a class list, classes are named by their numbers."""
-    limit = _MOST_CLASSES if classes is None else len(classes)
-    lowest = -1 if all(len(row) == 1 for row in texts) else 0
-    labels = [[int(text) for text in row] for row in texts]
-    for index, row in enumerate(labels):
-        for value in row:
-            if not lowest <= value < limit:
-                raise ScanError(f"{table.where(index)} has {value} as {name}. Expected an index from 0 to {limit - 1}.")
-    highest = max((value for row in labels for value in row), default=-1)
-    return labels, tuple(map(str, range(highest + 1))) if classes is None else classes
-
-
-def _unknown(where: str, name: str, classes: tuple[str, ...]) -> ScanError:
-    return ScanError(f"{where} has the class {name!r} that --classes does not list ({len(classes)} classes).")
-
-
-def _first(texts: list[list[str]], is_meant: Callable[[str], bool]) -> tuple[int, str]:
-    return next((index, text) for index, row in enumerate(texts) for text in row if is_meant(text))
 
 
 def _add_extra(labels: Labels, table: Table, name: str, cells: list[Any]) -> None:
@@ -255,38 +199,3 @@ def _dtype(values: list[Any]) -> str:
     if kinds == {bool}:
         return "bool"
     return "int64" if kinds <= {int, bool} else "float64"
-
-
-def is_number(value: Any, *more: type) -> bool:
-    """Whether a parsed cell is a number, or of one more of these types."""
-    return type(value) in (int, float, *more)
-
-
-def parsed(cell: Any) -> Any:
-    """Return what a cell means: an int64, a float, other text, a list of those where ; separates them, None if empty."""
-    if isinstance(cell, str):
-        text = cell.strip()
-        if ";" in text:
-            return [parsed(piece) for piece in text.split(";") if piece.strip()]
-        if _INTEGER.fullmatch(text):
-            return int(text)
-        return float(text) if _NUMBER.fullmatch(text) or text.lower() in _SPECIAL else text or None
-    if isinstance(cell, list):
-        return [parsed(piece) for piece in cell]
-    # an integer beyond int64
-    return float(cell) if type(cell) is int and abs(cell) >= 1 << 63 else cell
-
-
-def _is_nested(cell: Any) -> bool:
-    return isinstance(cell, list) and any(isinstance(piece, list | dict) for piece in cell)
-
-
-def _texts(cell: Any) -> list[str]:
-    """Return a cell's labels as text: "cat; dog" -> ["cat", "dog"]."""
-    if isinstance(cell, list):
-        return [text for piece in cell for text in _texts(piece)]
-    if isinstance(cell, str):
-        return [text for piece in cell.split(";") if (text := piece.strip())]
-    if cell is None:
-        return []
-    return [str(cell).lower() if isinstance(cell, bool) else str(cell)]

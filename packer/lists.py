@@ -1,4 +1,4 @@
-"""Lists of images: paths on standard input, and .csv, .tsv and .jsonl manifests. Order is the list's; no image is opened.
+"""Lists of images: paths on standard input, and manifests (.csv, .tsv, .jsonl, .parquet). Order is theirs; no image is opened.
 
 A line that cannot be understood ends the pack before it begins; a file that cannot be read is one reject. Both name the line.
 """
@@ -6,56 +6,31 @@ A line that cannot be understood ends the pack before it begins; a file that can
 from __future__ import annotations
 
 import codecs
-import csv
-import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from packer.folders import Counter
+from packer.columns import Table
+from packer.folders import STRAY, Counter, counted
 from packer.inputs import Column, Inputs, ScanError
-from packer.labels import Labels, Table, name_targets
+from packer.labels import Labels, name_targets
+from packer.listing import Listing, located, root_of
 from packer.options import PackOptions
+from packer.splits import split_folders
+from packer.tables import UTF16_MARKS, path_column, read_records
 from packer.targets import label_columns
 
 STDIN_NAMES = ("-", "-0")
-MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl")
 
-_DUPLICATES_NAMED = 3
-
-
-@dataclass
-class _Listing:
-    """What a list says, as it says it: paths, the line of each, and columns of cells."""
-
-    name: str
-    paths: list[str] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    columns: dict[str, list[Any]] = field(default_factory=dict)
-
-    def where(self, index: int) -> str:
-        """Name the line of an input."""
-        return f"line {self.lines[index]} of {self.name}"
-
-    def add(self, line: int, path: Any) -> None:
-        """Append one input; raises ScanError where path cannot be the name of a file."""
-        self.lines.append(line)
-        if not isinstance(path, str) or not path:
-            raise ScanError(f"{self.where(-1)} has {path!r} as path. Expected the path of an image.")
-        try:
-            if b"\0" in os.fsencode(path):
-                raise ValueError
-        except ValueError:
-            raise ScanError(f"{self.where(-1)} has {path!r} as path, which no file can be called.") from None
-        self.paths.append(path)
+_NAMED = 3
 
 
 def read_stdin(images: str, classes: tuple[str, ...] | None, options: PackOptions, count: Counter) -> Inputs:
     """Read paths from standard input, one a line ("-") or NUL-separated ("-0").
 
-    The class of an image is the name of the folder that holds it; if all lie in one folder, there are no classes.
+    With --root the class of an image is the first folder below that, as in a folder that is packed; else it is the folder that
+    holds the image, and if all lie in one folder, there are no classes.
 
     Raises:
         ScanError: nothing comes, or a line is empty.
@@ -66,60 +41,68 @@ def read_stdin(images: str, classes: tuple[str, ...] | None, options: PackOption
         )
     with open(0, "rb", closefd=False) as file:
         data = file.read()
-    listing, separator = _Listing("standard input"), b"\0" if images == "-0" else b"\n"
-    names = data.split(separator)
-    if not names[-1]:
-        names.pop()
-    # a list made on Windows: no name of ours ends so in every line
-    is_dos = images == "-" and bool(names) and all(name.endswith(b"\r") for name in names)
-    for number, name in enumerate(names, start=1):
+    listing = Listing("standard input")
+    for number, name in enumerate(_split(data, is_nul=images == "-0"), start=1):
         if not name:
             raise ScanError(f"line {number} of standard input is empty. Expected a path.")
         count.add(1)
-        listing.add(number, os.fsdecode(name[:-1] if is_dos else name))
+        listing.add(number, os.fsdecode(name))
     if not listing.paths:
         raise ScanError(
             "no path came on standard input. Expected one a line, for example: find photos -name '*.jpg' | sort"
         )
-    inputs = _located(listing, Path.cwd(), options, is_fixed=options.root is not None)
+    inputs = located(listing, Path.cwd(), options, is_found=True)
     return with_labels(inputs, folder_labels(inputs, classes, listing.where, options))
 
 
 def read_manifest(path: Path, classes: tuple[str, ...] | None, options: PackOptions, count: Counter) -> Inputs:
-    """Read a .csv, .tsv or .jsonl manifest: a column of paths, one of targets, and others that become extras.
+    """Read a .csv, .tsv, .jsonl or .parquet manifest: a column of paths, one of targets, and others that become extras.
 
     Raises:
         ScanError: it cannot be read, or a line is wrong; names the line.
     """
-    listing = _Listing(str(path))
-    records = _json_records if path.suffix.lower() == ".jsonl" else _csv_records
+    listing, notes = Listing(str(path), "row" if path.suffix.lower() == ".parquet" else "line"), list[str]()
+    column: str | None = None
     try:
-        for line, record in records(path, listing.name):
-            _add_record(listing, line, record, options.path_column or "path")
+        for line, record in read_records(path, options.path_column, notes):
+            column = column or path_column(record, options.path_column)
+            _add_record(listing, line, record, column or options.path_column or "path")
             count.add(1)
     except OSError as e:
-        raise ScanError(f"{path} cannot be read: {e.strerror}.") from None
+        raise ScanError(f"{path} cannot be read: {e.strerror or e}.") from None
     if not listing.paths:
         raise ScanError(f"{path} names no image. Expected a column 'path' and a line for each image.")
-    inputs = _located(listing, path.absolute().parent, options, is_fixed=True)
-    table = Table(listing.name, listing.columns, listing.where)
+    inputs = located(listing, path.absolute().parent, options, is_found=False)
+    inputs.notes += notes
+    table = Table.of(listing.name, listing.columns, listing.where, options.missing, classes)
     return with_labels(inputs, label_columns(table, len(inputs), options.target_column, classes, options.classes))
 
 
 def folder_labels(
     inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: PackOptions
 ) -> Labels:
-    """Take the folder that holds an input as its class, unless that is one folder for all and no imposed class.
+    """Take a folder of each input as its class: with --root the first below that, else the one that holds the input.
 
-    With --boxes the classes are those of the boxes, and folders are none.
+    One folder that holds all, with no folder between it and the root, is no class, unless a class list has it. With --boxes the
+    classes are those of the boxes, and folders are none.
+
+    Raises:
+        ScanError: a folder is not in the imposed list, or the folders below --root are splits.
     """
     if options.boxes is not None:
         return Labels(Column.of("int64", [-1] * len(inputs)))
+    if options.root is not None and inputs.root == Path(root_of(options)) and any("/" in path for path in inputs.paths):
+        return _labels_belowroot_of(inputs, classes, where, options)
     folders = [path.rpartition("/")[0] for path in inputs.paths]
     names = [folder.rpartition("/")[2] or inputs.root.name for folder in folders]
     if len(set(folders)) == 1 and names[0] not in (classes or ()):
+        inputs.layout = "all images in one folder, no classes"
         return Labels(Column.of("int64", [-1] * len(inputs)), classes=classes or ())
-    return name_targets(names, classes, where)
+    labels = name_targets(names, classes, where)
+    inputs.layout = f"{counted(len(labels.classes), 'class', 'classes')}, the folders that hold the images"
+    if not inputs.archives:
+        labels.notes += _shared_names(set(folders))
+    return labels
 
 
 def with_labels(inputs: Inputs, labels: Labels) -> Inputs:
@@ -133,60 +116,13 @@ def with_labels(inputs: Inputs, labels: Labels) -> Inputs:
 # -- manifests
 
 
-def _csv_records(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each line's first number and its cells by column."""
-    _refuse_utf16(path, name)
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-        header: list[str] | None = None
-        line = 1
-        try:
-            for cells in reader:
-                if cells and header is None:
-                    header = cells
-                    _check_header(header, line, name)
-                elif cells and header is not None:
-                    if len(cells) != len(header):
-                        raise ScanError(f"line {line} of {name} has {len(cells)} cells, its header has {len(header)}.")
-                    yield line, dict(zip(header, cells, strict=True))
-                line = reader.line_num + 1
-        except csv.Error as e:
-            raise ScanError(f"line {line} of {name} is not as a {path.suffix[1:]} should be: {e}.") from None
-
-
-def _check_header(header: list[str], line: int, name: str) -> None:
-    twice = next((column for column in header if header.count(column) > 1), None)
-    if twice is not None:
-        raise ScanError(f"line {line} of {name}, the header, names the column {twice!r} twice.")
-
-
-def _json_records(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    _refuse_utf16(path, name)
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
-        for line, text in enumerate(file, start=1):
-            if not text.strip():
-                continue
-            try:
-                record = json.loads(text)
-            except (ValueError, RecursionError) as e:
-                raise ScanError(f"line {line} of {name} is no JSON: {e}.") from None
-            if not isinstance(record, dict):
-                raise ScanError(f'line {line} of {name} is no JSON object. Expected {{"path": ..., ...}}.')
-            yield line, record
-
-
-def _refuse_utf16(path: Path, name: str) -> None:
-    with open(path, "rb") as file:
-        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise ScanError(f"{name} is in UTF-16. Expected UTF-8: save it as that.")
-
-
-def _add_record(listing: _Listing, line: int, record: dict[str, Any], path_column: str) -> None:
+def _add_record(listing: Listing, line: int, record: dict[str, Any], path_column: str) -> None:
     """Take one line's path, and its other cells into their columns, where missing ones are None."""
     if path_column not in record:
         known = ", ".join(map(str, record)) or "none"
         raise ScanError(
-            f"line {line} of {listing.name} has no column {path_column!r}. It has: {known}. --path-column names another."
+            f"{listing.unit} {line} of {listing.name} has no column {path_column!r}. It has: {known}."
+            " --path-column names another."
         )
     before = len(listing.paths)
     listing.add(line, record[path_column])
@@ -197,56 +133,60 @@ def _add_record(listing: _Listing, line: int, record: dict[str, Any], path_colum
             listing.columns[column] = [None] * before + [record[column]]
 
 
-# -- where they lie
+# -- standard input
 
 
-def _located(listing: _Listing, start: Path, options: PackOptions, *, is_fixed: bool) -> Inputs:
-    """Turn paths as listed into paths below one root, so that no store holds a path of this machine.
-
-    Args:
-        start: what relative paths start from, unless --root says it.
-        is_fixed: that folder is the root too, if all images lie in it; else the root is the last folder common to all.
-    """
-    base = start if options.root is None else Path(options.root).absolute()
-    if options.root is not None and not base.is_dir():
-        raise ScanError(f"--root {options.root} is no folder.")
-    suffix = options.extension or ""
-    whole = [_absolute(str(base), path if path.endswith(suffix) else path + suffix) for path in listing.paths]
-    root = os.path.normpath(base)
-    if not is_fixed or not all(path.startswith(os.path.join(root, "")) for path in whole):
-        root = _common_folder(whole)
-    prefix = len(os.path.join(root, ""))
-    paths = [path[prefix:].replace(os.sep, "/") for path in whole]
-    inputs = Inputs(Path(root), paths=paths, lines=Column.of("int64", listing.lines))
-    inputs.notes += _duplicates(inputs, listing)
-    return inputs
+def _split(data: bytes, *, is_nul: bool) -> list[bytes]:
+    """Return the names of a list; one made on Windows may be UTF-16, or begin with a mark, or end its lines by CR LF."""
+    if is_nul:
+        names = data.split(b"\0")
+        return names if names[-1] else names[:-1]
+    if data.startswith(UTF16_MARKS):
+        try:
+            data = data.decode("utf-16").encode()
+        except UnicodeError as e:
+            raise ScanError(f"standard input is not the UTF-16 that its first bytes say: {e}.") from None
+    names = data.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    ended = names[:-1] or names
+    # no name of ours ends so in every line; the last one may have no end at all
+    if all(name.endswith(b"\r") for name in ended):
+        names = [name.removesuffix(b"\r") for name in names]
+    return names if names[-1] else names[:-1]
 
 
-def _absolute(base: str, path: str) -> str:
-    """Return an absolute path without dots; what stands before a .. is resolved first, as it may be a symbolic link."""
-    joined = os.path.join(base, path)
-    if ".." in joined.split(os.sep):
-        folder, name = os.path.split(joined)
-        joined = os.path.realpath(joined) if name in ("..", ".", "") else os.path.join(os.path.realpath(folder), name)
-    return os.path.normpath(joined)
+def _labels_belowroot_of(
+    inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: PackOptions
+) -> Labels:
+    """Take the first folder below --root as the class of what lies in it, as `packer.folders` does."""
+    names = [path.partition("/")[0] if "/" in path else None for path in inputs.paths]
+    splits = split_folders({name for name in names if name is not None})
+    if splits != [""]:
+        raise ScanError(
+            f"the folders below --root {options.root} are splits ({', '.join(splits)}), and a list makes one store. List one of"
+            f" them, with --root {os.path.join(options.root or '', splits[0])}."
+        )
+    for index, name in enumerate(names):
+        if name is None:
+            inputs.refused.setdefault(index, STRAY)
+    labels = name_targets(names, classes, where)
+    inputs.layout = f"{counted(len(labels.classes), 'class', 'classes')}, the first folders below --root"
+    if deeper := sum(path.count("/") > 1 for path in inputs.paths):
+        inputs.layout += f", {counted(deeper, 'image', 'images')} in folders below those"
+    return labels
 
 
-def _common_folder(paths: list[str]) -> str:
-    """Return the last folder that holds all paths: what the first and the last of them in order have in common."""
-    folders = {os.path.join(os.path.dirname(path), "") for path in paths}
-    return os.path.commonpath([min(folders), max(folders)])
-
-
-def _duplicates(inputs: Inputs, listing: _Listing) -> list[str]:
-    """Name files that are listed more than once: each is packed as often, which may be meant, to weigh it more."""
-    if len(set(inputs.paths)) == len(inputs.paths):
+def _shared_names(folders: set[str]) -> list[str]:
+    """Report folders whose images get one class since their last names are alike."""
+    by_name: dict[str, list[str]] = {}
+    for folder in sorted(folders):
+        by_name.setdefault(folder.rpartition("/")[2], []).append(folder)
+    shared = {name: several for name, several in by_name.items() if len(several) > 1}
+    if not shared:
         return []
-    first: dict[str, int] = {}
-    again = [i for i, path in enumerate(inputs.paths) if first.setdefault(path, i) != i]
-    named = [
-        f"line {listing.lines[i]} names {inputs.paths[i]!r} as line {listing.lines[first[inputs.paths[i]]]} does"
-        for i in again[:_DUPLICATES_NAMED]
+    name, several = next(iter(shared.items()))
+    named = ", ".join(several[:_NAMED]) + (" and others" if len(several) > _NAMED else "")
+    are = "1 class is" if len(shared) == 1 else f"{len(shared)} classes are"
+    return [
+        f"{are} of several folders, such as {name!r} of {named}: the folder that holds an image is its"
+        " class. --root DIR takes the first folder below DIR."
     ]
-    more = f", and {len(again) - len(named)} more" if len(again) > len(named) else ""
-    what = f"{len(again)} of {len(inputs)} inputs of {listing.name} are duplicates, packed as often as they are listed"
-    return [f"{what}: {'; '.join(named)}{more}."]

@@ -58,6 +58,7 @@ class PackOptions:
     path_column: str | None = None
     target_column: str | None = None
     extension: str | None = None
+    missing: tuple[str, ...] = ()
     requantize: int | None = None
     part: str | None = None
     engine: str = "local"
@@ -182,7 +183,11 @@ class PackOptions:
             value = getattr(self, option.name)
             if option.name in _OF_A_RUN or value == option.default:
                 continue
-            words.append(f"--{option.name.replace('_', '-')}")
+            name = f"--{option.name.replace('_', '-')}"
+            if isinstance(value, tuple) and option.name != "size":
+                words += [word for piece in value for word in (name, piece)]
+                continue
+            words.append(name)
             if option.name == "size":
                 words.append(format_size(value))
             elif option.name in _PATHS:

@@ -50,6 +50,7 @@ def pack(
     path_column: str | None = None,
     target_column: str | None = None,
     extension: str | None = None,
+    missing: str | Sequence[str] = (),
     requantize: int | None = None,
     max_size: int | str | None = None,
     boxes: str | os.PathLike[str] | None = None,
@@ -74,10 +75,11 @@ def pack(
     """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
 
     Args:
-        images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv or .jsonl
+        images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        missing: words that mean no label in a manifest or tar, beside an empty cell and NaN.
         max_size: with fit "none", the most pixels that the longer side of a row may have; "short:256": the shorter; None: any.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
@@ -108,6 +110,7 @@ def pack(
         path_column=path_column,
         target_column=target_column,
         extension=extension,
+        missing=missing_words(missing),
         requantize=requantize,
         max_size=max_size,
         boxes=None if boxes is None else os.fspath(boxes),
@@ -218,6 +221,11 @@ def settled_out(out: str | os.PathLike[str]) -> Path:
     if target.name in ("", "..") or target.is_symlink():
         target = Path(os.path.realpath(target))
     return target
+
+
+def missing_words(missing: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the words that mean no label, of one or several."""
+    return (missing,) if isinstance(missing, str) else tuple(missing)
 
 
 def parsed_size(size: Any) -> tuple[int, int] | None:

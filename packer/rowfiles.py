@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from packer.boxes import BoxRows
 from packer.checksums import crc32_combine
+from packer.classlists import gap_notes
 from packer.inputs import Column, Inputs
 from packer.options import CHANNELS
 from packer.tasks import Result, encode_line
@@ -42,6 +43,7 @@ class RowFiles:
         self.height, self.width = (0, 0) if job.geometry.has_own_sizes else job.geometry.sides
         # of a dataset that does not name its classes
         self.class_count = 0
+        self._numbers: set[int] = set()
         self.sums = [0] * CHANNELS[job.channels]
         self.square_sums = [0] * CHANNELS[job.channels]
         self.blocks: list[Block] = []
@@ -115,14 +117,16 @@ class RowFiles:
         """Return the targets of a dataset's items, which stand in the lines of samples.jsonl alone."""
         targets = [json.loads(line)["target"] for line in result.samples]
         if column.count is None:
-            self.class_count = max([self.class_count, *(target + 1 for target in targets)])
+            self._numbers.update(targets)
+            self.class_count = max(self._numbers, default=-1) + 1
         else:
             self.class_count = column.count
         return Column.of(column.dtype, targets, column.count)
 
     def notes(self) -> list[str]:
-        """Say what became of boxes."""
-        return self._boxes.notes() if self._boxes else []
+        """Say what became of boxes, and which classes a dataset that does not name them has no image of."""
+        gaps = [] if self._all.classes else gap_notes(self._numbers, "the dataset")
+        return gaps + (self._boxes.notes() if self._boxes else [])
 
     def numbered_classes(self) -> tuple[str, ...]:
         """Name the classes of a dataset that does not."""

@@ -13,13 +13,15 @@ from packer.archives import archive_kind, read_tars, read_zip
 from packer.folders import Counter, Listed, scan_folder
 from packer.inputs import Inputs, ScanError
 from packer.labelled import give_boxes
-from packer.lists import MANIFEST_SUFFIXES, STDIN_NAMES, read_manifest, read_stdin
+from packer.lists import STDIN_NAMES, read_manifest, read_stdin
 from packer.masks import give_masks
 from packer.options import OptionsError, PackOptions, lasting_path
 from packer.remote import is_url, scan_url
+from packer.tables import MANIFEST_SUFFIXES
 
 _EXPECTED = (
-    "a folder of images, a .csv, .tsv or .jsonl manifest, a tar, a zip, or - for a list of paths on standard input"
+    "a folder of images, a .csv, .tsv, .jsonl or .parquet manifest, a tar, a zip, or - for a list of paths on standard"
+    " input"
 )
 
 # which options belong to what kind of IMAGES
@@ -28,6 +30,7 @@ _BELONGS = {
     "extension": ("stdin", "manifest"),
     "path_column": ("manifest",),
     "target_column": ("manifest", "tar"),
+    "missing": ("manifest", "tar"),
 }
 
 
@@ -55,7 +58,7 @@ def scan(
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
     kind = _kind(sources)
     for name, kinds in _BELONGS.items():
-        if getattr(options, name) is not None and kind not in kinds:
+        if getattr(options, name) not in (None, ()) and kind not in kinds:
             raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
     # with boxes the class list is theirs
     parts = _listed(kind, sources, classes if options.boxes is None else None, options, count)

@@ -42,6 +42,12 @@ def is_junk_file(name: str) -> bool:
     return name.startswith(_JUNK_FILE)
 
 
+def junk_above(name: str) -> str:
+    """Return the first folder of a name that is never a class, as a path, "" where there is none: a/.git/b/c.jpg -> a/.git."""
+    folders = name.split("/")[:-1]
+    return next(("/".join(folders[: depth + 1]) for depth, folder in enumerate(folders) if is_junk(folder)), "")
+
+
 def split_folders(names: Iterable[str]) -> list[str]:
     """Return which splits a folder with these sub-folders is made of; [""] where it is none of those.
 

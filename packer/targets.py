@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packer.cells import is_number, parsed
 from packer.classlists import further_targets
+from packer.columns import Table
 from packer.inputs import ScanError
 from packer.labels import (
     Labels,
-    Table,
     add_extras,
     as_multi_hot,
-    is_number,
     label,
-    parsed,
     regression,
     single,
     target_names,
@@ -101,7 +100,7 @@ def _as_known(table: Table, name: str, known: FurtherTarget) -> Labels:
     if known.kind == "regression":
         cells = [parsed(cell) for cell in table.columns[name]]
         return regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in cells])
-    made = single(table, name, known.classes)
+    made = single(table, name, known.classes, takes_whole_floats=True)
     if made.kind == "class" and known.kind == "multi-hot":
         return Labels(as_multi_hot(made.targets, len(known.classes)), "multi-hot", known.classes)
     if made.kind != known.kind:

@@ -15,7 +15,7 @@ from typing import Any
 from packer.changes import names_difference
 from packer.kept import check_keepable
 from packer.options import PackOptions
-from packer.pipeline import pack_sources, settled_out
+from packer.pipeline import missing_words, pack_sources, settled_out
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress
 from packer.splits import stores_of
@@ -35,6 +35,7 @@ def update(
     path_column: str | None = None,
     target_column: str | None = None,
     extension: str | None = None,
+    missing: str | Sequence[str] = (),
     workers: int | None = None,
     on_error: str = "skip",
     max_rejects: int | str = "1%",
@@ -88,6 +89,7 @@ def update(
         path_column=path_column,
         target_column=target_column,
         extension=extension,
+        missing=missing_words(missing),
         workers=workers,
         on_error=on_error,
         max_rejects=str(max_rejects),

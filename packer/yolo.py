@@ -8,13 +8,12 @@ import posixpath
 from pathlib import Path
 
 from packer.boxlabels import BoxLabels
-from packer.classlists import read_data_yaml
+from packer.classlists import MOST_CLASSES, numbered_classes, read_data_yaml
 from packer.inputs import ScanError
 
 # beside or above the label files: one name a line, and ultralytics' file
 _CLASS_FILES = ("classes.txt", "obj.names")
 _DATA_FILES = ("data.yaml", "data.yml")
-_MOST_CLASSES = 1_000_000
 
 
 def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
@@ -37,7 +36,8 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -
             f"{folder} has a label file for none of the {len(names)} images. Expected {_label_names(names[0])[0]} for {names[0]}."
         )
     if not classes:
-        found.classes = tuple(map(str, range(max(found.targets, default=-1) + 1)))
+        found.classes, gaps = numbered_classes(set(found.targets), str(folder))
+        found.notes += gaps
         found.notes.append(
             f"{folder} has no classes.txt: classes are named by their numbers; --classes FILE takes their names."
         )
@@ -96,7 +96,7 @@ def _read_label_file(found: BoxLabels, index: int, path: Path, label: str, class
     except (OSError, ValueError) as e:
         found.refuse([index], f"its label file {label} cannot be read ({e.__class__.__name__})")
         return
-    limit = len(found.classes) or _MOST_CLASSES
+    limit = len(found.classes) or MOST_CLASSES
     for number, line in enumerate(lines, start=1):
         values = [_number(word) for word in line.split()]
         if len(values) == 5 and all(map(math.isfinite, values)) and values[0].is_integer() and 0 <= values[0] < limit:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from packer.report import Progress
 
+Feed = Callable[[bytes], None]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -66,6 +67,22 @@ def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPat
         return original(decoder, data)
 
     monkeypatch.setattr(Decoder, "row", row)
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Any:
+    """Give bytes to standard input, as a pipe would."""
+    saved = os.dup(0)
+
+    def give(data: bytes) -> None:
+        (tmp_path / ".stdin").write_bytes(data)
+        descriptor = os.open(tmp_path / ".stdin", os.O_RDONLY)
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
+
+    yield give
+    os.dup2(saved, 0)
+    os.close(saved)
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def test_a_tar_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "text"),
     [
-        ({"a.jpg": "", "a.cls": "1", "b.jpg": ""}, "the sample t.tar/b.jpg has no cls. Expected a class"),
+        ({"a.jpg": "", "a.cls": "1.5", "b.jpg": ""}, "the sample t.tar/b.jpg has nothing as cls. Expected a finite number"),
         ({"a.jpg": "", "a.json": "{"}, "a.json is no JSON"),
         ({"a.cls": "1"}, "holds no image"),
     ],

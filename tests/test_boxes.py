@@ -625,6 +625,7 @@ def test_yolo_files_that_are_missing_or_for_nothing_are_counted(flat: Path, tmp_
     (labels / "0.txt").unlink()
     report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
     assert report.notes == [
+        f"{labels} has labels from 0 to 3, and no image of 3 classes: 0, 1, 2.",
         f"{labels} has no classes.txt: classes are named by their numbers; --classes FILE takes their names.",
         f"1 images have no label file in {labels} and no boxes: 0.png.",
         f"1 label files of {labels} belong to no image: 8.txt.",

@@ -63,6 +63,7 @@ def test_what_the_packages_share_needs_the_standard_library_alone(module: str) -
         ("pillow_jxl", {"plugins.py"}),
         ("pillow_avif", {"plugins.py"}),
         ("fsspec", {"remote.py"}),
+        ("pyarrow", {"tables.py"}),
         ("ray", {"ray_workers.py"}),
     ],
 )

@@ -104,14 +104,14 @@ WRONG = [
     ({"target_column": "kind,kind"}, "--target-column names 'kind' twice"),
     ({"target_column": "kind,nose"}, "has no column 'nose'"),
     ({"target_column": "kind,slip"}, "line 3 of .* has 'up' as slip, line 2 of .* has '1'"),
-    ({"target_column": "kind,gap"}, "line 3 of .* has no gap. Expected a class"),
+    ({"target_column": "kind,gap"}, "line 3 of .* has nothing as gap. Expected a finite number"),
     ({"target_column": "kind,hair color"}, "the column 'hair color' of .* can be no further target: its name"),
 ]
 
 
 @pytest.mark.parametrize(("options", "text"), WRONG, ids=[options["target_column"] for options, _ in WRONG])
 def test_a_column_that_can_be_no_target_is_named(options: Any, text: str, tmp_path: Path) -> None:
-    rows = "path,kind,slip,gap,hair color\na.jpg,cat,1,x,red\nb.jpg,dog,up,,blue\n"
+    rows = "path,kind,slip,gap,hair color\na.jpg,cat,1,1.5,red\nb.jpg,dog,up,,blue\n"
     with pytest.raises(ScanError, match=text):
         scanned(tmp_path / "l.csv", rows, **options)
 
