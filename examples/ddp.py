@@ -42,7 +42,7 @@ def main() -> int:
     try:
         train, _ = datasets(options.store, None)
         batch_size = options.batch_size // distributed.get_world_size()
-        loader = MemmapLoader(train, batch_size, shuffle="full", device=device, as_tuple=True)
+        loader = MemmapLoader(train, batch_size, shuffle="full", device=device)
         torch.manual_seed(0)
         model = network(train.manifest).to(device)
         # batch norm over all processes needs CUDA; without it a step is the same only but for the statistics

@@ -16,7 +16,7 @@ import sys
 import torch
 from torch import nn
 
-from reader import ImageBatch, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, StoreError
+from reader import MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, StoreError
 
 STRIDE = 8
 
@@ -47,9 +47,9 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.01, options.epochs * len(loader))
     for epoch in range(1, options.epochs + 1):
         model.train()
-        for batch in loader:
+        for images, labels in loader:
             optimizer.zero_grad(set_to_none=True)
-            loss = detection_loss(model(batch.images), batch)
+            loss = detection_loss(model(images), labels)
             loss.backward()
             optimizer.step()
             schedule.step()
@@ -57,9 +57,9 @@ def main() -> None:
         print(f"epoch {epoch}: loss {loss.item():.3f}, found {found:.3f}, right {right:.3f}")
 
 
-def detection_loss(out: torch.Tensor, batch: ImageBatch) -> torch.Tensor:
+def detection_loss(out: torch.Tensor, labels: dict[str, torch.Tensor]) -> torch.Tensor:
     """Compare float[B, classes + 4, h, w] with the boxes, each at the cell of its centre: focal loss, and L1."""
-    boxes, targets = batch.extras["boxes"], batch.extras["box_targets"]
+    boxes, targets = labels["boxes"], labels["box_targets"]
     row, k = (targets >= 0).nonzero(as_tuple=True)  # free places have target -1
     centre, size = (
         (boxes[row, k, :2] + boxes[row, k, 2:]) / 2 / STRIDE,
@@ -78,16 +78,16 @@ def detection_loss(out: torch.Tensor, batch: ImageBatch) -> torch.Tensor:
 def measure(model: nn.Module, loader: MemmapLoader) -> tuple[float, float]:
     """Return the share of true boxes that are found, and the share of drawn ones that are right."""
     counts = torch.zeros(4)
-    for batch in loader:
-        out = model(batch.images)
+    for images, labels in loader:
+        out = model(images)
         chance = out[:, :-4].sigmoid()
         is_peak = (chance > 0.4) & (chance == nn.functional.max_pool2d(chance, 3, 1, 1))
         row, target, y, x = is_peak.nonzero(as_tuple=True)
         offset, size = out[row, -4:, y, x].split(2, -1)
         centre, half = (torch.stack([x, y], -1) + offset) * STRIDE, size.exp() * STRIDE / 2
         drawn = torch.cat([centre - half, centre + half], -1)
-        true_row, k = (batch.extras["box_targets"] >= 0).nonzero(as_tuple=True)
-        true, true_target = batch.extras["boxes"][true_row, k], batch.extras["box_targets"][true_row, k]
+        true_row, k = (labels["box_targets"] >= 0).nonzero(as_tuple=True)
+        true, true_target = labels["boxes"][true_row, k], labels["box_targets"][true_row, k]
         sides = torch.minimum(drawn[:, None, 2:], true[:, 2:]) - torch.maximum(drawn[:, None, :2], true[:, :2])
         shared, area, true_area = sides.clamp(0).prod(-1), 4 * half.prod(-1), (true[:, 2:] - true[:, :2]).prod(-1)
         hit = (shared > 0.5 * (area[:, None] + true_area - shared)) & (row[:, None] == true_row)

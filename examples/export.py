@@ -48,7 +48,7 @@ def main() -> int:
         print(f"export.py: {e}", file=sys.stderr)
         return 1
     # two sizes of batches: one to export with, another to try what came out
-    example, images = train[:2].images, train[-5:].images
+    (example, _), (images, _) = train[:2], train[-5:]
     expected = model(images).detach()
     differences = []
     for name, way in {"ONNX": onnx, "TorchScript": torchscript, "torch.export": exported, "TensorRT": tensorrt}.items():

@@ -57,9 +57,9 @@ def embed(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
     """Write float32[N, K], row i what the model makes of row i; the file has its name only when it is whole."""
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f"{out.name}.part")
-    of_one = model(loader.dataset[:1].images.to(loader.device))
+    of_one = model(loader.dataset[:1][0].to(loader.device))
     into = np.lib.format.open_memmap(part, "w+", np.float32, (len(loader.dataset), *of_one.shape[1:]))
-    results = (model(batch.images).float() for batch in loader)
+    results = (model(images).float() for images, _ in loader)
     start = 0
     for values in on_host(results, loader.device) if loader.device.type == "cuda" else results:
         into[start : start + len(values)] = values.numpy()

@@ -43,7 +43,7 @@ class StoreModule(LightningDataModule):
     def loader(self, data: Any, **options: Any) -> MemmapLoader:
         # of this process's share, on its device; rank and world size are torch.distributed's
         share, device = self.batch_size // self.trainer.world_size, self.trainer.strategy.root_device
-        return MemmapLoader(data, share, device=device, as_tuple=True, **options)
+        return MemmapLoader(data, share, device=device, **options)
 
 
 class Classifier(LightningModule):

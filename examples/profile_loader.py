@@ -86,9 +86,9 @@ def steps(loader: MemmapLoader, done: Callable[[], None]) -> None:
     model = network(loader.dataset.manifest).to(loader.device)
     optimizer = torch.optim.AdamW(model.parameters())
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
-    for batch in itertools.islice(batches, sum(SCHEDULE.values())):
+    for images, targets in itertools.islice(batches, sum(SCHEDULE.values())):
         with record_function("pixpack.step"):
-            loss = torch.nn.functional.cross_entropy(model(batch.images), batch.targets)
+            loss = torch.nn.functional.cross_entropy(model(images), targets)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()

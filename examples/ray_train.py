@@ -55,7 +55,8 @@ def work(options: dict[str, Any]) -> None:
     """Train on one worker, from the last checkpoint on."""
     torch.manual_seed(0)
     data, _ = datasets(options["store"], None)
-    loader = MemmapLoader(data, options["batch_size"] // options["workers"], shuffle="full", device=get_device())
+    share = options["batch_size"] // options["workers"]
+    loader = MemmapLoader(data, share, shuffle="full", device=get_device(), as_tuple=False)  # batches have rows
     model = prepare_model(network(data.manifest))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     # DistributedDataParallel holds the network in `module`; a single worker has none around it

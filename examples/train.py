@@ -43,8 +43,8 @@ def main() -> int:
         train, held_out = datasets(options.store, options.val)
         learn, look = views(min(train.manifest.height, train.manifest.width) * 7 // 8)
         size, device = options.batch_size, options.device
-        loader = MemmapLoader(train, size, shuffle=True, device=device, transform=learn, as_tuple=True)
-        val_loader = MemmapLoader(held_out, size, device=device, transform=look, as_tuple=True)
+        loader = MemmapLoader(train, size, shuffle=True, device=device, transform=learn)
+        val_loader = MemmapLoader(held_out, size, device=device, transform=look)
         fit(network(train.manifest).to(loader.device), loader, val_loader, options)
     except (StoreError, ValueError, OSError) as e:
         print(f"train.py: {e}", file=sys.stderr)

@@ -1,8 +1,8 @@
 """Read what `pack` wrote: `MemmapDataset` opens a store, `MemmapLoader` serves its batches.
 
     train = MemmapDataset("out/")
-    for batch in MemmapLoader(train, batch_size=256, shuffle=True, device="cuda"):
-        model(batch.images)
+    for images, targets in MemmapLoader(train, batch_size=256, shuffle=True, device="cuda"):
+        model(images)
 
 Names load on first use (PEP 562): importing `reader` or `reader.manifest` does not import torch.
 """

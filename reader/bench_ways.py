@@ -85,7 +85,13 @@ class Part:
         rows = np.arange(self.count) if times == 1 else np.tile(np.arange(whole), times)
         shuffle = ORDERS[order]
         loader = QuietLoader(
-            self.data.subset(rows), self.size, shuffle=shuffle, drop_last=True, device=device, residency="cache"
+            self.data.subset(rows),
+            self.size,
+            shuffle=shuffle,
+            drop_last=True,
+            device=device,
+            residency="cache",
+            as_tuple=not self.rows.differ,  # of rows with sizes of their own it is asked which came
         )
         loader.gathering.reads_ahead = False
         return loader

@@ -24,7 +24,7 @@ class CenterCrop:
 
     Example:
         >>> from reader import MemmapDataset
-        >>> batch = MemmapDataset(store_path)[[7, 8]]
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> CenterCrop(28, fraction=0.875)(batch).images.shape
         torch.Size([2, 3, 28, 28])
     """

@@ -74,7 +74,7 @@ class ColorJitter:
 
     Example:
         >>> from reader import MemmapDataset
-        >>> batch = MemmapDataset(store_path)[[7, 8]]
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> int(ColorJitter(brightness=(0, 0))(batch).pixels.max())
         0
     """

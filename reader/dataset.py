@@ -26,7 +26,7 @@ from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_jso
 from reader.opened import OpenedStore, fresh
 from reader.order import Rows, permuted
 from reader.ragged import viewed
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import ImageBatch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
@@ -39,18 +39,20 @@ class MemmapDataset(Dataset[Any]):
 
     Args:
         path: the folder that `pack` wrote.
-        transform: called with one image uint8[C, H, W] (as_tuple) or one-row ImageBatch, as ImageFolder does: per sample.
-            Whole batches on the device are `MemmapLoader(transform=...)`'s, and many times faster.
+        transform: called with one image uint8[C, H, W], as ImageFolder does: per sample; with as_tuple=False with a one-row
+            ImageBatch. Whole batches on the device are `MemmapLoader(transform=...)`'s, and many times faster.
         target_transform: called with one target, only with as_tuple.
-        as_tuple: indexing gives (images, targets) instead of an ImageBatch.
+        as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes, masks or several
+            target columns the second is a dict: `targets`, and each of the others by its name. False: an ImageBatch.
 
     Raises:
         StoreError: path is no finished, undamaged store.
 
     Example:
         >>> train = MemmapDataset(store_path)
-        >>> train[10:20].images.shape
-        torch.Size([10, 3, 32, 32])
+        >>> images, targets = train[10:20]
+        >>> images.shape, train[10][1]
+        (torch.Size([10, 3, 32, 32]), 0)
     """
 
     def __init__(
@@ -59,11 +61,11 @@ class MemmapDataset(Dataset[Any]):
         *,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
-        as_tuple: bool = False,
+        as_tuple: bool = True,
     ) -> None:
         if target_transform is not None and not as_tuple:
             raise ValueError(
-                "target_transform needs as_tuple=True: without it a row is one ImageBatch, for transform alone."
+                "target_transform needs as_tuple=True: with as_tuple=False a row is one ImageBatch, for transform alone."
             )
         self.path = Path(os.path.abspath(path))
         self.transform = transform
@@ -151,7 +153,7 @@ class MemmapDataset(Dataset[Any]):
         batch = self._gather(self._positions(indices), self._leased if get_worker_info() is None else fresh)
         if isinstance(batch, RaggedBatch) and not self.as_tuple:
             return [batch]
-        return TupleBatch((batch.images, batch.targets)) if self.as_tuple else batch
+        return TupleBatch(plain(batch, by_name=self.names_targets)) if self.as_tuple else batch
 
     def store_rows(self, positions: Rows) -> Rows:
         """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""
@@ -228,11 +230,16 @@ class MemmapDataset(Dataset[Any]):
         """Say whether these are all rows of the store, in its order."""
         return self._rows is None
 
+    @property
+    def names_targets(self) -> bool:
+        """Say whether the second of a tuple is a dict by name: with boxes, masks or several target columns."""
+        return names_targets(self.manifest)
+
     def whole(self) -> MemmapDataset:
-        """Return a dataset of all rows of the store, whatever part of them this is, as ImageBatches."""
+        """Return a dataset of all rows of the store, whatever part of them this is."""
         part = object.__new__(MemmapDataset)
         part.__dict__.update(self.__dict__)
-        part._rows, part._lists, part.as_tuple = None, {}, False
+        part._rows, part._lists = None, {}
         return part
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
@@ -336,10 +343,12 @@ class MemmapDataset(Dataset[Any]):
     def _present(self, batch: Any, *, single: bool = False) -> Any:
         if not self.as_tuple:
             return self.transform(batch) if single and self.transform else batch
-        images, targets = batch.images, batch.targets
+        images, targets = plain(batch, by_name=self.names_targets)
         if not single:
             return images, targets
-        target = targets.item() if targets.ndim == 0 else targets
+        target = batch.targets.item() if batch.targets.ndim == 0 else batch.targets
+        if isinstance(targets, dict):
+            target = targets | {"targets": target}
         return (
             self.transform(images) if self.transform else images,
             self.target_transform(target) if self.target_transform else target,

@@ -26,14 +26,13 @@ from reader.dataset import MemmapDataset
 from reader.draws import in_epoch
 from reader.feed import Feed, without_thread
 from reader.gathering import Gathering
-from reader.producer import Group, Producer
+from reader.producer import Group, Producer, Unfinished
 from reader.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
-from reader.resident import Later, Resident, ResidentImages, free_bytes
+from reader.resident import Resident, ResidentImages, free_bytes
 from reader.schedule import WINDOW_BLOCKS, Schedule, block_rows, chosen_order, lies_by_class, window_bytes
 from reader.shared import missing_on, reads_of, resident_on
 from reader.stages import stage
-from reader.store import ImageBatch, RaggedBatch
-from reader.transfer import DeviceBatch
+from reader.store import ImageBatch, RaggedBatch, plain, stamped
 
 _log = logging.getLogger("reader")
 
@@ -60,8 +59,9 @@ class MemmapLoader:
         sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it then
             decides order and ranks. Batches that it gives are taken as they are, whatever batch_size says.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
-        transform: called with each ImageBatch on the device; what it returns is what the loop gets. On the CPU it runs in
-            the background thread, on CUDA in the caller's, on its stream.
+        transform: called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
+            the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, on CUDA in the
+            caller's, on its stream.
         prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
             device); 0 gathers in the caller's thread.
         rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
@@ -74,7 +74,9 @@ class MemmapLoader:
             shuffle "block", a window of blocks at a time. Copies hold what their loaders read, each row once. "auto" chooses by
             free memory (cgroup and the host's other ranks included), what is cached and the file system, and never takes a
             device's memory; the log says which and why.
-        as_tuple: give (images uint8[B, C, H, W], targets) instead of an ImageBatch, as a dataset with as_tuple does.
+        as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
+            boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
+            that of indexing, and says nothing here.
 
     A batch is a copy that belongs to the caller: kept, it is never overwritten, nor is its group's memory freed; dropped, its
     memory is reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several
@@ -85,8 +87,8 @@ class MemmapLoader:
 
     Example:
         >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True)
-        >>> for batch in loader:
-        ...     images = batch.images  # uint8[8, 3, 32, 32]
+        >>> for images, targets in loader:
+        ...     shape = images.shape  # uint8[8, 3, 32, 32]
     """
 
     # a DataLoader has this beside `sampler`, and Lightning's Trainer asks for both
@@ -111,7 +113,7 @@ class MemmapLoader:
         rank: int | None = None,
         world_size: int | None = None,
         residency: str = "auto",
-        as_tuple: bool = False,
+        as_tuple: bool = True,
     ) -> None:
         if not isinstance(dataset, MemmapDataset):
             raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
@@ -124,7 +126,7 @@ class MemmapLoader:
         if transform is not None and not callable(transform):
             raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
         self.dataset, self.transform, self.prefetch = dataset, transform, prefetch
-        self.as_tuple = as_tuple or dataset.as_tuple
+        self.as_tuple = as_tuple
         self.device = checked_device(device)
         self._given = given_ranks(rank, world_size)
         ranks = ranks_expected(self._given)
@@ -388,9 +390,9 @@ class _Iteration:
                 raise StopIteration
             self._ready.extend(group)
         item, position = self._ready[0]
-        if isinstance(item, DeviceBatch | Later):
+        if isinstance(item, Unfinished):
             try:
-                item = self._finish(item())
+                item = self._finish(item.make(), item.start)
             except Exception:
                 self._end()
                 raise
@@ -423,19 +425,24 @@ class _Iteration:
         return self._feed is None or self._feed.is_idle
 
 
-def _finish(loader: MemmapLoader, epoch: int, batch: Any) -> Any:
-    """Run the transform, which may ask for the epoch, and give the caller the form that it wants."""
-    made: Any = batch
+def _finish(loader: MemmapLoader, epoch: int, batch: Any, start: int) -> Any:
+    """Run the transform, which may ask for the epoch, and give the caller the form that it wants.
+
+    start: where in the epoch's order the batch's first row stands.
+    """
+    made: Any = stamped(batch, epoch=epoch, position=start, seed=loader.seed)
     if loader.transform is not None:
         with stage("transform"), in_epoch(epoch):
             made = loader.transform(batch)
-    return (made.images, made.targets) if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch) else made
+    if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch):
+        return plain(made, by_name=loader.dataset.names_targets)
+    return made
 
 
 def _batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> MemmapLoader:
     """Open a dataset's batches, in its order, on a device that is to hold them."""
     rows = block_rows(dataset.manifest)
-    return QuietLoader(dataset, rows, device=device, residency=host, rank=0, world_size=1)
+    return QuietLoader(dataset, rows, device=device, residency=host, rank=0, world_size=1, as_tuple=False)
 
 
 def _room(schedule: Schedule, device: torch.device) -> residencies.Room | None:

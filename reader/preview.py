@@ -42,7 +42,7 @@ def html_of(dataset: MemmapDataset) -> str:
     shown = dataset.subset([position for position in dict.fromkeys(positions) if position < len(dataset)])
     # as it is stored
     shown.transform = shown.target_transform = None
-    shown.as_tuple = False
+    shown.as_tuple = False  # rows know their numbers then
     tiles = "".join(_tile(dataset.manifest, shown[i]) for i in range(len(shown)))
     return f"<p><code>{html.escape(repr(dataset))}</code></p><div>{tiles}</div>"
 

@@ -7,6 +7,7 @@ needed is in use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +22,18 @@ from reader.transfer import CudaCopier, DeviceBatch
 
 # What the loop gets, each with the global position after it.
 Group = list[tuple[Any, int]]
-# Runs the transform, and gives the form that the caller wants.
-Finish = Callable[[Any], Any]
+# Runs the transform on a batch, given where in the epoch's order its first row stands, and gives the form that the caller wants.
+Finish = Callable[[Any, int], Any]
 
 _NO_WINDOW = 1 << 62
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A batch that the caller's thread makes and finishes; start: where in the epoch's order its first row stands."""
+
+    make: Callable[[], Any]
+    start: int
 
 
 class Producer:
@@ -55,14 +64,11 @@ class Producer:
     ) -> Iterator[Group]:
         """Yield groups of (what the loop gets, global position after it).
 
-        steps are those of the epoch from that position on. What is still to be finished, in the caller's thread, comes as a
-        DeviceBatch or Later.
+        steps are those of the epoch from that position on. What is still to be finished, in the caller's thread, comes as
+        Unfinished.
         """
         if self._resident is not None:
-            later = self._resident.later
-            yield from paced(
-                ([(later(r), p) for r, p in zip(s.batches, s.positions, strict=True)] for s in steps), claim
-            )
+            yield from paced(_later(self._resident, steps), claim)
             return
         # slots in all: of the copies under way, depth + 1, of the batch that is sent next, and of the one begun behind it
         depth = max(0, self._prefetch - 1)
@@ -72,9 +78,9 @@ class Producer:
                 dataset = self._schedule.dataset
                 images = dataset.store if dataset.manifest.has_own_sizes else None
                 order = self._schedule.blocks(epoch)
-                yield from paced(
-                    in_windows(steps, order, position, lambda s: self._sent(epoch, s, copier), images), claim
-                )
+                groups = in_windows(steps, order, position, lambda s: self._sent(epoch, s, copier), images)
+                made = ([(Unfinished(later, start), after) for later, start, after in group] for group in groups)
+                yield from paced(made, claim)
             else:
                 yield from overlapped(self._begun(epoch, steps, finish, copier), claim)
         finally:
@@ -88,7 +94,7 @@ class Producer:
             for group in steps if ahead is None else ahead:
                 batches = self._gathering.begin(group.batches, ahead)
                 is_complete = batches.is_complete
-                groups = _finished(batches, group.positions, finish, copier)
+                groups = _finished(batches, group, finish, copier)
                 del batches
                 yield Begun(groups, is_complete)
                 del groups
@@ -114,19 +120,25 @@ def _no_window(position: int) -> int:
     return _NO_WINDOW
 
 
-def _finished(begun: HostBatches, positions: list[int], finish: Finish, copier: CudaCopier | None) -> Iterator[Group]:
+def _later(resident: Resident | ResidentImages, steps: Iterator[Steps]) -> Iterator[Group]:
+    for group in steps:
+        rows = zip(group.batches, group.starts, group.positions, strict=True)
+        yield [(Unfinished(resident.later(r), start), after) for r, start, after in rows]
+
+
+def _finished(begun: HostBatches, steps: Steps, finish: Finish, copier: CudaCopier | None) -> Iterator[Group]:
     """Wait for a group's pixels and give it, ready for the caller or on its way to the device."""
     made: list[Any] = []
     try:
-        for batch in begun:
-            made.append(copier.send(batch) if copier is not None else finish(batch))
+        for batch, start in zip(begun, steps.starts, strict=True):
+            made.append(Unfinished(copier.send(batch), start) if copier is not None else finish(batch, start))
     except Exception:
         # a transform that raises does not take the batches before it along
         if made:
-            yield _emptied(made, positions)
+            yield _emptied(made, steps.positions)
         raise
     del batch
-    yield _emptied(made, positions)
+    yield _emptied(made, steps.positions)
 
 
 def _emptied(made: list[Any], positions: list[int]) -> Group:

@@ -277,8 +277,10 @@ def in_windows(
     position: int,
     send: Callable[[Iterator[Steps]], Iterator[Sent]],
     images: RaggedBatch | None = None,
-) -> Iterator[list[tuple[Later, int]]]:
-    """Yield groups of the plan's batches, each with the position after it; the next window's slices travel meanwhile.
+) -> Iterator[list[tuple[Later, int, int]]]:
+    """Yield groups of the plan's batches, each with the positions of its first row and after it.
+
+    The next window's slices travel meanwhile.
 
     order: the block order that the plan follows from a position on. send: reads slices, given as steps, and sends them.
     images: as of `Window`.
@@ -289,6 +291,7 @@ def in_windows(
         group = []
         for rows, start, after in zip(steps.batches, steps.starts, steps.positions, strict=True):
             pieces: list[tuple[Resident | Window, Rows]] = []
+            first = start
             end, window = windows[0]
             window.take(sent, window.missing)
             if len(windows) > 1:
@@ -302,7 +305,7 @@ def in_windows(
                 rows, start = rows[end - start :], min(end, start + len(rows))
                 if start == end:
                     windows.popleft()
-            group.append((Later(pieces), after))
+            group.append((Later(pieces), first, after))
         yield group
 
 

@@ -142,10 +142,15 @@ class Schedule:
             if rows and (is_batch or len(rows) == self.batch_size):
                 taken += len(rows)
                 if taken > position:
-                    yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken])
+                    yield self._sampled_step(rows, taken)
                 rows = []
         if rows and not self.drop_last and taken + len(rows) > position:
-            yield Steps([self.dataset.store_rows(self.dataset._positions(rows))], [0], [taken + len(rows)])
+            yield self._sampled_step(rows, taken + len(rows))
+
+    def _sampled_step(self, rows: list[int], taken: int) -> Steps:
+        # where the batch would stand in one order of all ranks: two ranks that are given one row draw differently for it
+        start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
+        return Steps([self.dataset.store_rows(self.dataset._positions(rows))], [start], [taken])
 
 
 def chosen_order(shuffle: bool | str, dataset: MemmapDataset, *, is_weighted: bool, is_sampled: bool) -> str:

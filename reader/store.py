@@ -29,6 +29,8 @@ class ImageBatch(TensorClass):
     content: int32[..., 4] y0, x0, y1, x1 (half-open) of the pixels that are image, or None: all are
     extras:  a TensorDict of further per-row tensors, or None
     rows:    int64[...] positions in the store; filled in batches, None for a store
+    epoch, position, seed: of a batch of a MemmapLoader, what the random numbers of its rows hang on: its epoch, where in the
+        epoch's order its first row stands, and the loader's seed; else None. Parts of a batch keep them.
     """
 
     pixels: torch.Tensor
@@ -36,6 +38,9 @@ class ImageBatch(TensorClass):
     content: torch.Tensor | None = None
     extras: TensorDict | None = None
     rows: torch.Tensor | None = None
+    epoch: int | None = None
+    position: int | None = None
+    seed: int | None = None
 
     @property
     def images(self) -> torch.Tensor:
@@ -53,6 +58,7 @@ class RaggedBatch(TensorClass):
     extras:  a TensorDict of further per-row tensors, or None
     rows:    int64[B] positions in the store; filled in batches, None for a store
     mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right behind it; None: there are none
+    epoch, position, seed: as ImageBatch has them
 
     Its batch_size is [], as pixels have no dimension of rows; `len` is B.
     """
@@ -64,6 +70,9 @@ class RaggedBatch(TensorClass):
     extras: TensorDict | None = None
     rows: torch.Tensor | None = None
     mask_offsets: torch.Tensor | None = None
+    epoch: int | None = None
+    position: int | None = None
+    seed: int | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -176,8 +185,8 @@ def batch_of(store: ImageBatch, rows: Rows, pixels: torch.Tensor) -> ImageBatch:
 def replaced(
     batch: ImageBatch | RaggedBatch, *, pixels: torch.Tensor, content: torch.Tensor | None, extras: TensorDict | None
 ) -> ImageBatch:
-    """Make a batch of the same rows and targets."""
-    return ImageBatch(
+    """Make a batch of the same rows and targets, of the same epoch and position."""
+    made = ImageBatch(
         pixels=pixels,
         targets=batch.targets,
         content=content,
@@ -186,6 +195,35 @@ def replaced(
         batch_size=pixels.shape[:1],
         device=pixels.device,
     )
+    return stamped(made, epoch=batch.epoch, position=batch.position, seed=batch.seed)
+
+
+def stamped(batch: Any, *, epoch: int | None, position: int | None, seed: int | None) -> Any:
+    """Write on a batch what its random numbers hang on; returns it."""
+    # where tensordict keeps what is no tensor: set as attributes they would cost 60 us a batch, so 0.5; they are
+    # carried to parts, copies, other devices and processes all the same
+    batch._non_tensordict.update(epoch=epoch, position=position, seed=seed)
+    return batch
+
+
+def names_targets(manifest: Manifest) -> bool:
+    """Say whether a store's rows have more than one target each: boxes, masks, or several target columns."""
+    return (
+        bool(manifest.further_targets) or manifest.has_own_masks or not {"boxes", "masks"}.isdisjoint(manifest.extras)
+    )
+
+
+def plain(batch: ImageBatch | RaggedBatch, *, by_name: bool) -> tuple[Any, Any]:
+    """Return (images, targets) of a batch or one row; by name, the second is a dict of `targets` and all extras.
+
+    images: the view uint8[..., C, H, W], or a list of uint8[C, H, W] where rows have sizes of their own; so are their masks.
+    """
+    if not by_name:
+        return batch.images, batch.targets
+    named: dict[str, Any] = {} if batch.extras is None else dict(batch.extras.items())
+    if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
+        named["masks"] = [batch.mask(index) for index in range(len(batch))]
+    return batch.images, named | {"targets": batch.targets}
 
 
 def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -26,7 +26,7 @@ class RandomHorizontalFlip:
 
     Example:
         >>> from reader import MemmapDataset
-        >>> batch = MemmapDataset(store_path)[[7, 8]]
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(RandomHorizontalFlip(1)(batch).images, batch.images.flip(-1))
         True
     """
@@ -108,7 +108,7 @@ class RandomResizedCrop:
 
     Example:
         >>> from reader import MemmapDataset
-        >>> batch = MemmapDataset(store_path)[[7, 8]]
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomResizedCrop(24)(batch).images.shape
         torch.Size([2, 3, 24, 24])
     """

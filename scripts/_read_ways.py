@@ -66,7 +66,7 @@ class Loader:
     def __init__(self, data: MemmapDataset, batch_size: int, order: str, **options: Any) -> None:
         self._gathered = Gathered()
         self.buffers = self._gathered.buffers
-        options |= {"shuffle": ORDERS[order], "drop_last": True, "transform": self._gathered}
+        options |= {"shuffle": ORDERS[order], "drop_last": True, "transform": self._gathered, "as_tuple": False}
         self._loader = MemmapLoader(data, batch_size, **options)
         self.prefetch = self._loader.prefetch
         self.batches = min(BATCHES, len(self._loader) - self.prefetch - 1)

@@ -154,7 +154,7 @@ def epoch(data: MemmapDataset, where: str, shuffle: str | bool) -> None:
         never.callback(setattr, residency, "is_cold", was)
         residency.is_cold = lambda *_: False
     seen = np.zeros(len(data), dtype=np.int64)
-    with never, MemmapLoader(data, BATCH, shuffle=shuffle, residency=where) as loader:
+    with never, MemmapLoader(data, BATCH, shuffle=shuffle, residency=where, as_tuple=False) as loader:
         for batch in loader:
             seen[batch.rows.numpy()] += 1
         check(data, batch.rows.numpy()[:1], batch.pixels[:1])

@@ -76,7 +76,7 @@ def main() -> int:
     if options.device != "cpu" and not torch.cuda.is_available():
         report["parts"] = dict.fromkeys(options.only, NO_GPU)
     else:
-        data = MemmapDataset(random_store(options.work, options.rows, options.side))
+        data = MemmapDataset(random_store(options.work, options.rows, options.side), as_tuple=False)
         report |= {"gpu": gpu(options.device), "rows": options.rows, "batch_size": options.batch_size}
         for name in options.only:
             print(f"bench_gpu: {name}", file=sys.stderr, flush=True)
@@ -133,7 +133,9 @@ def gpu(device: str) -> dict[str, Any]:
 
 def loading(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     part = Part(data, options.batch_size, len(data), DEVICE_TURN_BYTES)
-    check(MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency="cache"), data)
+    check(
+        MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency="cache", as_tuple=False), data
+    )
     limit = (PinnedCopies(part, device) if device.type == "cuda" else Copies(part)).turn
     loader = Loader(part, "full", device)
     cores: list[float] = []
@@ -153,6 +155,7 @@ def training(data: MemmapDataset, device: torch.device, options: argparse.Namesp
         device=device,
         residency="cache",
         transform=step.augment,
+        as_tuple=False,
     ) as loader:
         batches = endless(loader)
         resident = next(batches)
@@ -170,7 +173,9 @@ def training(data: MemmapDataset, device: torch.device, options: argparse.Namesp
 
 def waiting(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     size, count, step = options.batch_size, 2 if options.quick else 30, spin(device)
-    with MemmapLoader(data, size, shuffle="full", drop_last=True, device=device, residency="cache") as loader:
+    with MemmapLoader(
+        data, size, shuffle="full", drop_last=True, device=device, residency="cache", as_tuple=False
+    ) as loader:
         batches = endless(loader)
         ways = {
             LIMIT: lambda: rate(step, count, size, device),
@@ -197,8 +202,10 @@ def spin(device: torch.device) -> Callable[[], None]:
 
 def resident(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     where = "gpu" if device.type == "cuda" else "ram"
-    loader = MemmapLoader(data, options.batch_size, shuffle="full", drop_last=True, device=device, residency=where)
-    check(MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency=where), data)
+    loader = MemmapLoader(
+        data, options.batch_size, shuffle="full", drop_last=True, device=device, residency=where, as_tuple=False
+    )
+    check(MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency=where, as_tuple=False), data)
     batches, count = endless(loader), 2 if options.quick else 200
     store = loader.resident.rows() if loader.resident else data.store
     rows = torch.randperm(len(data)).numpy()[: options.batch_size]
@@ -215,7 +222,7 @@ def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespac
     if device.type != "cuda":
         return NO_GPU
     part, size = Part(data, options.batch_size, len(data), DEVICE_TURN_BYTES), options.batch_size
-    loader = MemmapLoader(data, size, shuffle="full", drop_last=True, device=device, residency="ram")
+    loader = MemmapLoader(data, size, shuffle="full", drop_last=True, device=device, residency="ram", as_tuple=False)
     batches = endless(loader)
     store = data.store.pixels.clone()
     unpin = pin(store, device)

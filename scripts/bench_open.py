@@ -58,7 +58,7 @@ def main() -> int:
 def measure(out: Path, rows: int) -> dict[str, Any]:
     """Time opening against the limit, in turns."""
     before = _own_bytes()
-    dataset = MemmapDataset(out)
+    dataset = MemmapDataset(out, as_tuple=False)
     memory = _own_bytes() - before
     if len(dataset) != rows or dataset[rows - 1].pixels.shape != (_SIDE, _SIDE, 3) or dataset[rows - 1].pixels.any():
         raise SystemExit("bench_open: the store that was opened is not the one that was made.")

@@ -98,7 +98,7 @@ def parse() -> argparse.Namespace:
 
 def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Time every consumer at every T, in turns."""
-    data = MemmapDataset(store)
+    data = MemmapDataset(store, as_tuple=False)
     touch(data.numpy())
     way = Loader(data, options.batch_size, options.order)
     read = float(np.median([turn(way, None)[0] for _ in range(10)][3:]))

@@ -155,7 +155,7 @@ def whole(out: Path) -> Path:
 
 def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Check everything once, then time all ways in turns."""
-    data, size = MemmapDataset(store), options.batch_size
+    data, size = MemmapDataset(store, as_tuple=False), options.batch_size
     if size * data.manifest.row_bytes < SMALLEST_BATCH_BYTES:
         raise BenchError(f"--batch-size {size} is less than 1 MB a batch, which this does not time. Use a larger one.")
     # before anything else: workers are forked while this process has no other thread at work
@@ -304,7 +304,7 @@ def check_epoch(data: MemmapDataset, raw: np.ndarray, options: argparse.Namespac
         BenchError: a row is missing or came twice, or a batch has wrong pixels or targets.
     """
     seen, compared, targets = np.zeros(len(data), np.int64), 0, np.asarray(data.targets)
-    with MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order]) as loader:
+    with MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order], as_tuple=False) as loader:
         for step, batch in enumerate(loader):
             rows = batch.rows.numpy()
             np.add.at(seen, rows, 1)

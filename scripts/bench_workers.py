@@ -92,7 +92,7 @@ def run(dataset: Any, start: str, workers: int) -> dict[str, float]:
     iterator = iter(loader)
     first = next(iterator)
     seconds = time.perf_counter() - begun
-    if isinstance(dataset, MemmapDataset) and first.rows.tolist() != list(range(BATCH)):
+    if isinstance(dataset, MemmapDataset) and not torch.equal(first[0], dataset[:BATCH][0]):
         raise SystemExit("bench_workers: the first batch is not the first rows.")
     del first
     for _ in range(min(BATCHES_A_WORKER * workers, len(loader) - 1) - 2 * workers):

@@ -68,7 +68,7 @@ _READER = """
 import contextlib, gc, os, sys, zlib
 from reader import MemmapDataset, MemmapLoader, StoreError
 stores = zip(sys.argv[1::2], sys.argv[2::2])
-loaders = [MemmapLoader(MemmapDataset(out), 9, shuffle="full", residency=residency) for out, residency in stores]
+loaders = [MemmapLoader(MemmapDataset(out), 9, shuffle="full", residency=residency, as_tuple=False) for out, residency in stores]
 print("open", flush=True)
 sys.stdin.readline()
 while loaders:

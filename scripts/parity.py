@@ -129,9 +129,7 @@ class Trial:
         self.whole, _ = MemmapDataset(work / "random").split(0.8, stratify=True)
 
     def central(self) -> dict[str, Curve]:
-        loader = MemmapLoader(
-            self.train, self.options.batch_size, shuffle="full", seed=0, drop_last=True, as_tuple=True
-        )
+        loader = MemmapLoader(self.train, self.options.batch_size, shuffle="full", seed=0, drop_last=True)
         folder = self.folder(0, lambda image, _: central_crop(image, self.options.crop))
         for mine, theirs in zip(loader, folder.epoch(0), strict=True):
             assert torch.equal(mine[0], theirs[0]), "the store's pixels are not the folder's"
@@ -154,7 +152,6 @@ class Trial:
                 shuffle="full",
                 seed=seed,
                 drop_last=True,
-                as_tuple=True,
                 transform=Chain(crop, flip),
             )
             curves["store"].append(self.learn(lambda _, loader=loader: loader, seed, self.pack_seconds["random"]))
@@ -182,7 +179,7 @@ class Trial:
                 curve.seconds.append(round(time.perf_counter() - start, 3))
         model.eval()
         with torch.inference_mode():
-            right = sum(int((model(b.images).argmax(1) == b.targets).sum()) for b in MemmapLoader(self.val, 256))
+            right = sum(int((model(i).argmax(1) == t).sum()) for i, t in MemmapLoader(self.val, 256))
         curve.accuracy = right / len(self.val)
         return curve
 

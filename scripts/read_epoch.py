@@ -45,9 +45,9 @@ def main() -> int:
 
 def report(data: MemmapDataset, batch_size: int) -> None:
     row_bytes = data.store.pixels[0].nbytes
-    first_seconds = check_epoch(MemmapLoader(data, batch_size, shuffle=True))
+    first_seconds = check_epoch(MemmapLoader(data, batch_size, shuffle=True, as_tuple=False))
     few = data.subset(slice(TURN_ROWS))
-    loader = MemmapLoader(few, batch_size, shuffle=True)
+    loader = MemmapLoader(few, batch_size, shuffle=True, as_tuple=False)
     ours, limit = in_turns(lambda: read(loader), copier(few, batch_size, buffers=loader.prefetch + 2))
     ratio = statistics.median(a / b for a, b in zip(ours, limit, strict=True))
     rate, limit_rate = statistics.median(ours), statistics.median(limit)

@@ -50,9 +50,9 @@ from reader import MemmapDataset, MemmapLoader, Normalize
 assert packer.__file__.startswith(sys.prefix) and reader.__file__.startswith(sys.prefix), (packer.__file__, reader.__file__)
 assert importlib.resources.files("reader").joinpath("FORMAT.md").is_file()
 data = MemmapDataset("out")
-batch = next(iter(MemmapLoader(data, batch_size=6, shuffle=True)))
-assert batch.images.shape == (6, 3, 32, 32) and sorted(batch.targets.tolist()) == [0, 0, 0, 1, 1, 1]
-assert Normalize.of(data.manifest)(batch.images).isfinite().all()
+images, targets = next(iter(MemmapLoader(data, batch_size=6, shuffle=True)))
+assert images.shape == (6, 3, 32, 32) and sorted(targets.tolist()) == [0, 0, 0, 1, 1, 1]
+assert Normalize.of(data.manifest)(images).isfinite().all()
 report = packer.pack("images", "out2", size=32, workers=1)
 assert report.rows == 6 and open("out/manifest.json").read() == open("out2/manifest.json").read()
 print(packer.__version__, torch.__version__)

@@ -107,7 +107,7 @@ def compare(images: Path, work: Path, count: int, crop: int, seed: int) -> dict[
 def packed(images: Path, out: Path, how: dict[str, Any]) -> MemmapDataset:
     """Pack one way."""
     pack(images, out, **how)
-    return MemmapDataset(out)
+    return MemmapDataset(out, as_tuple=False)
 
 
 def drawn(sources: list[Pixels], count: int, seed: int) -> list[Box]:

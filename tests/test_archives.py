@@ -72,7 +72,7 @@ def test_shards_are_packed_in_order_with_labels_and_extras(tmp_path: Path, capsy
     captured = capsys.readouterr()
     assert "12 rows of 32 x 32 x 3, 3 classes" in captured.out
     assert "the column 'who' is left out" in captured.err
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.samples == [(f"shard-{n // 4}.tar/{n:05}.jpg", n % 3) for n in range(12)]
     assert train.store.extras["age"].tolist() == list(range(12))
     # the pixels are those of the unpacked files
@@ -212,7 +212,10 @@ def test_a_zip_is_packed_as_the_folder_that_it_was(images: Path, tmp_path: Path)
         path = make_zip(tmp_path / f"z{method}.zip", members | others, method)
         report = pack(path, tmp_path / f"out{method}", size=32)
         assert (report.rows, report.ignored) == (24, 1)
-        train, folder = MemmapDataset(tmp_path / f"out{method}"), MemmapDataset(tmp_path / "folder")
+        train, folder = (
+            MemmapDataset(tmp_path / f"out{method}", as_tuple=False),
+            MemmapDataset(tmp_path / "folder", as_tuple=False),
+        )
         assert (train.classes, train.targets) == (folder.classes, folder.targets)
         assert [name for name, _ in train.samples] == [f"{path.name}/photos/{name}" for name, _ in folder.samples]
         assert train.numpy().tobytes() == folder.numpy().tobytes()

@@ -203,7 +203,7 @@ def test_rows_with_sizes_of_their_own_are_timed_and_drawn(
 def test_each_turn_counts_the_bytes_of_the_rows_that_it_had(
     ragged_store: Path, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = MemmapDataset(ragged_store)
+    data = MemmapDataset(ragged_store, as_tuple=False)
     bytes_of = data.store.shapes.prod(1)
     taken: list[int] = []
     monkeypatch.setattr(RowBytes, "images", lambda self, rows: taken.append(int(bytes_of[rows].sum())) or 1.0)
@@ -228,7 +228,7 @@ def test_the_disk_is_read_as_far_as_whole_rows_of_own_sizes_go(
     monkeypatch.setattr(residency, "file_system", lambda path: "ext4")
     monkeypatch.setattr("reader.bench_disk.drop", lambda path, size_bytes: dropped.append(size_bytes))
     dropped: list[int] = []
-    data = MemmapDataset(ragged_store)
+    data = MemmapDataset(ragged_store, as_tuple=False)
     count, ways = disk_ways(data, 4, "full", seconds=0)
     assert 4 <= count < 72
     assert all(way() > 0 for way in ways.values())
@@ -270,7 +270,7 @@ def test_a_turn_of_batches_that_take_long_ends_by_its_time(shared_store: Path, m
     # batches as large as a group
     monkeypatch.setattr("reader.bench_ways.GROUP_BYTES", 1)
     monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1)
-    loader = Loader(Part(MemmapDataset(shared_store), 1, 1), "full", torch.device("cpu"))
+    loader = Loader(Part(MemmapDataset(shared_store, as_tuple=False), 1, 1), "full", torch.device("cpu"))
     loader._taken, loader._iterator = 0, iter(loader._loader)
     loader._take(1024)
     assert loader._taken == 0
@@ -330,7 +330,7 @@ def test_a_turn_of_the_loader_ends_with_as_many_batches_made_as_taken(
         return gathered(self, groups, ahead)
 
     monkeypatch.setattr(Gathering, "begin", count)
-    part = Part(MemmapDataset(shared_store), 80, 90)
+    part = Part(MemmapDataset(shared_store, as_tuple=False), 80, 90)
     loader = Loader(part, "full", torch.device("cpu"))
     for _ in range(2):
         made.clear()
@@ -341,14 +341,14 @@ def test_a_turn_of_the_loader_ends_with_as_many_batches_made_as_taken(
 
 def test_a_share_is_taken_within_a_round_and_of_the_faster_limit(shared_store: Path) -> None:
     rates = {"a": [100.0, 10.0, 100.0], "b": [50.0, 20.0, 50.0], "ours": [50.0, np.nan, 80.0]}
-    section = _section("disk", MemmapDataset(shared_store), 90, ("a", "b"), rates)
+    section = _section("disk", MemmapDataset(shared_store, as_tuple=False), 90, ("a", "b"), rates)
     ways = {way.name: way for way in section.ways}
     assert (ways["a"].of_limit, ways["b"].of_limit) == (1.0, 0.5)
     assert (ways["ours"].of_limit, ways["ours"].images_per_second) == (0.65, 65.0)
 
 
 def test_advice_comes_only_from_what_was_measured(report: BenchReport, shared_store: Path) -> None:
-    data = MemmapDataset(shared_store)
+    data = MemmapDataset(shared_store, as_tuple=False)
     slow = _section("memory", data, 90, (COPIES,), {COPIES: [9.0], NO_WORKERS: [6.0], WORKERS: [2.0]})
     disk = _section("disk", data, 90, (IN_ORDER,), {IN_ORDER: [1e6], "MemmapLoader from the disk, block": [9e5]})
     workers = "Workers slow this store down: a DataLoader without is 3.0 times as fast as with two."
@@ -386,7 +386,7 @@ def test_the_disk_is_read_with_its_pages_dropped_and_they_are_brought_back(large
 def test_a_store_whose_pages_stay_or_that_lies_in_memory_says_why_the_disk_was_not_measured(
     large_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = MemmapDataset(large_store)
+    data = MemmapDataset(large_store, as_tuple=False)
     monkeypatch.setattr(residency, "file_system", lambda path: "tmpfs")
     with pytest.raises(NotMeasured, match="on a file system in memory"):
         disk_ways(data, 4, "block", seconds=0.1)
@@ -411,7 +411,7 @@ def test_a_disturbed_limit_is_no_share_of_memorys_speed_and_its_name_lies_clear_
     shared_store: Path,
 ) -> None:
     rates = {COPIES: [9.0], "MemmapLoader, full": [90.0]}
-    section = dataclasses.asdict(_section("memory", MemmapDataset(shared_store), 90, (COPIES,), rates))
+    section = dataclasses.asdict(_section("memory", MemmapDataset(shared_store, as_tuple=False), 90, (COPIES,), rates))
     assert _finding({"sections": [section]}) == "MemmapLoader, full: 90 images/s, no slower than copying memory"
     figure = Figure(figsize=(WIDTH_INCHES, 2.5))
     axes = figure.subplots()
@@ -430,7 +430,13 @@ def test_a_tick_keeps_its_digits(tick: float, shown: str) -> None:
 
 
 def test_spans_are_those_of_the_run(shared_store: Path) -> None:
-    loader = MemmapLoader(MemmapDataset(shared_store), 90, shuffle="full", transform=lambda batch: batch.images.float())
+    loader = MemmapLoader(
+        MemmapDataset(shared_store, as_tuple=False),
+        90,
+        shuffle="full",
+        transform=lambda batch: batch.images.float(),
+        as_tuple=False,
+    )
     found = record(loader, batches=5)
     assert found.lanes == ("caller", "feeder")
     counts = Counter((span.lane, span.stage) for span in found.spans if span.stage != "wait")
@@ -439,7 +445,7 @@ def test_spans_are_those_of_the_run(shared_store: Path) -> None:
 
 
 def test_a_loop_waits_for_a_slow_transform_and_a_loader_for_a_slow_loop(shared_store: Path) -> None:
-    data = MemmapDataset(shared_store).subset(np.arange(80))
+    data = MemmapDataset(shared_store, as_tuple=False).subset(np.arange(80))
 
     def slow(batch: Any) -> Any:
         time.sleep(0.01)
@@ -447,7 +453,7 @@ def test_a_loop_waits_for_a_slow_transform_and_a_loader_for_a_slow_loop(shared_s
 
     def timeline(transform: Any, step_ms: float) -> Timeline:
         # groups of one: else all of this store is one
-        loader = MemmapLoader(data, 10, transform=transform, sampler=range(80))
+        loader = MemmapLoader(data, 10, transform=transform, sampler=range(80), as_tuple=False)
         return record(loader, batches=8, step_ms=step_ms)
 
     waits_for_batches, waits_for_room = timeline(slow, 0), timeline(None, 10)

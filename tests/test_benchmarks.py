@@ -188,7 +188,7 @@ def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeyp
     from reader import MemmapDataset
 
     bench = load("bench_read", monkeypatch)
-    data = MemmapDataset(wide_store)
+    data = MemmapDataset(wide_store, as_tuple=False)
     limit = bench.Limit(data, 8, 3)
     raw = np.array(data.numpy())
     bench.check_batch("limit", limit, raw)
@@ -220,7 +220,7 @@ def test_the_timed_turn_of_the_loader_ends_with_as_full_a_queue_as_it_began(
     from reader import MemmapDataset
 
     bench = load("bench_read", monkeypatch)
-    way = bench.Loader(MemmapDataset(wide_store), 8, "full")
+    way = bench.Loader(MemmapDataset(wide_store, as_tuple=False), 8, "full")
     for _ in range(5):
         way.begin()
         before = len(way._gathered._rows) - way._taken

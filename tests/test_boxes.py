@@ -131,7 +131,7 @@ def test_a_drawn_rectangle_lies_in_the_row_where_its_box_says(fit: str, tmp_path
     names: dict[str, tuple[int, int] | None] = {f"{orientation}.png": (300, 200) for orientation in SIDES}
     labels = coco(tmp_path / "coco.json", names, [(name, [90, 50, 80, 80]) for name in names])
     report = pack(tmp_path / "images", tmp_path / "out", size=100, fit=fit, boxes=labels, workers=1)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert "7 boxes of 7 images are turned as EXIF turns their picture" in report.notes[0]
     for row, boxes in enumerate(boxes_of(tmp_path / "out")):
         ys, xs = np.nonzero(train.numpy()[row, :, :, 0] > 127)
@@ -182,7 +182,7 @@ def test_a_coco_file_becomes_boxes_targets_and_counts(flat: Path, tmp_path: Path
     labels = coco(tmp_path / "c.json", flat_sizes(), [], annotations=annotations, categories=categories)
     report = pack(flat, tmp_path / "out", size=20, boxes=labels, workers=2)
     assert (report.rows, report.classes, report.notes) == (6, 2, ["1 boxes around crowds (iscrowd) are left out."])
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.classes == ["car", "toothbrush"]
     assert train.store.targets.tolist() == [-1] * 6
     extras = train.store.extras
@@ -196,7 +196,7 @@ def test_a_coco_file_becomes_boxes_targets_and_counts(flat: Path, tmp_path: Path
     # 60 x 40 -> 30 x 20, of which the crop takes 5 to 25
     assert extras["boxes"][2].tolist() == [[5, 5, 15, 15], [0, 0, 5, 20]]
     assert extras["boxes"][[0, 3]].tolist() == [[[0, 0, 20, 20], [0] * 4], [[0] * 4] * 2]
-    batch = next(iter(MemmapLoader(train, 6, transform=RandomHorizontalFlip(1))))
+    batch = next(iter(MemmapLoader(train, 6, transform=RandomHorizontalFlip(1), as_tuple=False)))
     assert batch.extras["boxes"][2].tolist() == [[5, 5, 15, 15], [15, 0, 20, 20]]
     assert verify(tmp_path / "out").problems == []
 
@@ -340,7 +340,7 @@ def test_classes_are_imposed_by_name(flat: Path, tmp_path: Path) -> None:
     labels = coco(tmp_path / "c.json", flat_sizes(), [("0.png", [20, 10, 20, 20])])
     (tmp_path / "names").write_text("dog\ncat\n")
     pack(flat, tmp_path / "out", size=32, boxes=labels, classes=str(tmp_path / "names"), workers=1)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert (train.classes, train.store.extras["box_targets"][0].tolist()) == (["dog", "cat"], [1])
     (tmp_path / "names").write_text("dog\n")
     with pytest.raises(ScanError, match="has the class 'cat' that --classes does not list"):
@@ -351,7 +351,7 @@ def test_a_manifest_may_have_numbers_beside_boxes_but_no_second_class_list(flat:
     labels = coco(tmp_path / "c.json", flat_sizes(), [("flat/1.png", [20, 10, 20, 20]), ("1.png", [20, 10, 20, 20])])
     (tmp_path / "m.csv").write_text("path,target,age\nflat/1.png,0.5,3\nflat/0.png,1.5,4\n")
     pack(tmp_path / "m.csv", tmp_path / "out", size=32, boxes=labels, workers=1)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert sorted(train.store.extras.keys()) == ["age", "box_count", "box_targets", "boxes"]
     assert train.store.extras["box_count"].tolist() == [1, 0]
     (tmp_path / "m.csv").write_text("path,target\nflat/1.png,bird\n")
@@ -445,7 +445,7 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
     labels = coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
     for name, options, most in (("out", {}, 3), ("fewer", {"max_boxes": 2}, 2), ("mixed", {"shuffle": 1}, 3)):
         pack(tmp_path / "images", tmp_path / name, size=32, boxes=labels, workers=1, **options)
-        stores = [MemmapDataset(tmp_path / name / split) for split in ("train", "val")]
+        stores = [MemmapDataset(tmp_path / name / split, as_tuple=False) for split in ("train", "val")]
         assert [store.manifest.extras["boxes"].row_shape for store in stores] == [(most, 4)] * 2
         assert [store.store.extras["box_count"].tolist() for store in stores] == [[1], [most]]
     # one more box in a val image is another K for train, too
@@ -514,7 +514,7 @@ def test_yolo_files_beside_the_images_or_apart_become_boxes(place: str, flat: Pa
     labels = yolo(flat, tmp_path / place, {"1.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.5 1\n"})
     report = pack(flat, tmp_path / "out", size="40x60", boxes=labels, workers=1)
     assert (report.rows, report.notes) == (6, [])
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert boxes_of(tmp_path / "out")[:2] == [[], [[15, 10, 45, 30], [0, 0, 30, 40]]]
     assert (train.classes, train.store.extras["box_targets"][1].tolist()) == (["cat", "dog"], [1, 0])
     assert verify(tmp_path / "out").problems == []
@@ -544,7 +544,7 @@ def test_names_of_classes_come_from_data_yaml(names: str, where: str, flat: Path
     place = {"labels": labels, "above": labels.parent, "--classes": tmp_path}[where] / "data.yaml"
     place.write_text(DATA_YAML + names)
     report = pack(flat, tmp_path / "out", size=32, boxes=labels, classes=str(place) if where == "--classes" else None)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert (train.classes, report.notes) == (["no", "dog: small", "3"], [])
     assert train.store.extras["box_targets"][1].tolist() == [2]
 

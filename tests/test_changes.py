@@ -125,7 +125,7 @@ def test_an_option_that_only_one_side_has_is_named() -> None:
 def named_command(out: Path) -> list[str]:
     """Return the command that opening OUT names, without `pack`; a new pack of it names the same."""
     with pytest.raises(IncompleteStoreError) as caught:
-        MemmapDataset(out)
+        MemmapDataset(out, as_tuple=False)
     program, *words = shlex.split(str(caught.value).partition("Go on with: ")[2])
     assert program == "pack"
     return words
@@ -204,7 +204,7 @@ def test_a_dataset_is_gone_on_with_by_the_same_call(tmp_path: Path) -> None:
     with pytest.raises(
         IncompleteStoreError, match=f"the same call of pack_dataset, with out='{tmp_path}/out' and resume=True"
     ):
-        MemmapDataset(tmp_path / "out")
+        MemmapDataset(tmp_path / "out", as_tuple=False)
     assert pack_dataset(items, tmp_path / "out", workers=1, resume=True).rows == 24
 
 

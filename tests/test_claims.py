@@ -300,7 +300,7 @@ def test_the_folder_of_photographs_and_the_store_are_made_once(claim: Any, tmp_p
     folder = module.photo_folder(tmp_path, 20)
     assert len(list(folder.rglob("*.jpg"))) == 20
     out = module.random_store(tmp_path, 50, 4)
-    data = MemmapDataset(out)
+    data = MemmapDataset(out, as_tuple=False)
     assert data.store.pixels.shape == (50, 4, 4, 3)
     assert data.numpy().std() > 50
     assert sorted(set(data.targets)) == list(range(0, 100, 2))

@@ -54,7 +54,7 @@ def names_file(path: Path, names: Iterable[str]) -> Path:
 
 def rows_of(out: Path) -> list[tuple[str, str, bytes]]:
     """Return path, class and pixels of each row."""
-    data = MemmapDataset(out)
+    data = MemmapDataset(out, as_tuple=False)
     assert verify(out).problems == []
     rows = range(len(data))
     return [(data.source(row)["path"], class_of(data, row), data[row].pixels.numpy().tobytes()) for row in rows]
@@ -103,7 +103,7 @@ def test_boxes_and_masks_come_along(options: dict[str, Any], images: Path, tmp_p
     rows = [20, 3, 3, 11]
     subset(tmp_path / "out", tmp_path / "few", rows=rows)
     assert verify(tmp_path / "few").problems == []
-    whole, few = MemmapDataset(tmp_path / "out"), MemmapDataset(tmp_path / "few")
+    whole, few = MemmapDataset(tmp_path / "out", as_tuple=False), MemmapDataset(tmp_path / "few", as_tuple=False)
     for row, source in enumerate(rows):
         one, other = few[row], whole[source]
         assert np.array_equal(one.pixels, other.pixels)
@@ -142,7 +142,7 @@ def test_draws_are_fixed_by_the_seed_and_keep_the_order(shared_store: Path, tmp_
 
 def test_a_store_may_be_replaced_by_some_of_its_rows(store: Path) -> None:
     whole = rows_of(store)
-    data = MemmapDataset(store)
+    data = MemmapDataset(store, as_tuple=False)
     subset(store, store, rows=slice(10, 20), overwrite=True)
     assert rows_of(store) == whole[10:20]
     assert data[89].pixels.numpy().tobytes() == whole[89][2]  # whoever has the old one open keeps it
@@ -370,7 +370,7 @@ def test_classes_of_boxes_are_numbered_anew(images: Path, tmp_path: Path) -> Non
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
 
     def names_of(name: str) -> list[str]:
-        data = MemmapDataset(tmp_path / name)
+        data = MemmapDataset(tmp_path / name, as_tuple=False)
         targets = data.store.extras["box_targets"]  # type: ignore[index]
         return [data.classes[number] if number >= 0 else "" for (number,) in targets.tolist()]
 
@@ -614,7 +614,7 @@ def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path
     (out / "manifest.json").unlink()
     (out / ".packing").mkdir()
     with pytest.raises(StoreError, match="is incomplete: it is being made, or what made it was ended early"):
-        MemmapDataset(out)
+        MemmapDataset(out, as_tuple=False)
     with pytest.raises(PackError, match="is incomplete, and no parts are in it"):
         pack(images, out, size=32, part="1/2")
 
@@ -684,7 +684,7 @@ def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_stor
         assert store_bytes(out) == store_bytes(shared_store)
     else:
         with pytest.raises(StoreError):
-            MemmapDataset(out)
+            MemmapDataset(out, as_tuple=False)
     assert run(["merge", str(shared_store), str(shared_store), str(out), *more, "--quiet"]) == 0
     assert rows_of(out) == rows_of(shared_store) * 2
     assert os.listdir(tmp_path) == ["out"]

@@ -22,7 +22,7 @@ from reader import ImageBatch, MemmapDataset, MemmapLoader, StoreError
 
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
+    return MemmapDataset(shared_store, as_tuple=False)
 
 
 def test_one_row_a_slice_and_a_list(train: MemmapDataset) -> None:
@@ -90,7 +90,7 @@ def test_a_subset_keeps_store_rows(train: MemmapDataset) -> None:
     assert len(train.subset(np.array(train.targets) == 1)) == 30
     assert train.subset(slice(None, None, -1)).targets == train.targets[::-1]
     with pytest.raises(ValueError, match="target_transform needs as_tuple=True"):
-        MemmapDataset(train.path, target_transform=int)
+        MemmapDataset(train.path, target_transform=int, as_tuple=False)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_the_rows_of_a_class_are_a_subset_without_a_copied_pixel(train: MemmapDa
     assert part[:].pixels.data_ptr() == train.store.pixels[30:].data_ptr()
     assert part[[2, 0]].rows.tolist() == [32, 30]
     for shuffle in (False, "full", "block"):
-        batches = list(MemmapLoader(part, 7, shuffle=shuffle))
+        batches = list(MemmapLoader(part, 7, shuffle=shuffle, as_tuple=False))
         assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(range(30, 60))
         assert all((batch.targets == 1).all() for batch in batches)
 
@@ -167,8 +167,8 @@ def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path, monk
     import multiprocessing
     import shutil
 
-    data = pickle.dumps(MemmapDataset(store))
-    part = pickle.dumps(MemmapDataset(store).subset([0, 1, 2]))
+    data = pickle.dumps(MemmapDataset(store, as_tuple=False))
+    part = pickle.dumps(MemmapDataset(store, as_tuple=False).subset([0, 1, 2]))
     shutil.rmtree(store)
     shutil.copytree(golden, store)
     with pytest.raises(StoreError, match="was packed anew since this dataset was pickled"):
@@ -197,7 +197,7 @@ def test_repr_tells_shapes(train: MemmapDataset) -> None:
 
 
 def test_as_tuple_and_transforms_are_image_folders(shared_store: Path) -> None:
-    plain = MemmapDataset(shared_store, as_tuple=True)
+    plain = MemmapDataset(shared_store)
     image, target = plain[35]
     assert image.shape == (3, 32, 32)
     assert target == 1
@@ -211,7 +211,7 @@ def test_as_tuple_and_transforms_are_image_folders(shared_store: Path) -> None:
         seen.append(tuple(image.shape))
         return image.float() / 255
 
-    changed = MemmapDataset(shared_store, as_tuple=True, transform=transform, target_transform=lambda t: t + 10)
+    changed = MemmapDataset(shared_store, transform=transform, target_transform=lambda t: t + 10)
     image, target = changed[35]
     assert image.dtype == torch.float32
     assert target == 11
@@ -277,7 +277,7 @@ def test_torchs_wrappers_work_around_it(shared_store: Path, context: str | None)
         workers = {"num_workers": 1, "multiprocessing_context": context} if context else {}
         return torch.utils.data.DataLoader(*arguments, **options, **workers)
 
-    train, pairs = MemmapDataset(shared_store), MemmapDataset(shared_store, as_tuple=True)
+    train, pairs = MemmapDataset(shared_store, as_tuple=False), MemmapDataset(shared_store)
     subset = next(iter(DataLoader(Subset(train, [5, 80]), batch_size=2)))
     assert subset.rows.tolist() == [5, 80]
     first, second = random_split(pairs, [60, 30], generator=torch.Generator().manual_seed(0))
@@ -293,7 +293,7 @@ def test_torchs_wrappers_work_around_it(shared_store: Path, context: str | None)
 
 
 def test_torchs_wrappers_reach_a_spawned_worker(shared_store: Path) -> None:
-    pairs = MemmapDataset(shared_store, as_tuple=True)
+    pairs = MemmapDataset(shared_store)
     both = ConcatDataset([pairs, Subset(pairs, [5, 80])])
     loader = torch.utils.data.DataLoader(both, batch_size=100, num_workers=1, multiprocessing_context="spawn")
     images, targets = next(iter(loader))
@@ -373,9 +373,13 @@ def test_a_file_cut_short_in_the_middle_of_a_batch_is_named_by_a_worker(
 
 
 def test_a_store_cut_short_is_named_by_every_gather(store: Path) -> None:
-    data = MemmapDataset(store)
+    data = MemmapDataset(store, as_tuple=False)
     os.truncate(store / "_tensordict" / "targets.memmap", 8)
-    for gather in (lambda: data[[1, 2]], lambda: data.__getitems__([3]), lambda: next(iter(MemmapLoader(data, 8)))):
+    for gather in (
+        lambda: data[[1, 2]],
+        lambda: data.__getitems__([3]),
+        lambda: next(iter(MemmapLoader(data, 8, as_tuple=False))),
+    ):
         with pytest.raises(
             StoreError, match=r"targets\.memmap has 8 bytes, it had 720 when it was opened\. Copy the store"
         ):

@@ -49,7 +49,7 @@ def test_pil_images_arrays_and_tensors_are_the_same_rows(tmp_path: Path) -> None
     kinds = [Image.fromarray(image), image, torch.from_numpy(image).permute(2, 0, 1), image[:, ::-1][:, ::-1]]
     report = pack_dataset(Items([(kind, n) for n, kind in enumerate(kinds)]), tmp_path / "out", workers=1)
     assert (report.rows, report.size, report.classes) == (4, (12, 16), 4)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert all(np.array_equal(row, image) for row in train.numpy())
     assert (train.classes, train.targets) == (["0", "1", "2", "3"], [0, 1, 2, 3])
     assert verify(tmp_path / "out").problems == []
@@ -106,7 +106,7 @@ def test_fit_channels_and_classes_are_as_in_pack(tmp_path: Path) -> None:
         name = "-".join(options.values())
         report = pack_dataset(Items(opened), tmp_path / name, size=24, classes=["a", "b", "c"], workers=1, **options)
         pack(images, tmp_path / f"{name}-folder", size=24, workers=1, **options)
-        ours, theirs = (MemmapDataset(tmp_path / place) for place in (name, f"{name}-folder"))
+        ours, theirs = (MemmapDataset(tmp_path / place, as_tuple=False) for place in (name, f"{name}-folder"))
         # a folder's JPEGs become gray in one step from YCbCr's own libjpeg, not from RGB: within a level of rounding
         assert np.abs(ours.numpy().astype(int) - theirs.numpy()).max() <= (1 if "channels" in options else 0)
         assert (report.classes, ours.classes, ours.targets) == (3, ["a", "b", "c"], theirs.targets)
@@ -119,7 +119,7 @@ def test_torch_and_torchvision_datasets_pack_as_they_are(tmp_path: Path, monkeyp
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     tensors = TensorDataset(torch.from_numpy(pixels(3, (30, 3, 8, 8))), torch.arange(30) % 3)
     pack_dataset(tensors, tmp_path / "tensors", shuffle=5, workers=2)
-    train = MemmapDataset(tmp_path / "tensors")
+    train = MemmapDataset(tmp_path / "tensors", as_tuple=False)
     places = [int(path) for path, _ in train.samples]
     assert sorted(places) == list(range(30)) != places
     assert torch.equal(train.store.images, tensors.tensors[0][places])
@@ -127,7 +127,7 @@ def test_torch_and_torchvision_datasets_pack_as_they_are(tmp_path: Path, monkeyp
     folder = torchvision_or_skip().datasets.ImageFolder(str(make_tree(tmp_path / "images", each=2)))
     pack_dataset(folder, tmp_path / "folder", size=24, workers=1)
     pack(tmp_path / "images", tmp_path / "packed", size=24, workers=1)
-    ours, theirs = (MemmapDataset(tmp_path / name) for name in ("folder", "packed"))
+    ours, theirs = (MemmapDataset(tmp_path / name, as_tuple=False) for name in ("folder", "packed"))
     assert np.array_equal(ours.numpy(), theirs.numpy())
     assert (ours.classes, ours.targets) == (theirs.classes, theirs.targets)
 

@@ -26,7 +26,7 @@ work, rank, world = Path(sys.argv[2]), distributed.get_rank(), distributed.get_w
 data = MemmapDataset(sys.argv[1])
 
 def loader(**options):
-    return MemmapLoader(data, 24 // world, seed=3, **options)  # neither rank nor world_size
+    return MemmapLoader(data, 24 // world, seed=3, as_tuple=False, **options)  # neither rank nor world_size
 
 found = {"epochs": {}}
 for name, options in json.loads(sys.argv[3]).items():
@@ -78,7 +78,12 @@ def test_ranks_under_torchrun_share_one_order_and_a_checkpoint_moves_between_wor
     shared_store: Path, tmp_path: Path
 ) -> None:
     alone = {
-        name: [batch.rows.tolist() for batch in MemmapLoader(MemmapDataset(shared_store), 24, seed=3, **options)]
+        name: [
+            batch.rows.tolist()
+            for batch in MemmapLoader(
+                MemmapDataset(shared_store, as_tuple=False), 24, seed=3, **options, as_tuple=False
+            )
+        ]
         for name, options in ORDERS.items()
     }
     two = ranks(2, shared_store, tmp_path)
@@ -98,7 +103,7 @@ def test_ranks_under_torchrun_share_one_order_and_a_checkpoint_moves_between_wor
     rest = joined([rank["rest"] for rank in four])
     assert rest[0] == alone["full"][2]
     assert sorted(rest[1]) == sorted(alone["full"][3] + alone["full"][0][:2])
-    loader = MemmapLoader(MemmapDataset(shared_store), 24, shuffle="full", seed=3)
+    loader = MemmapLoader(MemmapDataset(shared_store, as_tuple=False), 24, shuffle="full", seed=3, as_tuple=False)
     loader.load_state_dict(checkpoint)
     assert [batch.rows.tolist() for batch in loader] == alone["full"][2:]
 

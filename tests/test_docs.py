@@ -147,7 +147,7 @@ def test_the_reference_names_everything_public(package: ModuleType) -> None:
         ("## Packing from Python: `packer`", packer.pack_dataset),
         ("### `MemmapLoader(dataset, batch_size, *, ...)`", reader.MemmapLoader),
         (
-            "### `MemmapDataset(path, *, transform=None, target_transform=None, as_tuple=False)`",
+            "### `MemmapDataset(path, *, transform=None, target_transform=None, as_tuple=True)`",
             reader.MemmapDataset,
         ),
         ("### Transforms", reader.Normalize),

@@ -35,7 +35,7 @@ def test_each_row_has_its_embedding(store: Path, tmp_path: Path, device: str, in
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{out}: 90 embeddings")
-    data = MemmapDataset(store)
+    data = MemmapDataset(store, as_tuple=False)
     torch.manual_seed(0)
     with torch.inference_mode():
         expected = infer.network(data.manifest)(data.store.images)

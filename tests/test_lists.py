@@ -153,7 +153,7 @@ def test_duplicates_and_missing_files_are_named_by_line(images: Path, tmp_path: 
         "2 of 27 inputs of standard input are duplicates, packed as often as they are listed:"
         " line 25 names 'class0/003.jpg' as line 4 does; line 27 names 'class0/003.jpg' as line 4 does."
     ]
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.numpy()[[24, 25]].tobytes() == train.numpy()[[3, 3]].tobytes()
     feed(lines([paths[0], str(images / "none.jpg")]))
     with pytest.raises(PackError, match=r"line 2, none.jpg: there is no such file \(--on-error fail\)"):
@@ -191,7 +191,7 @@ def test_names_become_sorted_classes_and_numbers_extras(images: Path, tmp_path: 
     assert report.notes == [
         f"the column 'caption' is left out: line 2 of {images}/list.csv holds 't0', which is no number."
     ]
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.classes == ["cat", "dog"]
     assert train.targets == [int(n % 3 == 0) for n in range(24)]
     assert sorted(train.manifest.extras) == ["age", "weight"]
@@ -365,7 +365,7 @@ def test_vectors_and_extras_follow_their_rows_in_any_run(manifest: Path, tmp_pat
     for workers in (1, 3):
         pack(manifest, tmp_path / f"out{workers}", workers=workers, **options)
     assert store_bytes(tmp_path / "out1") == store_bytes(tmp_path / "out3")
-    train = MemmapDataset(tmp_path / "out1")
+    train = MemmapDataset(tmp_path / "out1", as_tuple=False)
     numbers = train.store.targets[:, 0].long().tolist()
     assert (numbers if shuffle is None else sorted(numbers)) == rows_of(manifest)
     assert train.store.targets[:, 1].tolist() == [n / 8 for n in numbers]
@@ -404,12 +404,12 @@ def test_every_file_of_a_store_with_extras_is_verified(manifest: Path, tmp_path:
 
 def test_the_reader_serves_vectors_and_extras(manifest: Path, tmp_path: Path) -> None:
     pack(manifest, tmp_path / "out", size=32, target_column="x,y", max_rejects=2)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     first, rest = train.split(0.5, seed=1)
     assert len(first) + len(rest) == 24
     assert first.store.targets.shape == (24, 2)
     seen = []
-    for batch in MemmapLoader(train, 5, shuffle="full", seed=2):
+    for batch in MemmapLoader(train, 5, shuffle="full", seed=2, as_tuple=False):
         assert batch.targets.dtype.is_floating_point
         assert batch.extras["square"].tolist() == [x * x for x in batch.targets[:, 0].tolist()]
         seen += batch.targets[:, 0].long().tolist()
@@ -425,11 +425,17 @@ def test_transforms_keep_columns_and_refuse_boxes_of_another_form(images: Path, 
         (tmp_path / f"{name}.jsonl").write_text(text)
         pack(tmp_path / f"{name}.jsonl", tmp_path / name, size=32)
     flip, crop = RandomHorizontalFlip(1.0), RandomCrop(24)
-    batch = next(iter(MemmapLoader(MemmapDataset(tmp_path / "ages"), 8, transform=lambda b: crop(flip(b)))))
+    batch = next(
+        iter(
+            MemmapLoader(
+                MemmapDataset(tmp_path / "ages", as_tuple=False), 8, transform=lambda b: crop(flip(b)), as_tuple=False
+            )
+        )
+    )
     assert batch.extras["age"].tolist() == list(range(8))
     assert batch.extras["point"].tolist() == [[n, 1] for n in range(8)]
     assert batch.pixels.shape == (8, 24, 24, 3)
-    boxes = next(iter(MemmapLoader(MemmapDataset(tmp_path / "boxes"), 8)))
+    boxes = next(iter(MemmapLoader(MemmapDataset(tmp_path / "boxes", as_tuple=False), 8, as_tuple=False)))
     for transform in (flip, crop):
         with pytest.raises(ValueError, match="boxes have the shape .8, 4., expected .B, K, 4. and box_count"):
             transform(boxes)
@@ -439,13 +445,13 @@ def test_multi_hot_rows_reach_the_store(images: Path, tmp_path: Path) -> None:
     text = "".join(f"{path};a;b\n" if n % 2 else f"{path};c\n" for n, path in enumerate(listed(images)))
     (tmp_path / "l.csv").write_text("path,tags\n" + "\n".join(line.replace(";", ",", 1) for line in text.splitlines()))
     pack(tmp_path / "l.csv", tmp_path / "out", size=32, target_column="tags")
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert (train.manifest.target_kind, train.classes) == ("multi-hot", ["a", "b", "c"])
     assert train.targets == [[1, 1, 0] if n % 2 else [0, 0, 1] for n in range(24)]
     # a set where each image has one class, with the class list of that store
     one = [f"{path},{'bc'[n % 2]}\n" for n, path in enumerate(listed(images))]
     (tmp_path / "val.csv").write_text("path,tags\n" + "".join(one))
     pack(tmp_path / "val.csv", tmp_path / "val", size=32, target_column="tags", classes=str(tmp_path / "out"))
-    val = MemmapDataset(tmp_path / "val")
+    val = MemmapDataset(tmp_path / "val", as_tuple=False)
     assert val.manifest.target_kind == "multi-hot"
     assert val.targets == [[0, 0, 1] if n % 2 else [0, 1, 0] for n in range(24)]

@@ -32,7 +32,7 @@ from reader.schedule import GROUP_BYTES
 
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
+    return MemmapDataset(shared_store, as_tuple=False)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def large(large_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
     """A dataset whose batches are each handed over alone."""
     monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1 << 20)
-    return MemmapDataset(large_store)
+    return MemmapDataset(large_store, as_tuple=False)
 
 
 def rows_of(loader: MemmapLoader) -> list[int]:
@@ -58,7 +58,7 @@ def rows_of(loader: MemmapLoader) -> list[int]:
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_loader_that_is_pickled_or_copied_says_what_to_send_instead(train: MemmapDataset, duplicate: Any) -> None:
     with pytest.raises(TypeError, match=r"cannot be pickled or copied\. Send its dataset, and make a loader there\.$"):
-        duplicate(MemmapLoader(train, 16))
+        duplicate(MemmapLoader(train, 16, as_tuple=False))
 
 
 @pytest.mark.parametrize("device", devices())
@@ -66,7 +66,9 @@ def test_a_loader_that_is_pickled_or_copied_says_what_to_send_instead(train: Mem
 @pytest.mark.parametrize("shuffle", [False, True, "full", "block"])
 def test_every_row_comes_once_and_is_right(train: MemmapDataset, shuffle: Any, prefetch: int, device: str) -> None:
     # "auto" would put all of it on the device
-    loader = MemmapLoader(train, 16, shuffle=shuffle, prefetch=prefetch, device=device, residency="cache")
+    loader = MemmapLoader(
+        train, 16, shuffle=shuffle, prefetch=prefetch, device=device, residency="cache", as_tuple=False
+    )
     seen = []
     for batch in loader:
         assert batch.pixels.device.type == device
@@ -79,24 +81,24 @@ def test_every_row_comes_once_and_is_right(train: MemmapDataset, shuffle: Any, p
 
 
 def test_epochs_differ_and_repeat(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 16, shuffle="full", seed=4)
+    loader = MemmapLoader(train, 16, shuffle="full", seed=4, as_tuple=False)
     first, second = rows_of(loader), rows_of(loader)
     assert first != second
     loader.set_epoch(0)
     assert rows_of(loader) == first
-    assert rows_of(MemmapLoader(train, 7, shuffle="full", seed=4)) == first
-    assert rows_of(MemmapLoader(train, 16, shuffle="full", seed=5)) != first
+    assert rows_of(MemmapLoader(train, 7, shuffle="full", seed=4, as_tuple=False)) == first
+    assert rows_of(MemmapLoader(train, 16, shuffle="full", seed=5, as_tuple=False)) != first
 
 
 def test_drop_last_and_as_tuple(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 40, drop_last=True, as_tuple=True)
+    loader = MemmapLoader(train, 40, drop_last=True)
     shapes = [(images.shape, targets.shape) for images, targets in loader]
     assert shapes == [((40, 3, 32, 32), (40,))] * 2
     assert len(loader) == 2
 
 
 def test_small_batches_are_grouped_without_a_difference(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 4, shuffle="full", seed=1)
+    loader = MemmapLoader(train, 4, shuffle="full", seed=1, as_tuple=False)
     batches = list(loader)
     assert [len(b) for b in batches] == [4] * 22 + [2]
     for batch in batches:
@@ -105,7 +107,7 @@ def test_small_batches_are_grouped_without_a_difference(train: MemmapDataset) ->
 
 def test_transform_gets_the_batch_and_its_result_is_what_comes(train: MemmapDataset) -> None:
     normalize = Normalize.of(train.manifest)
-    loader = MemmapLoader(train, 45, transform=lambda batch: (normalize(batch.images), batch.targets))
+    loader = MemmapLoader(train, 45, transform=lambda batch: (normalize(batch.images), batch.targets), as_tuple=False)
     images = torch.cat([images for images, _ in loader])
     assert images.dtype == torch.float32
     assert images.mean(dim=(0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-4)
@@ -117,16 +119,18 @@ def test_random_transforms_depend_on_seed_epoch_and_row_alone(train: MemmapDatas
     flip, crop = RandomHorizontalFlip(0.5, seed=1), RandomCrop(24, padding=2, seed=2)
 
     def rows(**options: Any) -> dict[int, torch.Tensor]:
-        loader = MemmapLoader(train, device=device, transform=lambda batch: crop(flip(batch)), **options)
+        loader = MemmapLoader(
+            train, device=device, transform=lambda batch: crop(flip(batch)), **options, as_tuple=False
+        )
         loader.set_epoch(options.pop("epoch", 0))
         return {row: batch.pixels[i].cpu() for batch in loader for i, row in enumerate(batch.rows.tolist())}
 
     one, other = rows(batch_size=16), rows(batch_size=7, shuffle="full", rank=0, world_size=1)
     assert all(torch.equal(one[row], other[row]) for row in range(90))
-    loader = MemmapLoader(train, 90, device=device, transform=lambda batch: crop(flip(batch)))
+    loader = MemmapLoader(train, 90, device=device, transform=lambda batch: crop(flip(batch)), as_tuple=False)
     first, second = next(iter(loader)).pixels, next(iter(loader)).pixels
     assert not torch.equal(first, second)
-    flipped = MemmapLoader(train, 90, transform=flip)
+    flipped = MemmapLoader(train, 90, transform=flip, as_tuple=False)
     changed = next(iter(flipped)).pixels
     mirrored = sum(torch.equal(changed[i], train.store.pixels[i].flip(1)) for i in range(90))
     same = sum(torch.equal(changed[i], train.store.pixels[i]) for i in range(90))
@@ -136,8 +140,8 @@ def test_random_transforms_depend_on_seed_epoch_and_row_alone(train: MemmapDatas
 
 def test_a_subset_is_loaded_by_its_rows(train: MemmapDataset) -> None:
     part = train.subset([70, 3, 41, 42])
-    assert rows_of(MemmapLoader(part, 3)) == [70, 3, 41, 42]
-    assert sorted(rows_of(MemmapLoader(part, 3, shuffle="full"))) == [3, 41, 42, 70]
+    assert rows_of(MemmapLoader(part, 3, as_tuple=False)) == [70, 3, 41, 42]
+    assert sorted(rows_of(MemmapLoader(part, 3, shuffle="full", as_tuple=False))) == [3, 41, 42, 70]
 
 
 # -- buffers
@@ -162,7 +166,9 @@ def test_what_the_caller_keeps_is_never_overwritten(
     train: MemmapDataset, large: MemmapDataset, residency: str, batch_size: int, prefetch: int
 ) -> None:
     data = large if batch_size == 8 else train
-    loader = MemmapLoader(data, batch_size, shuffle="full", residency=residency, prefetch=prefetch, drop_last=True)
+    loader = MemmapLoader(
+        data, batch_size, shuffle="full", residency=residency, prefetch=prefetch, drop_last=True, as_tuple=False
+    )
     kept = []
     for _ in range(3):
         for step, batch in enumerate(loader):
@@ -183,7 +189,7 @@ def test_what_the_caller_keeps_is_never_overwritten(
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_dropped_batches_are_recycled(train: MemmapDataset, prefetch: int) -> None:
-    loader = MemmapLoader(train, 30, shuffle="full", prefetch=prefetch)
+    loader = MemmapLoader(train, 30, shuffle="full", prefetch=prefetch, as_tuple=False)
     for _ in range(50):
         for batch in loader:
             del batch
@@ -204,7 +210,7 @@ def test_abandoned_iterators_leave_no_thread_buffer_or_file(
         return memory
 
     monkeypatch.setattr(BufferPool, "_allocate", recorded)
-    loader = MemmapLoader(large, 8, shuffle="full", prefetch=1, residency=residency)
+    loader = MemmapLoader(large, 8, shuffle="full", prefetch=1, residency=residency, as_tuple=False)
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(150):
         next(iter(loader))
@@ -218,21 +224,21 @@ def test_abandoned_iterators_leave_no_thread_buffer_or_file(
 
 
 def test_two_iterators_of_one_loader_do_not_disturb_each_other(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 30)
+    loader = MemmapLoader(train, 30, as_tuple=False)
     pairs = list(zip(loader, loader, strict=True))
     assert [a.rows.tolist() for a, _ in pairs] == [b.rows.tolist() for _, b in pairs]
     assert len(pairs) == 3
 
 
 def test_two_iterators_of_one_sampler_each_have_all_rows(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 8, sampler=SequentialSampler(train), prefetch=0)
+    loader = MemmapLoader(train, 8, sampler=SequentialSampler(train), prefetch=0, as_tuple=False)
     first, second = iter(loader), iter(loader)
     for iterator in (first, second):
         assert [row for batch in iterator for row in batch.rows.tolist()] == list(range(90))
 
 
 def test_close_ends_the_thread_and_the_loader_can_be_used_again(train: MemmapDataset) -> None:
-    with MemmapLoader(train, 4, prefetch=1) as loader:
+    with MemmapLoader(train, 4, prefetch=1, as_tuple=False) as loader:
         iterator = iter(loader)
         next(iterator)
     assert not [t for t in threading.enumerate() if t.name == "pixpack-feeder"]
@@ -243,8 +249,8 @@ def test_close_ends_the_thread_and_the_loader_can_be_used_again(train: MemmapDat
 
 
 def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> None:
-    whole = rows_of(MemmapLoader(train, 5, shuffle="full"))
-    loaders = [MemmapLoader(train, 5, shuffle="full", rank=r, world_size=2) for r in range(2)]
+    whole = rows_of(MemmapLoader(train, 5, shuffle="full", as_tuple=False))
+    loaders = [MemmapLoader(train, 5, shuffle="full", rank=r, world_size=2, as_tuple=False) for r in range(2)]
     iterators = [iter(loader) for loader in loaders]
     seen = [next(it).rows.tolist() for _ in range(4) for it in iterators]
     assert [row for rows in seen for row in rows] == whole[:40]
@@ -253,7 +259,7 @@ def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> 
     for world in (1, 3):
         rest = []
         for rank in range(world):
-            loader = MemmapLoader(train, 5, shuffle="full", rank=rank, world_size=world)
+            loader = MemmapLoader(train, 5, shuffle="full", rank=rank, world_size=world, as_tuple=False)
             loader.load_state_dict(state)
             rest += rows_of(loader)
         # 50 rows on 3 ranks: the last step wraps around to the epoch's first row
@@ -261,20 +267,20 @@ def test_a_state_moves_from_two_ranks_to_one_and_three(train: MemmapDataset) -> 
 
 
 def test_another_state_is_refused(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 4, seed=1)
+    loader = MemmapLoader(train, 4, seed=1, as_tuple=False)
     state = loader.state_dict()
     with pytest.raises(ValueError, match="the state is of another seed: it says 1, this loader has 2"):
-        MemmapLoader(train, 4, seed=2).load_state_dict(state)
+        MemmapLoader(train, 4, seed=2, as_tuple=False).load_state_dict(state)
     with pytest.raises(ValueError, match="the state is of another number of rows"):
-        MemmapLoader(train.subset([1, 2]), 1, seed=1).load_state_dict(state)
+        MemmapLoader(train.subset([1, 2]), 1, seed=1, as_tuple=False).load_state_dict(state)
     with pytest.raises(ValueError, match="the state is of another order: it says 0, this loader has 1"):
-        MemmapLoader(train, 4, seed=1, shuffle="full").load_state_dict(state)
+        MemmapLoader(train, 4, seed=1, shuffle="full", as_tuple=False).load_state_dict(state)
     with pytest.raises(ValueError, match="the state is of another store"):
         loader.load_state_dict(state | {"store": 1})
 
 
 def test_ranks_share_the_short_last_batch(train: MemmapDataset) -> None:
-    parts = [[b.rows.tolist() for b in MemmapLoader(train, 40, rank=r, world_size=4)] for r in range(4)]
+    parts = [[b.rows.tolist() for b in MemmapLoader(train, 40, rank=r, world_size=4, as_tuple=False)] for r in range(4)]
     assert [[len(rows) for rows in part] for part in parts] == [[23]] * 4
     assert sorted({row for part in parts for rows in part for row in rows}) == list(range(90))
 
@@ -284,24 +290,24 @@ def test_ranks_share_the_short_last_batch(train: MemmapDataset) -> None:
 
 def test_weights_draw_with_replacement_and_resume(train: MemmapDataset) -> None:
     weights = [0.0] * 30 + [1.0] * 30 + [3.0] * 30
-    loader = MemmapLoader(train, 30, weights=weights, seed=5)
+    loader = MemmapLoader(train, 30, weights=weights, seed=5, as_tuple=False)
     targets = torch.cat([batch.targets for _ in range(40) for batch in loader])
     assert torch.bincount(targets, minlength=3).tolist()[0] == 0
     assert (targets == 2).float().mean().item() == pytest.approx(0.75, abs=0.03)
     loader.set_epoch(0)
     iterator = iter(loader)
     next(iterator)
-    fresh = MemmapLoader(train, 30, weights=weights, seed=5)
+    fresh = MemmapLoader(train, 30, weights=weights, seed=5, as_tuple=False)
     fresh.load_state_dict(loader.state_dict())
     assert [b.rows.tolist() for b in fresh] == [b.rows.tolist() for b in iterator]
 
 
 def test_any_torch_sampler_decides_the_order(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 4, sampler=SubsetRandomSampler([5, 6, 7, 8, 9]))
+    loader = MemmapLoader(train, 4, sampler=SubsetRandomSampler([5, 6, 7, 8, 9]), as_tuple=False)
     assert sorted(rows_of(loader)) == [5, 6, 7, 8, 9]
     assert len(loader) == 2
     batches = BatchSampler(SequentialSampler(range(10)), batch_size=3, drop_last=True)
-    loader = MemmapLoader(train, 1, sampler=batches)
+    loader = MemmapLoader(train, 1, sampler=batches, as_tuple=False)
     assert [b.rows.tolist() for b in loader] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert len(loader) == 3
 
@@ -331,12 +337,12 @@ def test_a_sampler_may_give_rows_of_any_kind(train: MemmapDataset, items: str, p
     given = ITEMS[items]([7, 3, 80, -1, 5, 3])
     assert len(MemmapLoader(train, 4, sampler=given)) == (2 if items != "empty batches between" else 5)
     for sampler in (Given(), given):
-        loader = MemmapLoader(train, 4, sampler=sampler, prefetch=prefetch)
+        loader = MemmapLoader(train, 4, sampler=sampler, prefetch=prefetch, as_tuple=False)
         for _ in range(2):
             assert [batch.rows.tolist() for batch in loader] == expected
         iterator = iter(loader)
         next(iterator)
-        fresh = MemmapLoader(train, 4, sampler=sampler, prefetch=prefetch)
+        fresh = MemmapLoader(train, 4, sampler=sampler, prefetch=prefetch, as_tuple=False)
         fresh.load_state_dict(loader.state_dict())
         assert [batch.rows.tolist() for batch in fresh] == expected[1:]
 
@@ -346,7 +352,7 @@ def test_a_sampler_without_a_length_gives_a_loader_without_one(train: MemmapData
         def __iter__(self) -> Any:
             return iter(range(10))
 
-    loader = MemmapLoader(train, 4, sampler=Endless())
+    loader = MemmapLoader(train, 4, sampler=Endless(), as_tuple=False)
     with pytest.raises(TypeError, match="the sampler, a Endless, has no length, so the loader has none either"):
         len(loader)
     assert "some steps" in repr(loader)
@@ -354,7 +360,7 @@ def test_a_sampler_without_a_length_gives_a_loader_without_one(train: MemmapData
 
 
 def test_a_sampler_may_give_more_rows_than_there_are(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 100, sampler=list(range(90)) * 3, drop_last=True)
+    loader = MemmapLoader(train, 100, sampler=list(range(90)) * 3, drop_last=True, as_tuple=False)
     assert [len(batch) for batch in loader] == [100, 100]
     assert len(loader) == 2
 
@@ -372,7 +378,7 @@ def test_a_sampler_may_give_more_rows_than_there_are(train: MemmapDataset) -> No
 )
 def test_what_is_no_sampler_is_refused(train: MemmapDataset, sampler: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        MemmapLoader(train, 4, sampler=sampler)
+        MemmapLoader(train, 4, sampler=sampler, as_tuple=False)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -392,7 +398,7 @@ def test_what_is_no_sampler_is_refused(train: MemmapDataset, sampler: Any, text:
 def test_a_sampler_that_gives_no_rows_is_one_sentence_at_that_step(
     train: MemmapDataset, item: Any, error: type[Exception], text: str, prefetch: int
 ) -> None:
-    iterator = iter(MemmapLoader(train, 1, sampler=[5, 6, item], prefetch=prefetch))
+    iterator = iter(MemmapLoader(train, 1, sampler=[5, 6, item], prefetch=prefetch, as_tuple=False))
     assert [next(iterator).rows.tolist() for _ in range(2)] == [[5], [6]]
     with pytest.raises(error, match=text) as caught:
         next(iterator)
@@ -412,12 +418,12 @@ def test_a_sampler_that_gives_no_rows_is_one_sentence_at_that_step(
     ids=["in order", "full", "block", "weights", "disk", "ranks"],
 )
 def test_an_empty_subset_has_no_steps(train: MemmapDataset, options: dict[str, Any]) -> None:
-    loader = MemmapLoader(train.subset([]), 4, **options)
+    loader = MemmapLoader(train.subset([]), 4, **options, as_tuple=False)
     assert (len(loader), list(loader)) == (0, [])
     loader.load_state_dict(loader.state_dict())
     assert list(loader) == []
     with pytest.raises(ValueError, match="drop_last leaves nothing: 0 rows are fewer than batch_size 4 x world_size"):
-        MemmapLoader(train.subset([]), 4, drop_last=True, **options)
+        MemmapLoader(train.subset([]), 4, drop_last=True, **options, as_tuple=False)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +431,7 @@ def test_an_empty_subset_has_no_steps(train: MemmapDataset, options: dict[str, A
 )
 def test_an_epoch_that_is_none_is_refused(train: MemmapDataset, epoch: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        MemmapLoader(train, 4).set_epoch(epoch)
+        MemmapLoader(train, 4, as_tuple=False).set_epoch(epoch)
 
 
 @pytest.mark.parametrize(
@@ -452,19 +458,19 @@ def test_an_epoch_that_is_none_is_refused(train: MemmapDataset, epoch: Any, text
 )
 def test_wrong_arguments_are_one_sentence(train: MemmapDataset, arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text) as caught:
-        MemmapLoader(train, **arguments)
+        MemmapLoader(train, **arguments, as_tuple=False)
     assert "\n" not in str(caught.value)
 
 
 def test_another_dataset_is_refused() -> None:
     with pytest.raises(ValueError, match="dataset is a list, expected a MemmapDataset"):
-        MemmapLoader([1, 2], 1)  # type: ignore[arg-type]
+        MemmapLoader([1, 2], 1, as_tuple=False)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_a_device_that_is_not_there_is_named(train: MemmapDataset) -> None:
     with pytest.raises(ValueError, match="device is 'cuda', but this torch sees no CUDA device"):
-        MemmapLoader(train, 4, device="cuda")
+        MemmapLoader(train, 4, device="cuda", as_tuple=False)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -474,7 +480,7 @@ def test_an_error_of_the_transform_surfaces_and_ends_the_thread(train: MemmapDat
             raise RuntimeError("the transform broke")
         return batch
 
-    loader = MemmapLoader(train, 16, transform=broken, prefetch=prefetch)
+    loader = MemmapLoader(train, 16, transform=broken, prefetch=prefetch, as_tuple=False)
     iterator = iter(loader)
     assert len(next(iterator)) + len(next(iterator)) == 32
     with pytest.raises(RuntimeError, match="the transform broke"):
@@ -490,7 +496,7 @@ def test_a_sampler_resumes_at_every_step_the_last_included(
     train: MemmapDataset, batch_size: int, drop_last: bool
 ) -> None:
     def loader() -> MemmapLoader:
-        return MemmapLoader(train, batch_size, sampler=SequentialSampler(train), drop_last=drop_last)
+        return MemmapLoader(train, batch_size, sampler=SequentialSampler(train), drop_last=drop_last, as_tuple=False)
 
     whole = [batch.rows.tolist() for batch in loader()]
     states, running = [], loader()
@@ -503,22 +509,24 @@ def test_a_sampler_resumes_at_every_step_the_last_included(
 
 def test_a_state_of_other_rows_is_refused(train: MemmapDataset) -> None:
     first, second = train.subset(range(40)), train.subset(range(1, 41))
-    state = MemmapLoader(first, 8, shuffle="full").state_dict()
-    MemmapLoader(train.subset(range(40)), 8, shuffle="full").load_state_dict(state)
+    state = MemmapLoader(first, 8, shuffle="full", as_tuple=False).state_dict()
+    MemmapLoader(train.subset(range(40)), 8, shuffle="full", as_tuple=False).load_state_dict(state)
     with pytest.raises(ValueError, match="the state is of another store, subset or weights"):
-        MemmapLoader(second, 8, shuffle="full").load_state_dict(state)
-    drawn = MemmapLoader(train, 8, weights=np.ones(90)).state_dict()
+        MemmapLoader(second, 8, shuffle="full", as_tuple=False).load_state_dict(state)
+    drawn = MemmapLoader(train, 8, weights=np.ones(90), as_tuple=False).state_dict()
     with pytest.raises(ValueError, match="the state is of another store, subset or weights"):
-        MemmapLoader(train, 8, weights=np.arange(90)).load_state_dict(drawn)
+        MemmapLoader(train, 8, weights=np.arange(90), as_tuple=False).load_state_dict(drawn)
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, np.int64(9), seed=np.int32(1), rank=np.int64(0), world_size=np.int64(2))  # type: ignore[arg-type]
+    loader = MemmapLoader(
+        train, np.int64(9), seed=np.int32(1), rank=np.int64(0), world_size=np.int64(2), as_tuple=False
+    )  # type: ignore[arg-type]
     assert len(next(iter(loader))) == 9
     assert json.dumps(loader.state_dict())
     for name in ("batch_size", "seed", "prefetch"):
         with pytest.raises(ValueError, match=f"{name} is 2.5, expected a whole number"):
-            MemmapLoader(train, **{"batch_size": 9, name: 2.5})  # type: ignore[arg-type]
+            MemmapLoader(train, **{"batch_size": 9, name: 2.5}, as_tuple=False)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", devices())
@@ -531,14 +539,16 @@ def test_after_an_error_the_state_is_at_the_batch_that_could_not_be_made(
             raise RuntimeError("row 37")
         return batch
 
-    iterator = iter(loader := MemmapLoader(train, 10, transform=breaks, prefetch=prefetch, device=device))
+    iterator = iter(
+        loader := MemmapLoader(train, 10, transform=breaks, prefetch=prefetch, device=device, as_tuple=False)
+    )
     assert [len(batch) for batch in itertools.islice(iterator, 3)] == [10] * 3
     with pytest.raises(RuntimeError, match="row 37"):
         next(iterator)
     assert next(iterator, None) is None
     state = loader.state_dict()
     assert (state["epoch"], state["position"]) == (0, 30)
-    whole = MemmapLoader(train, 10, prefetch=prefetch)
+    whole = MemmapLoader(train, 10, prefetch=prefetch, as_tuple=False)
     whole.load_state_dict(state)
     assert next(iter(whole)).rows.tolist() == list(range(30, 40))
 
@@ -558,7 +568,9 @@ def test_the_interpreter_ends_in_the_middle_of_an_epoch(shared_store: Path) -> N
 def test_torchs_default_device_changes_nothing(train: MemmapDataset, prefetch: int, device: str) -> None:
     with torch.device("meta" if device == "cpu" else "cuda"):
         for residency in ("cache", "ram", "disk", "gpu")[: 3 if device == "cpu" else 4]:
-            loader = MemmapLoader(train, 16, shuffle="full", device=device, residency=residency, prefetch=prefetch)
+            loader = MemmapLoader(
+                train, 16, shuffle="full", device=device, residency=residency, prefetch=prefetch, as_tuple=False
+            )
             rows = torch.cat([batch.rows for batch in loader])
             assert sorted(rows.tolist()) == list(range(90))
         # a list of rows may lie on a device too
@@ -578,16 +590,16 @@ def test_block_order_of_a_store_that_lies_by_class_warns(
 ) -> None:
     monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 8 * train.manifest.row_bytes)
     monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 2)
-    MemmapLoader(train, 16, shuffle="full")
-    MemmapLoader(train.subset(np.random.default_rng(0).permutation(90)), 16, shuffle="block")
+    MemmapLoader(train, 16, shuffle="full", as_tuple=False)
+    MemmapLoader(train.subset(np.random.default_rng(0).permutation(90)), 16, shuffle="block", as_tuple=False)
     assert not caplog.text
-    MemmapLoader(train, 16, shuffle="block")
+    MemmapLoader(train, 16, shuffle="block", as_tuple=False)
     assert "its rows lie class by class" in caplog.text
     assert "Pack with --shuffle SEED" in caplog.text
 
 
 def test_residency_ram_reads_the_same(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 16, shuffle="full", residency="ram")
+    loader = MemmapLoader(train, 16, shuffle="full", residency="ram", as_tuple=False)
     for batch in loader:
         assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
 
@@ -597,7 +609,7 @@ def test_residency_ram_reads_the_same(train: MemmapDataset) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 4])
 def test_large_batches_are_right_recycled_and_bounded(large: MemmapDataset, prefetch: int) -> None:
-    loader = MemmapLoader(large, 8, shuffle="full", prefetch=prefetch)
+    loader = MemmapLoader(large, 8, shuffle="full", prefetch=prefetch, as_tuple=False)
     seen = []
     for _ in range(20):
         for batch in loader:
@@ -615,7 +627,7 @@ def test_the_transforms_own_error_surfaces(large: MemmapDataset, prefetch: int, 
     def broken(batch: Any) -> Any:
         return 1 / 0 if at in batch.rows else batch
 
-    iterator = iter(MemmapLoader(large, 8, transform=broken, prefetch=prefetch))
+    iterator = iter(MemmapLoader(large, 8, transform=broken, prefetch=prefetch, as_tuple=False))
     for _ in range(at // 8):
         next(iterator)
     with pytest.raises(ZeroDivisionError):
@@ -623,7 +635,7 @@ def test_the_transforms_own_error_surfaces(large: MemmapDataset, prefetch: int, 
 
 
 def test_as_tuple_holds_also_for_what_a_transform_returns(large: MemmapDataset) -> None:
-    images, targets = next(iter(MemmapLoader(large, 2, as_tuple=True, transform=lambda batch: batch)))
+    images, targets = next(iter(MemmapLoader(large, 2, transform=lambda batch: batch)))
     assert images.shape == (2, 3, 224, 224)
     assert targets.shape == (2,)
 
@@ -648,19 +660,24 @@ def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_o
 
     monkeypatch.setattr(Gathering, "begin", counted)
     rows = [row % 40 for row in range(120)]
-    with MemmapLoader(MemmapDataset(large_store).subset(rows), batch_size, transform=transform) as loader:
+    with MemmapLoader(
+        MemmapDataset(large_store, as_tuple=False).subset(rows),
+        batch_size,
+        transform=transform,
+        as_tuple=False,
+    ) as loader:
         assert rows_of(loader) == rows
     assert begun == groups
 
 
 def test_a_group_has_64_batches_at_most(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train.subset([0] * 400), 1)
+    loader = MemmapLoader(train.subset([0] * 400), 1, as_tuple=False)
     steps = list(loader.schedule.steps(0, 0, iter(()), GROUP_BYTES))
     assert [len(some.batches) for some in steps] == [64] * 6 + [16]
 
 
 def test_a_closed_loader_gives_nothing_that_was_taken_before(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 1)
+    loader = MemmapLoader(train, 1, as_tuple=False)
     iterator = iter(loader)
     for _ in range(2):
         next(iterator)  # the second of two that came together
@@ -670,7 +687,7 @@ def test_a_closed_loader_gives_nothing_that_was_taken_before(train: MemmapDatase
 
 
 def test_a_closed_loader_says_so_instead_of_ending_early(large: MemmapDataset) -> None:
-    loader = MemmapLoader(large, 8)
+    loader = MemmapLoader(large, 8, as_tuple=False)
     iterator = iter(loader)
     next(iterator)
     loader.close()
@@ -684,7 +701,7 @@ def test_a_sampler_draws_in_the_callers_thread_and_needs_no_length(large: Memmap
     orders = []
     for _ in range(2):
         torch.manual_seed(5)
-        iterator = iter(MemmapLoader(large, 8, sampler=RandomSampler(range(40))))
+        iterator = iter(MemmapLoader(large, 8, sampler=RandomSampler(range(40)), as_tuple=False))
         torch.rand(7)  # the caller goes on drawing from the same generator
         orders.append([batch.rows.tolist() for batch in iterator])
     assert orders[0] == orders[1]
@@ -693,14 +710,18 @@ def test_a_sampler_draws_in_the_callers_thread_and_needs_no_length(large: Memmap
         def __iter__(self) -> Any:
             return iter(range(10))
 
-    assert [b.rows.tolist() for b in MemmapLoader(large, 4, sampler=Endless())] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [b.rows.tolist() for b in MemmapLoader(large, 4, sampler=Endless(), as_tuple=False)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+    ]
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no fork")
 def test_an_iterator_taken_over_a_fork_is_refused_not_hung(large: MemmapDataset) -> None:
     import multiprocessing
 
-    loader = MemmapLoader(large, 8, prefetch=1)
+    loader = MemmapLoader(large, 8, prefetch=1, as_tuple=False)
     iterator = iter(loader)
     next(iterator)
 
@@ -723,27 +744,24 @@ def test_an_iterator_taken_over_a_fork_is_refused_not_hung(large: MemmapDataset)
 
 @pytest.mark.parametrize("state", [None, {}, {"_snapshot": {}}, {"epoch": 0, "position": 7.5}])
 def test_what_is_no_state_is_refused(train: MemmapDataset, state: Any) -> None:
-    own = MemmapLoader(train, 4).state_dict()
+    own = MemmapLoader(train, 4, as_tuple=False).state_dict()
     with pytest.raises(
         ValueError, match=r"the state is .*, expected what state_dict\(\) gave: epoch, position, seed"
     ) as caught:
-        MemmapLoader(train, 4).load_state_dict(own | state if state and "epoch" in state else state)
+        MemmapLoader(train, 4, as_tuple=False).load_state_dict(own | state if state and "epoch" in state else state)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("change", [{"position": 91}, {"position": -1}, {"epoch": -1}])
 def test_a_state_outside_the_epoch_is_refused(train: MemmapDataset, change: dict[str, int]) -> None:
-    loader = MemmapLoader(train, 4)
+    loader = MemmapLoader(train, 4, as_tuple=False)
     with pytest.raises(ValueError, match="the state is at epoch"):
         loader.load_state_dict(loader.state_dict() | change)
 
 
-def test_what_the_dataset_says_is_heeded_or_refused(shared_store: Path) -> None:
-    pairs = MemmapDataset(shared_store, as_tuple=True)
-    images, targets = next(iter(MemmapLoader(pairs, 4)))
-    assert (images.shape, targets.shape) == ((4, 3, 32, 32), (4,))
+def test_a_transform_of_the_dataset_is_refused(shared_store: Path) -> None:
     with pytest.raises(ValueError, match="the dataset has a transform of samples"):
-        MemmapLoader(MemmapDataset(shared_store, transform=lambda batch: batch), 4)
+        MemmapLoader(MemmapDataset(shared_store, transform=lambda batch: batch, as_tuple=False), 4, as_tuple=False)
 
 
 # -- interrupts
@@ -781,7 +799,7 @@ def _interrupted_at(loader: MemmapLoader, opcode: int) -> bool:
 
 def test_an_interrupt_at_any_instruction_of_next_leaves_a_thread_that_ends(large: MemmapDataset) -> None:
     opcode = 1
-    while _interrupted_at(loader := MemmapLoader(large, 8, prefetch=1), opcode):
+    while _interrupted_at(loader := MemmapLoader(large, 8, prefetch=1, as_tuple=False), opcode):
         for feed in list(loader._feeds):
             feed._thread.join(5)  # its iterator is gone
             assert not feed._thread.is_alive(), opcode
@@ -794,10 +812,10 @@ def test_an_interrupt_at_any_instruction_of_a_gather_leaves_threads_that_copy(
 ) -> None:
     monkeypatch.setattr("reader.copying._LEAST_BYTES", 1000)
     opcode = 1
-    while _interrupted_at(MemmapLoader(large, 8, prefetch=0), opcode):
+    while _interrupted_at(MemmapLoader(large, 8, prefetch=0, as_tuple=False), opcode):
         opcode += 1
     assert opcode > 200
-    right = threading.Thread(target=lambda: next(iter(MemmapLoader(large, 8, prefetch=0))), daemon=True)
+    right = threading.Thread(target=lambda: next(iter(MemmapLoader(large, 8, prefetch=0, as_tuple=False))), daemon=True)
     right.start()
     right.join(10)
     assert not right.is_alive()

@@ -104,8 +104,8 @@ def test_palette_gray_and_black_and_white_masks_keep_their_values(pairs: tuple[P
     assert (report.rows, report.notes) == (5, [])
     expected = [values(0), values(1) > 2, *(values(n) for n in (2, 3, 4))]
     assert np.array_equal(masks_of(tmp_path / "out"), expected)
-    train = MemmapDataset(tmp_path / "out")
-    batch = next(iter(MemmapLoader(train, 5, transform=RandomHorizontalFlip(1))))
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    batch = next(iter(MemmapLoader(train, 5, transform=RandomHorizontalFlip(1), as_tuple=False)))
     assert np.array_equal(batch.extras["masks"], np.array(expected)[:, :, ::-1])
     assert verify(tmp_path / "out").problems == []
 

@@ -91,7 +91,7 @@ def test_todays_writer_makes_the_golden_bytes_of_own_masks() -> None:
 def test_a_reader_that_does_not_know_own_masks_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "READER_FEATURES", (manifests.OWN_SIZES,))
     with pytest.raises(StoreError, match="reading this store needs own-masks, unknown here"):
-        MemmapDataset(GOLDEN)
+        MemmapDataset(GOLDEN, as_tuple=False)
 
 
 @pytest.mark.parametrize("features", [["own-masks"], ["own-sizes", "own-masks"]], ids=["alone", "beside an extra"])
@@ -116,7 +116,7 @@ def test_a_mask_that_is_not_behind_its_image_is_refused(own_store: Path, tmp_pat
     offsets = np.memmap(tmp_path / "own/_tensordict/mask_offsets.memmap", np.int64, "r+")
     offsets[2], offsets[4] = 1 << 40, -1
     offsets.flush()
-    data = MemmapDataset(tmp_path / "own")
+    data = MemmapDataset(tmp_path / "own", as_tuple=False)
     for row in (2, 4):
         with pytest.raises(StoreError, match=f"mask {row} does not lie behind its image: the store is damaged"):
             data[row]
@@ -130,7 +130,7 @@ def test_a_mask_that_is_not_behind_its_image_is_refused(own_store: Path, tmp_pat
 
 @pytest.mark.parametrize("max_size", [None, 50, "short:30"])
 def test_boxes_and_masks_are_scaled_as_their_image(sources: Path, tmp_path: Path, max_size: Any) -> None:
-    data = MemmapDataset(packed(sources, tmp_path / "out", max_size=max_size))
+    data = MemmapDataset(packed(sources, tmp_path / "out", max_size=max_size), as_tuple=False)
     found = boxes_of(tmp_path / "out")
     for n, (width, height) in enumerate(SIZES):
         row = data[n]
@@ -157,7 +157,7 @@ def test_a_drawn_rectangle_lies_under_its_box_and_mask_however_exif_turns_it(tmp
         image.convert("L").save(tmp_path / "masks" / f"{orientation}.png")
     names: dict[str, tuple[int, int] | None] = {f"{orientation}.png": (300, 200) for orientation in SIDES}
     coco(tmp_path / "coco.json", names, [(name, [90, 50, 80, 80]) for name in names])
-    data = MemmapDataset(packed(tmp_path, tmp_path / "out", max_size=150))
+    data = MemmapDataset(packed(tmp_path, tmp_path / "out", max_size=150), as_tuple=False)
     for row, boxes in enumerate(boxes_of(tmp_path / "out")):
         for lit in (data[row].pixels[..., 0] > 127, data[row].extras["masks"] > 127):
             ys, xs = np.nonzero(lit.numpy())
@@ -200,9 +200,10 @@ def test_what_is_wrong_with_a_mask_rejects_its_image(sources: Path, tmp_path: Pa
         "its mask 0.png: it has 60 x 90 pixels, the image 90 x 60": 1,
         "it has no mask 1.png": 1,
     }
-    assert [tuple(row.shape) for row in (MemmapDataset(tmp_path / "out")[n].extras["masks"] for n in range(5))] == [
-        size[::-1] for size in SIZES[2:]
-    ]
+    assert [
+        tuple(row.shape)
+        for row in (MemmapDataset(tmp_path / "out", as_tuple=False)[n].extras["masks"] for n in range(5))
+    ] == [size[::-1] for size in SIZES[2:]]
 
 
 def test_a_flipped_bit_of_a_mask_is_found_by_its_rows(own_store: Path, tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def checked(batch: RaggedBatch, data: MemmapDataset) -> None:
 
 
 def test_slices_lists_and_workers_bring_masks_along(own_store: Path) -> None:
-    data = MemmapDataset(own_store)
+    data = MemmapDataset(own_store, as_tuple=False)
     for batch in (data[[5, 0, 5, 2]], data[2:6], data[1:7:2], *DataLoader(data, batch_size=3, num_workers=1)):
         checked(batch, data)
     assert data.store.mask_offsets is not None
@@ -242,8 +243,8 @@ def test_slices_lists_and_workers_bring_masks_along(own_store: Path) -> None:
 
 @pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
 def test_the_loader_brings_masks_along(own_store: Path, residency: str) -> None:
-    data = MemmapDataset(own_store)
-    for batch in MemmapLoader(data, 3, shuffle="full", residency=residency):
+    data = MemmapDataset(own_store, as_tuple=False)
+    for batch in MemmapLoader(data, 3, shuffle="full", residency=residency, as_tuple=False):
         checked(batch, data)
 
 
@@ -254,7 +255,7 @@ def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(
     from reader import resample
 
     monkeypatch.setattr(resample, "_MASKS_AT_ONCE", 2)
-    data = MemmapDataset(own_store)
+    data = MemmapDataset(own_store, as_tuple=False)
     batch = data[[5, 0, 3, 6, 2]]
     with in_epoch(3):
         made = transform(batch)
@@ -277,7 +278,7 @@ def test_made_boxes_and_masks_of_turned_pictures_lie_over_the_same_pixels(tmp_pa
     subprocess.run([sys.executable, script, tmp_path / "made", "--count", "4"], check=True, capture_output=True)
     options: dict[str, Any] = {"max_size": 240, "boxes": tmp_path / "made/labels", "masks": tmp_path / "made/masks"}
     report = pack(tmp_path / "made/images", tmp_path / "out", fit="none", workers=1, **options)
-    data = MemmapDataset(tmp_path / "out")
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert (report.rows, data.classes) == (4, ["ball", "kite", "crate"])
     seen = 0
     for row in (data[n] for n in range(4)):

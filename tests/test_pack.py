@@ -36,7 +36,7 @@ PACK = [sys.executable, "-m", "packer"]
 
 def test_rows_are_the_resized_and_cropped_images_in_order(images: Path, tmp_path: Path) -> None:
     report = pack(images, tmp_path / "out", size=32)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert (report.rows, report.inputs, report.rejected, report.classes, report.size) == (24, 24, 0, 3, (32, 32))
     paths = sorted(images.rglob("*.jpg"))
     assert [path for path, _ in train.samples] == [str(path.relative_to(images)) for path in paths]
@@ -57,7 +57,7 @@ def test_rows_are_the_resized_and_cropped_images_in_order(images: Path, tmp_path
 
 def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=40, fit="pad")
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     inside = []
     for row in train[:]:
         y0, x0, y1, x1 = row.content.tolist()
@@ -170,7 +170,7 @@ def test_optional_system_calls_may_be_missing(images: Path, tmp_path: Path, monk
 def test_shuffle_permutes_rows_by_the_seed(images: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         pack(images, tmp_path / name, size=32, shuffle=seed)
-    a, c = MemmapDataset(tmp_path / "a"), MemmapDataset(tmp_path / "c")
+    a, c = MemmapDataset(tmp_path / "a", as_tuple=False), MemmapDataset(tmp_path / "c", as_tuple=False)
     assert store_bytes(tmp_path / "a") == store_bytes(tmp_path / "b")
     assert a.samples != c.samples
     assert sorted(a.samples) == sorted(c.samples)
@@ -181,7 +181,10 @@ def test_splits_are_packed_with_one_class_list(tmp_path: Path) -> None:
     make_tree(tmp_path / "images/train", classes=2, each=4)
     make_tree(tmp_path / "images/val", classes=3, each=2)
     report = pack(tmp_path / "images", tmp_path / "out", size=32)
-    train, val = MemmapDataset(tmp_path / "out/train"), MemmapDataset(tmp_path / "out/val")
+    train, val = (
+        MemmapDataset(tmp_path / "out/train", as_tuple=False),
+        MemmapDataset(tmp_path / "out/val", as_tuple=False),
+    )
     assert train.classes == val.classes == ["class0", "class1", "class2"]
     assert (len(train), len(val), report.rows) == (8, 6, 14)
     assert list(report.splits) == ["train", "val"]
@@ -193,7 +196,7 @@ def test_without_a_size_equal_images_are_packed_as_they_are(tmp_path: Path) -> N
         photo(40, 30, n).save(tmp_path / "images" / f"{n}.png")
     report = pack(tmp_path / "images", tmp_path / "out")
     assert report.size == (30, 40)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert np.array_equal(train[3].pixels.numpy(), np.asarray(photo(40, 30, 3)))
     assert train.targets == [-1] * 5
 
@@ -254,7 +257,7 @@ def test_on_error_fail_stops_and_can_go_on(images: Path, tmp_path: Path) -> None
     with pytest.raises(PackError, match=r"class1/bad.jpg: it is text, not an image \(--on-error fail\)"):
         pack(images, tmp_path / "out", size=32, on_error="fail")
     with pytest.raises(IncompleteStoreError, match="is incomplete"):
-        MemmapDataset(tmp_path / "out")
+        MemmapDataset(tmp_path / "out", as_tuple=False)
     photo(50, 50, 1).save(bad)
     assert pack(images, tmp_path / "out", size=32, on_error="fail", resume=True).rows == 25
 
@@ -287,11 +290,11 @@ def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) ->
 def test_overwrite_replaces_and_open_readers_keep_the_old_store(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack(images, out, size=32)
-    old = MemmapDataset(out)
+    old = MemmapDataset(out, as_tuple=False)
     expected = old.numpy().copy()
     assert pack(images, out, size=16, overwrite=True).size == (16, 16)
     assert np.array_equal(old.numpy(), expected)
-    assert MemmapDataset(out)[0].pixels.shape == (16, 16, 3)
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (16, 16, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 
@@ -355,7 +358,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, progress=interrupt_after(2 * blocks))
     with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
-        MemmapDataset(out)
+        MemmapDataset(out, as_tuple=False)
     with pytest.raises(PackError, match=r"Go on with: pack .*/images .* --resume \(or start anew with --overwrite\)"):
         pack(images, out, size=32)
     with open(out / ".packing/journal", "ab") as journal:
@@ -540,9 +543,9 @@ def test_a_source_that_vanishes_between_two_decodes_shifts_no_row(
     assert report.rows == 24 - report.rejected
     assert verify(tmp_path / "out").problems == []
     monkeypatch.undo()
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     pack(images, tmp_path / "clean", size=32)
-    clean = MemmapDataset(tmp_path / "clean")
+    clean = MemmapDataset(tmp_path / "clean", as_tuple=False)
     kept = {path: row for row, (path, _) in enumerate(train.samples)}
     for row, (path, _) in enumerate(clean.samples):
         assert np.array_equal(train[kept[path]].pixels.numpy(), clean[row].pixels.numpy())
@@ -710,7 +713,7 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
     with pytest.raises(MemoryError):
         pack(images, tmp_path / "out", size=32)
     with pytest.raises(IncompleteStoreError):
-        MemmapDataset(tmp_path / "out")
+        MemmapDataset(tmp_path / "out", as_tuple=False)
     assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
 
 
@@ -730,7 +733,7 @@ def test_on_error_fail_forgets_the_reject_whether_mended_or_not(images: Path, tm
 @pytest.mark.parametrize("fit", ["pad", "inside"])
 def test_padding_of_rgba_is_transparent_and_counted_out(images: Path, tmp_path: Path, fit: str) -> None:
     pack(images, tmp_path / "out", size=40, fit=fit, channels="rgba")
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.manifest.mean[3] == 1
     y0, x0, y1, x1 = train[0].content.tolist()
     alpha = train[0].pixels[..., 3]
@@ -854,9 +857,9 @@ def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
     monkeypatch.undo()
-    assert MemmapDataset(out)[0].pixels.shape == (16, 16, 3)
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (16, 16, 3)
     assert pack(images, out, size=32, resume=True).resumed_from == 24
-    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 
@@ -866,7 +869,7 @@ def test_without_renameat2_overwrite_still_replaces(
     monkeypatch.setattr(places, "_exchange", lambda one, other: False)
     pack(images, tmp_path / "out", size=16)
     pack(images, tmp_path / "out", size=32, overwrite=True)
-    assert MemmapDataset(tmp_path / "out")[0].pixels.shape == (32, 32, 3)
+    assert MemmapDataset(tmp_path / "out", as_tuple=False)[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 
@@ -898,7 +901,7 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
     for side in (16, 24, 32):
         pack(images, tmp_path / "out", size=side, overwrite=side > 16)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.old", ".out.packing.old1", "images", "out"]
-    assert MemmapDataset(tmp_path / ".out.packing.old1")[0].pixels.shape == (24, 24, 3)
+    assert MemmapDataset(tmp_path / ".out.packing.old1", as_tuple=False)[0].pixels.shape == (24, 24, 3)
     (tmp_path / ".out.packing.older").mkdir()  # somebody else's
     monkeypatch.setattr(shutil, "rmtree", remove)
     pack(images, tmp_path / "out", size=32, resume=True)
@@ -918,9 +921,9 @@ def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
     monkeypatch.undo()
-    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
     assert pack(images, out, size=32, resume=True).resumed_from == 24
-    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 
@@ -941,7 +944,7 @@ def test_killed_between_the_two_renames_of_a_replacement_resume_puts_it_in_place
     monkeypatch.setattr(places.os, "rename", real)
     assert not out.exists()
     pack(images, out, size=32, resume=True)
-    assert MemmapDataset(out)[0].pixels.shape == (32, 32, 3)
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 
@@ -955,7 +958,7 @@ def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, m
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     pack(images, tmp_path / "link", size=32, overwrite=True)
     assert (tmp_path / "link").is_symlink()
-    assert MemmapDataset(tmp_path / "empty")[0].pixels.shape == (32, 32, 3)
+    assert MemmapDataset(tmp_path / "empty", as_tuple=False)[0].pixels.shape == (32, 32, 3)
 
 
 def test_nothing_in_the_scaffold_is_open_when_it_is_removed(

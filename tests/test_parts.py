@@ -76,7 +76,7 @@ def test_sealed_parts_are_the_bytes_of_one_pack(
     order = random.Random(count).sample(range(1, count + 1), count)
     _pack_parts(images, out, count, order)
     with pytest.raises(IncompleteStoreError, match=r"its parts are not sealed\. .* pack seal "):
-        MemmapDataset(out)
+        MemmapDataset(out, as_tuple=False)
     report = seal_parts(out, max_rejects="20%")
     assert store_bytes(out) == whole
     assert (report.rows, report.inputs, report.rejected, report.too_many_rejects) == (23, 25, 2, False)

@@ -31,7 +31,7 @@ def test_a_png_holds_the_pixels(height: int, width: int, channels: int) -> None:
 
 
 def test_a_dataset_shows_rows_spread_over_it_with_their_classes(shared_store: Path) -> None:
-    data = MemmapDataset(shared_store)
+    data = MemmapDataset(shared_store, as_tuple=False)
     tiles = TILE.findall(data._repr_html_())
     assert [int(row) for *_, row, _ in tiles] == [(2 * i + 1) * 90 // 48 for i in range(24)]
     for encoded, width, height, row, caption in tiles:
@@ -42,7 +42,7 @@ def test_a_dataset_shows_rows_spread_over_it_with_their_classes(shared_store: Pa
 
 
 def test_a_subset_shows_its_own_rows_past_its_transform(shared_store: Path) -> None:
-    data = MemmapDataset(shared_store, transform=lambda batch: 1 / 0).subset([80, 3])
+    data = MemmapDataset(shared_store, transform=lambda batch: 1 / 0, as_tuple=False).subset([80, 3])
     assert [row for *_, row, _ in TILE.findall(data._repr_html_())] == ["80", "3"]
 
 

@@ -149,7 +149,7 @@ def test_a_store_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other
     out, other = tmp_path / "out", tmp_path / "other"
     pack(images, out, size=32)
     pack(images, other, size=32, resample="box")
-    wanted = MemmapDataset(other)
+    wanted = MemmapDataset(other, as_tuple=False)
     map_tensor = stores.map_tensor
 
     def replaced_before(*arguments: Any) -> torch.Tensor:
@@ -159,7 +159,7 @@ def test_a_store_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other
         return map_tensor(*arguments)
 
     monkeypatch.setattr(stores, "map_tensor", replaced_before)
-    found = MemmapDataset(out)
+    found = MemmapDataset(out, as_tuple=False)
     assert torch.equal(found.store.pixels, wanted.store.pixels)
     assert found.manifest.digest == wanted.manifest.digest
 
@@ -170,8 +170,8 @@ def _workers(dataset: MemmapDataset) -> Any:
 
 _LOADERS: dict[str, Callable[[MemmapDataset], Any]] = {
     "workers": _workers,
-    "cache": lambda dataset: MemmapLoader(dataset, 4, residency="cache"),
-    "disk": lambda dataset: MemmapLoader(dataset, 4, residency="disk"),
+    "cache": lambda dataset: MemmapLoader(dataset, 4, residency="cache", as_tuple=False),
+    "disk": lambda dataset: MemmapLoader(dataset, 4, residency="disk", as_tuple=False),
 }
 
 
@@ -181,7 +181,7 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
 ) -> None:
     out = tmp_path / "out"
     pack(images, out, size=32)
-    dataset = MemmapDataset(out)
+    dataset = MemmapDataset(out, as_tuple=False)
     pickled = dataset.__getstate__()
     old = dataset.store.clone()
     batches = _LOADERS[name](dataset)
@@ -190,7 +190,11 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
     # rows of the same size in another order: nothing but their bytes tells the stores apart
     assert _command(images, out, "--overwrite", "--shuffle", "3").returncode == 0
     seen += list(running)
-    begun_after = [*batches, *MemmapLoader(dataset, 4, residency="ram"), *MemmapLoader(dataset, 4, residency="disk")]
+    begun_after = [
+        *batches,
+        *MemmapLoader(dataset, 4, residency="ram", as_tuple=False),
+        *MemmapLoader(dataset, 4, residency="disk", as_tuple=False),
+    ]
     for batch in (*seen, *begun_after):
         assert torch.equal(batch.pixels, old.pixels[batch.rows])
         assert torch.equal(batch.targets, old.targets[batch.rows])

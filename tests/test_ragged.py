@@ -106,7 +106,7 @@ def test_todays_writer_makes_the_golden_bytes_of_own_sizes() -> None:
 def test_a_reader_that_does_not_know_the_feature_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "READER_FEATURES", ())
     with pytest.raises(StoreError, match=r"reading this store needs own-sizes, unknown here\. Update pixpack\.$"):
-        MemmapDataset(GOLDEN)
+        MemmapDataset(GOLDEN, as_tuple=False)
 
 
 @pytest.mark.parametrize("kind", ["class", "regression"])
@@ -145,14 +145,14 @@ def test_a_cut_or_grown_store_of_own_sizes_is_refused(own: Path, change: int) ->
     with open(own / PIXELS, "r+b") as file:
         file.truncate(size + change)
     with pytest.raises(StoreError, match=f"is {size + change} bytes, the manifest says {size}"):
-        MemmapDataset(own)
+        MemmapDataset(own, as_tuple=False)
 
 
 def test_a_row_that_leads_out_of_the_pixels_is_refused(own: Path) -> None:
     offsets = np.memmap(own / "_tensordict/offsets.memmap", np.int64, "r+")
     offsets[4], offsets[5] = 1 << 40, -1
     offsets.flush()
-    data = MemmapDataset(own)
+    data = MemmapDataset(own, as_tuple=False)
     for row in (4, 5):
         with pytest.raises(StoreError, match=f"image {row} does not lie within the pixels: the store is damaged"):
             data[row]
@@ -186,7 +186,7 @@ def test_rows_are_the_images_in_their_own_sizes_upright(tmp_path: Path, max_size
         photo(90 + 3 * n, 61, n).save(images / f"{n}.jpg", exif=exif, quality=95)
     photo(50, 70, 9).save(images / "8.png")
     pack(images, tmp_path / "out", fit="none", max_size=max_size, exact=True, workers=1)
-    data = MemmapDataset(tmp_path / "out")
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
     total = np.zeros(3)
     for row, path in enumerate(sorted(images.iterdir())):
         expected = np.asarray(_expected(path, max_size))
@@ -246,7 +246,7 @@ def test_a_pack_goes_on_though_its_sources_grew_meanwhile(
     photo(900, 700, 1).save(images / "class2/007.jpg")
     report = pack(images, tmp_path / "out", fit="none", resume=True)
     assert 0 < report.resumed_from < 24
-    assert MemmapDataset(tmp_path / "out")[23].pixels.shape == (700, 900, 3)
+    assert MemmapDataset(tmp_path / "out", as_tuple=False)[23].pixels.shape == (700, 900, 3)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -307,10 +307,10 @@ def test_own_sizes_have_any_channels(tmp_path: Path, channels: str, mode: str) -
     for n in range(3):
         photo(20 + n, 30 - n, n).convert(mode).save(tmp_path / f"images/{n}.png")
     pack(tmp_path / "images", tmp_path / "out", fit="none", channels=channels)
-    data = MemmapDataset(tmp_path / "out")
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
     expected = np.asarray(Image.open(tmp_path / "images/1.png")).reshape(29, 21, -1)
     assert np.array_equal(data[1].pixels.numpy(), expected)
-    crops = next(iter(MemmapLoader(data, 3, transform=RandomResizedCrop(8))))
+    crops = next(iter(MemmapLoader(data, 3, transform=RandomResizedCrop(8), as_tuple=False)))
     assert crops.pixels.shape == (3, 8, 8, data.manifest.channels)
     assert row_image(tmp_path / "out", 1).size == (21, 29)
 
@@ -363,11 +363,11 @@ def test_info_and_show_know_own_sizes(ragged_store: Path, tmp_path: Path, capsys
 
 
 def test_a_notebook_shows_rows_of_own_sizes(ragged_store: Path) -> None:
-    data = MemmapDataset(ragged_store)
+    data = MemmapDataset(ragged_store, as_tuple=False)
     html = data._repr_html_()
     assert html.count("<img ") == 24
     # 48 x 64, of which the longer side becomes 96
-    assert 'width="72" height="96" alt="row 0"' in MemmapDataset(ragged_store).subset([0])._repr_html_()
+    assert 'width="72" height="96" alt="row 0"' in MemmapDataset(ragged_store, as_tuple=False).subset([0])._repr_html_()
 
 
 def test_the_command_packs_own_sizes(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,7 +381,7 @@ def test_the_command_packs_own_sizes(images: Path, tmp_path: Path, capsys: pytes
 
 
 def test_rows_slices_and_lists_of_own_sizes_are_the_same_images(ragged_store: Path) -> None:
-    data = MemmapDataset(ragged_store)
+    data = MemmapDataset(ragged_store, as_tuple=False)
     assert isinstance(data[3], ImageBatch)
     assert data[3].pixels.shape == tuple(data.store.shapes[3].tolist())
     chosen = [17, 3, 3, 89, 0]
@@ -401,7 +401,7 @@ def test_rows_slices_and_lists_of_own_sizes_are_the_same_images(ragged_store: Pa
 
 
 def test_parts_of_a_store_of_own_sizes_are_without_copies(ragged_store: Path) -> None:
-    data = MemmapDataset(ragged_store)
+    data = MemmapDataset(ragged_store, as_tuple=False)
     first, rest = data.split(0.8, seed=1, stratify=True)
     assert sorted([*first[:].rows.tolist(), *rest[:].rows.tolist()]) == list(range(90))
     again = pickle.loads(pickle.dumps(rest))
@@ -412,7 +412,7 @@ def test_parts_of_a_store_of_own_sizes_are_without_copies(ragged_store: Path) ->
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchs_dataloader_gives_ragged_batches(ragged_store: Path, workers: int) -> None:
-    data = MemmapDataset(ragged_store)
+    data = MemmapDataset(ragged_store, as_tuple=False)
     loaded = list(DataLoader(data, batch_size=40, num_workers=workers))
     assert [len(batch) for batch in loaded] == [40, 40, 10]
     for batch in loaded:
@@ -438,8 +438,8 @@ def _batches(loader: MemmapLoader) -> dict[int, torch.Tensor]:
 
 @pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), CenterCrop(24, fraction=0.875)])
 def test_crops_are_those_of_each_image_alone(ragged_store: Path, transform: Any) -> None:
-    data = MemmapDataset(ragged_store)
-    loader = MemmapLoader(data, 16, shuffle="full", transform=transform)
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    loader = MemmapLoader(data, 16, shuffle="full", transform=transform, as_tuple=False)
     loader.set_epoch(2)
     made = _batches(loader)
     assert sorted(made) == list(range(90))
@@ -452,9 +452,9 @@ def test_crops_are_those_of_each_image_alone(ragged_store: Path, transform: Any)
 
 @pytest.mark.parametrize("device", devices())
 def test_neither_batches_orders_ranks_nor_residency_change_a_crop(ragged_store: Path, device: str) -> None:
-    data = MemmapDataset(ragged_store)
+    data = MemmapDataset(ragged_store, as_tuple=False)
     crop = RandomResizedCrop(16, seed=1)
-    expected = _batches(MemmapLoader(data, 90, transform=crop, device=device))
+    expected = _batches(MemmapLoader(data, 90, transform=crop, device=device, as_tuple=False))
     others: list[dict[str, Any]] = [
         {"batch_size": 7, "shuffle": "full", "residency": "ram"},
         {"batch_size": 32, "shuffle": "block", "residency": "disk"},
@@ -462,11 +462,12 @@ def test_neither_batches_orders_ranks_nor_residency_change_a_crop(ragged_store: 
         {"batch_size": 11, "shuffle": True, "residency": "cache"},
     ]
     for options in others:
-        made = _batches(MemmapLoader(data, transform=crop, device=device, **options))
+        made = _batches(MemmapLoader(data, transform=crop, device=device, **options, as_tuple=False))
         assert made.keys() == expected.keys()
         assert all(is_same_crop(made[row], expected[row]) for row in made)
     shared = [
-        MemmapLoader(data, 15, shuffle=True, rank=rank, world_size=2, transform=crop, device=device) for rank in (0, 1)
+        MemmapLoader(data, 15, shuffle=True, rank=rank, world_size=2, transform=crop, device=device, as_tuple=False)
+        for rank in (0, 1)
     ]
     parts = [_batches(loader) for loader in shared]
     assert sorted([*parts[0], *parts[1]]) == list(range(90))
@@ -479,23 +480,23 @@ def is_same_crop(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def test_a_state_of_a_loader_of_own_sizes_goes_on_where_it_was(ragged_store: Path) -> None:
-    data = MemmapDataset(ragged_store).subset(slice(5, 80))
+    data = MemmapDataset(ragged_store, as_tuple=False).subset(slice(5, 80))
     crop = RandomResizedCrop(16)
-    loader = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop)
+    loader = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop, as_tuple=False)
     whole = [batch.rows.tolist() for batch in loader]
     loader.set_epoch(0)
     running = iter(loader)
     for _ in range(4):
         next(running)
-    resumed = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop)
+    resumed = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop, as_tuple=False)
     resumed.load_state_dict(loader.state_dict())
     assert [batch.rows.tolist() for batch in resumed] == whole[4:]
 
 
 @pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
 def test_without_a_transform_the_images_come_as_they_are(ragged_store: Path, residency: str) -> None:
-    data = MemmapDataset(ragged_store)
-    loader = MemmapLoader(data, 16, shuffle="full", residency=residency)
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    loader = MemmapLoader(data, 16, shuffle="full", residency=residency, as_tuple=False)
     for kept in list(loader):
         assert isinstance(kept, RaggedBatch)
         assert all(torch.equal(kept.image(n), data[row].pixels) for n, row in enumerate(kept.rows.tolist()))
@@ -506,7 +507,14 @@ def test_without_a_transform_the_images_come_as_they_are(ragged_store: Path, res
 
 
 def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:
-    loader = MemmapLoader(MemmapDataset(ragged_store), 16, shuffle="full", transform=RandomResizedCrop(8), prefetch=0)
+    loader = MemmapLoader(
+        MemmapDataset(ragged_store, as_tuple=False),
+        16,
+        shuffle="full",
+        transform=RandomResizedCrop(8),
+        prefetch=0,
+        as_tuple=False,
+    )
     for _ in range(5):
         for _ in loader:
             pass
@@ -519,7 +527,7 @@ def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:
     "transform", [RandomHorizontalFlip(), RandomCrop(8), ColorJitter(0.4)], ids=lambda t: type(t).__name__
 )
 def test_other_transforms_ask_for_a_crop_first(ragged_store: Path, transform: Any) -> None:
-    data = MemmapDataset(ragged_store)
+    data = MemmapDataset(ragged_store, as_tuple=False)
     with pytest.raises(ValueError, match="have sizes of their own: let RandomResizedCrop or CenterCrop come first"):
         transform(data[[1, 2]])
     assert transform(CenterCrop(24)(data[[1, 2]])).pixels.shape[0] == 2
@@ -533,7 +541,7 @@ def test_other_devices_give_the_same_crops_within_a_level(
 
     # parts of a few images each
     monkeypatch.setattr(resample, "_PADDED_BYTES", 1 << 18)
-    batch = MemmapDataset(ragged_store)[[89, 3, 0, 50, 7]]
+    batch = MemmapDataset(ragged_store, as_tuple=False)[[89, 3, 0, 50, 7]]
     boxes, grids = RandomResizedCrop(20).boxes(batch), None
     if center:
         height, width = batch.shapes[:, 0].long(), batch.shapes[:, 1].long()
@@ -617,7 +625,7 @@ def test_wrong_arguments_of_center_crop_are_refused(arguments: tuple[Any, ...], 
 
 def test_a_row_instead_of_a_batch_is_refused(ragged_store: Path) -> None:
     with pytest.raises(ValueError, match="give a batch, not a row"):
-        CenterCrop(8)(MemmapDataset(ragged_store)[3])
+        CenterCrop(8)(MemmapDataset(ragged_store, as_tuple=False)[3])
 
 
 def test_every_input_of_own_sizes_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:

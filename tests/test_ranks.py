@@ -46,7 +46,7 @@ def test_a_loader_that_was_made_before_the_process_group_reads_its_part(
     parts = []
     for rank in range(3):
         with monkeypatch.context() as patch, caplog.at_level("INFO", logger="reader"):
-            loader = MemmapLoader(train, 10, shuffle="full")
+            loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)
             assert "order full, rank 0 of 1, residency" in caplog.text
             started(patch, rank, 3)
             parts.append(rows(loader))
@@ -60,7 +60,7 @@ def test_a_loader_that_was_made_before_the_process_group_reads_its_part(
 def test_len_before_the_first_epoch_takes_world_size_and_asks_nobody_else_afterwards(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = MemmapLoader(train, 10)
+    loader = MemmapLoader(train, 10, as_tuple=False)
     assert len(loader) == 9
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert len(loader) == 3
@@ -75,7 +75,7 @@ def test_len_before_the_first_epoch_takes_world_size_and_asks_nobody_else_afterw
 def test_another_world_size_than_was_told_warns_with_both(
     train: MemmapDataset, when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = MemmapLoader(train, 10)
+    loader = MemmapLoader(train, 10, as_tuple=False)
     if when == "len":
         assert len(loader) == 9
     else:
@@ -98,21 +98,21 @@ def test_a_launchers_variables_are_enough_and_are_named(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = MemmapLoader(train, 10)
+    loader = MemmapLoader(train, 10, as_tuple=False)
     assert rows(loader)[:10] == list(range(10, 20))
     rows(loader)
     assert [record.getMessage() for record in caplog.records] == [
         f"{train.path}: reads for rank 1 of 2, as RANK and WORLD_SIZE say, though torch.distributed is not initialised. Give"
         " rank= and world_size= if that is not meant."
     ]
-    assert rows(MemmapLoader(train, 10, rank=0, world_size=1)) == list(range(90))
+    assert rows(MemmapLoader(train, 10, rank=0, world_size=1, as_tuple=False)) == list(range(90))
 
 
 def test_a_world_size_without_a_rank_is_refused_when_an_epoch_begins(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = MemmapLoader(train, 10)
+    loader = MemmapLoader(train, 10, as_tuple=False)
     assert len(loader) == 5
     with pytest.raises(
         ValueError, match=r"^WORLD_SIZE is 2, but RANK is not set and torch\.distributed is not init.*\.$"
@@ -136,13 +136,13 @@ def test_variables_that_make_no_sense_are_one_sentence(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"^{message}$"):
-        MemmapLoader(train, 10)
+        MemmapLoader(train, 10, as_tuple=False)
 
 
 def test_what_the_process_group_leaves_nothing_of_is_refused_when_an_epoch_begins(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader = MemmapLoader(train, 40, drop_last=True)
+    loader = MemmapLoader(train, 40, drop_last=True, as_tuple=False)
     started(monkeypatch, 0, 4)
     with pytest.raises(
         OrderError, match="drop_last leaves nothing: 90 rows are fewer than batch_size 40 x world_size 4"
@@ -153,7 +153,7 @@ def test_what_the_process_group_leaves_nothing_of_is_refused_when_an_epoch_begin
 def test_a_state_of_one_rank_goes_on_with_two_that_came_later(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader = MemmapLoader(train, 10, shuffle="full")
+    loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)
     order = rows(loader)
     loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 40})
     started(monkeypatch, 1, 2)
@@ -166,14 +166,14 @@ def test_ray_train_is_asked_where_it_started_no_process_group(
     module: Any = ModuleType("ray.train")
     monkeypatch.setitem(sys.modules, "ray.train", module)
     module.get_context = lambda: SimpleNamespace(get_world_rank=lambda: 1, get_world_size=lambda: 2)
-    assert rows(MemmapLoader(train, 10))[:10] == list(range(10, 20))
+    assert rows(MemmapLoader(train, 10, as_tuple=False))[:10] == list(range(10, 20))
 
     # outside of a worker
     def outside() -> None:
         raise RuntimeError("`get_context` has been called outside of a training worker")
 
     module.get_context = outside
-    assert rows(MemmapLoader(train, 10)) == list(range(90))
+    assert rows(MemmapLoader(train, 10, as_tuple=False)) == list(range(90))
 
 
 # -- real processes

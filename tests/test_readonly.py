@@ -83,7 +83,7 @@ def test_a_store_on_a_read_only_mount_is_read_like_any_other(read_only_mount: Pa
 def test_in_place_ops_in_dataloader_workers_and_on_their_batches_stay_there(store: Path, start: str) -> None:
     before = store_bytes(store)
     batches = DataLoader(
-        MemmapDataset(store),
+        MemmapDataset(store, as_tuple=False),
         batch_size=2,
         num_workers=2,
         multiprocessing_context=start,
@@ -91,7 +91,7 @@ def test_in_place_ops_in_dataloader_workers_and_on_their_batches_stay_there(stor
     )
     for batch in batches:
         # what the worker did to its mapping is not even seen in its batches: they are read from the files
-        assert torch.equal(batch.pixels, MemmapDataset(store)[batch.rows].pixels)
+        assert torch.equal(batch.pixels, MemmapDataset(store, as_tuple=False)[batch.rows].pixels)
         harm(batch)
     assert store_bytes(store) == before
     assert int(MemmapDataset(store).store.pixels.sum()) > 0
@@ -106,7 +106,7 @@ def harm_in_worker(number: int) -> None:
 
 def harm_everything(path: Path) -> int:
     """Do in-place ops on every kind of thing that the reader hands out; returns on how many tensors and arrays."""
-    dataset, pairs = MemmapDataset(path), MemmapDataset(path, as_tuple=True)
+    dataset, pairs = MemmapDataset(path, as_tuple=False), MemmapDataset(path, as_tuple=True)
     mask = np.array([True, False, True, True, False])
     indices: list[Any] = [0, -1, slice(1, 4), slice(None, None, 2), [3, 1, 2], torch.tensor([0, 4]), mask, np.int64(2)]
     handed: list[Callable[[], Any]] = [
@@ -123,7 +123,7 @@ def harm_everything(path: Path) -> int:
         for residency in ("cache", "ram"):
             for prefetch in (0, 2):
                 options: dict[str, Any] = {"shuffle": shuffle, "residency": residency, "prefetch": prefetch}
-                handed.append(lambda options=options: next(iter(MemmapLoader(dataset, 2, **options))))
+                handed.append(lambda options=options: next(iter(MemmapLoader(dataset, 2, **options, as_tuple=False))))
     harmed = sum(harm(give()) for give in handed)
     array = dataset.numpy()
     with pytest.raises(ValueError, match="read-only"):

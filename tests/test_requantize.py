@@ -55,7 +55,7 @@ def test_both_ways_give_the_same_pixels(mixed: Path, tmp_path: Path) -> None:
     tree = requantize(mixed, tmp_path / "tree", quality=6)
     two = pack(tmp_path / "tree", tmp_path / "two", size=20, exact=True)
     one = pack(mixed, tmp_path / "one", size=20, requantize=6)
-    first, second = MemmapDataset(tmp_path / "one"), MemmapDataset(tmp_path / "two")
+    first, second = MemmapDataset(tmp_path / "one", as_tuple=False), MemmapDataset(tmp_path / "two", as_tuple=False)
     assert (tree.requantized, tree.kept, tree.rejected, tree.ignored) == (17, 2, 1, 1)
     assert (one.rows, one.rejected, two.rows, two.rejected) == (19, 1, 19, 0)
     stems = [[os.path.splitext(path)[0] for path, _ in store.samples] for store in (first, second)]
@@ -69,7 +69,7 @@ def test_both_ways_give_the_same_pixels(mixed: Path, tmp_path: Path) -> None:
 
 def test_the_store_says_what_was_requantized_and_by_what(mixed: Path, tmp_path: Path) -> None:
     pack(mixed, tmp_path / "out", size=48, requantize=6)
-    store = MemmapDataset(tmp_path / "out")
+    store = MemmapDataset(tmp_path / "out", as_tuple=False)
     samples = {line["path"]: line for line in read_json_lines(tmp_path / "out/samples.jsonl")}
     assert {path: line["kept"] for path, line in samples.items() if not line["requantized"]} == {
         "class1/print.jpg": "FFmpeg decodes it as gbrap",
@@ -310,6 +310,6 @@ def test_the_program_alone_gives_the_same_store(mixed: Path, tmp_path: Path, mon
     pack(mixed, tmp_path / "here", size=48, requantize=6)
     monkeypatch.setitem(sys.modules, "av", None)
     pack(mixed, tmp_path / "program", size=48, requantize=6)
-    one, other = MemmapDataset(tmp_path / "here"), MemmapDataset(tmp_path / "program")
+    one, other = MemmapDataset(tmp_path / "here", as_tuple=False), MemmapDataset(tmp_path / "program", as_tuple=False)
     assert np.array_equal(one.numpy(), other.numpy())
     assert one.manifest.decoders["ffmpeg"] != other.manifest.decoders["ffmpeg"]

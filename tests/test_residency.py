@@ -24,7 +24,7 @@ GB = 10**9
 
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
+    return MemmapDataset(shared_store, as_tuple=False)
 
 
 @pytest.mark.parametrize("where", ["cache", "ram", "disk"])
@@ -39,8 +39,8 @@ def test_residency_changes_no_batch(
     monkeypatch.setattr("reader.gathering._AHEAD_BYTES", 20 * train.manifest.row_bytes)
     for rank in range(world_size):
         arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
-        expected = MemmapLoader(train, 8, **arguments)
-        loader = MemmapLoader(train, 8, **arguments, residency=where)
+        expected = MemmapLoader(train, 8, **arguments, as_tuple=False)
+        loader = MemmapLoader(train, 8, **arguments, residency=where, as_tuple=False)
         assert loader.residency == where
         for _ in range(2):
             pairs = list(zip(loader, expected, strict=True))
@@ -50,37 +50,37 @@ def test_residency_changes_no_batch(
 @pytest.mark.parametrize("where", ["ram", "disk"])
 def test_a_subset_weights_and_a_sampler_are_read_from_everywhere(train: MemmapDataset, where: str) -> None:
     part = train.subset([5, 80, 5, 33, 2, 2, 71])
-    for batch in MemmapLoader(part, 3, residency=where):
+    for batch in MemmapLoader(part, 3, residency=where, as_tuple=False):
         assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
-    for batch in MemmapLoader(train, 8, weights=np.arange(90), residency=where):
+    for batch in MemmapLoader(train, 8, weights=np.arange(90), residency=where, as_tuple=False):
         assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
     sampler = torch.utils.data.RandomSampler(train)
-    for batch in MemmapLoader(train, 8, sampler=sampler, residency=where):
+    for batch in MemmapLoader(train, 8, sampler=sampler, residency=where, as_tuple=False):
         assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
 
 
 def test_a_state_moves_between_residencies(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 8, shuffle="block", residency="disk")
+    loader = MemmapLoader(train, 8, shuffle="block", residency="disk", as_tuple=False)
     iterator = iter(loader)
     for _ in range(4):
         next(iterator)
     state = loader.state_dict()
     rest = [batch.rows.tolist() for batch in iterator]
-    other = MemmapLoader(train, 8, shuffle="block", residency="cache")
+    other = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
     other.load_state_dict(state)
     assert [batch.rows.tolist() for batch in other] == rest
 
 
 def test_a_store_cut_short_under_the_loader_is_named(store: Path) -> None:
-    data = MemmapDataset(store)
-    loader = MemmapLoader(data, 8, residency="disk")
+    data = MemmapDataset(store, as_tuple=False)
+    loader = MemmapLoader(data, 8, residency="disk", as_tuple=False)
     os.truncate(store / PIXELS, 40 * data.manifest.row_bytes)
     with pytest.raises(StoreError, match=r"pixels\.memmap (ends at byte|has) 122880"):
         list(loader)
 
 
 def test_targets_cut_short_under_the_loader_are_named(store: Path) -> None:
-    loader = MemmapLoader(MemmapDataset(store), 8, residency="disk")
+    loader = MemmapLoader(MemmapDataset(store, as_tuple=False), 8, residency="disk", as_tuple=False)
     os.truncate(store / "_tensordict/targets.memmap", 0)
     with pytest.raises(StoreError, match=r"targets\.memmap has 0 bytes, it had 720"):
         list(loader)
@@ -175,22 +175,22 @@ def test_what_does_not_fit_or_exist_is_one_sentence(train: MemmapDataset, monkey
     with pytest.raises(
         ValueError, match=r"residency is 'gpu2', expected one of 'auto', 'cache', 'ram', 'disk', 'gpu'\."
     ):
-        MemmapLoader(train, 8, residency="gpu2")
+        MemmapLoader(train, 8, residency="gpu2", as_tuple=False)
     with pytest.raises(
         ValueError, match=r"residency 'gpu' needs a CUDA device, but device is 'cpu'\. Use device='cuda', or 'ram'"
     ):
-        MemmapLoader(train, 8, residency="gpu")
+        MemmapLoader(train, 8, residency="gpu", as_tuple=False)
     monkeypatch.setattr(residency, "available_bytes", lambda: 1000)
     with pytest.raises(
         ValueError, match=r"residency 'ram' needs 276\.5 kB, but 1\.0 kB of memory are free\. Use 'disk'"
     ):
-        MemmapLoader(train, 8, residency="ram")
+        MemmapLoader(train, 8, residency="ram", as_tuple=False)
 
 
 def test_a_cold_epoch_of_the_cache_reads_ahead_and_a_warm_one_does_not(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = MemmapLoader(train, 8, shuffle="full", residency="cache")
+    loader = MemmapLoader(train, 8, shuffle="full", residency="cache", as_tuple=False)
     for cold in (True, False):
         monkeypatch.setattr(residency, "is_cold", lambda path, size, offset=None, cold=cold: cold)
         caplog.clear()
@@ -246,7 +246,7 @@ def test_ram_asks_for_huge_pages_and_tells_how_many_it_got(
     train: MemmapDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="reader"):
-        MemmapLoader(train, 8, residency="ram")
+        MemmapLoader(train, 8, residency="ram", as_tuple=False)
     assert re.search(r"276\.5 kB copied into memory, (0 bytes|\d+\.\d kB) of it in huge pages", caplog.text)
     rows = RowMemory(64, 1 << 20).rows.fill_(1)
     # hg: asked for by madvise(2)
@@ -288,7 +288,7 @@ if sys.argv[4] == "through the cache":
     rawfile._open_direct = lambda path, row_bytes: (-1, 1)
 data = MemmapDataset(sys.argv[3])
 loader = MemmapLoader(data, 64, shuffle=True)
-rows = sum(len(batch.rows) for batch in loader)
+rows = sum(len(targets) for _, targets in loader)
 print(loader.order, loader.residency, rows, residency.memory_bytes())
 """
 

@@ -39,7 +39,7 @@ _CYCLES = 40_000_000
 
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
+    return MemmapDataset(shared_store, as_tuple=False)
 
 
 @pytest.fixture(params=devices())
@@ -89,19 +89,19 @@ def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) ->
 def test_a_store_on_the_device_gives_the_batches_of_the_cpu(
     train: MemmapDataset, device: str, options: dict[str, Any]
 ) -> None:
-    loader = MemmapLoader(train, 16, device=device, residency="gpu", **options)
+    loader = MemmapLoader(train, 16, device=device, residency="gpu", **options, as_tuple=False)
     assert loader.residency == "gpu"
-    assert_same(loader, MemmapLoader(train, 16, residency="cache", **options))
+    assert_same(loader, MemmapLoader(train, 16, residency="cache", **options, as_tuple=False))
 
 
 def test_auto_never_takes_memory_of_the_device(
     train: MemmapDataset, device: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="reader"):
-        asked = MemmapLoader(train, 16, device=device, residency="gpu")
-        again = MemmapLoader(train, 16, device=device, residency="gpu")
+        asked = MemmapLoader(train, 16, device=device, residency="gpu", as_tuple=False)
+        again = MemmapLoader(train, 16, device=device, residency="gpu", as_tuple=False)
         # also where the rows are there already
-        auto = MemmapLoader(train, 16, device=device)
+        auto = MemmapLoader(train, 16, device=device, as_tuple=False)
     assert [loader.residency for loader in (asked, again)] == ["gpu", "gpu"]
     assert (auto.residency, auto.resident) == ("cache", None)
     # one line a loader: none of the loader that fills the device
@@ -113,18 +113,20 @@ def test_auto_never_takes_memory_of_the_device(
 
 def test_a_subset_is_gathered_by_its_rows_and_parts_share_one_copy(train: MemmapDataset, device: str) -> None:
     first, rest = train.split(0.8)
-    loaders_of_both = [MemmapLoader(part, 7, device=device, residency="gpu", shuffle="full") for part in (first, rest)]
+    loaders_of_both = [
+        MemmapLoader(part, 7, device=device, residency="gpu", shuffle="full", as_tuple=False) for part in (first, rest)
+    ]
     assert loaders_of_both[0].resident is loaders_of_both[1].resident
     for part, loader in zip((first, rest), loaders_of_both, strict=True):
-        assert_same(loader, MemmapLoader(part, 7, shuffle="full", residency="cache"))
+        assert_same(loader, MemmapLoader(part, 7, shuffle="full", residency="cache", as_tuple=False))
     count = len(shared._residents)
     del loaders_of_both, loader
     gc.collect()
     assert len(shared._residents) == count - 1
 
 
-def test_the_dataset_of_tuples_gives_tuples(shared_store: Path, device: str) -> None:
-    data = MemmapDataset(shared_store, as_tuple=True)
+def test_tuples_are_the_default(shared_store: Path, device: str) -> None:
+    data = MemmapDataset(shared_store, as_tuple=False)
     images, targets = next(iter(MemmapLoader(data, 16, device=device, residency="gpu")))
     assert images.shape == (16, 3, 32, 32)
     assert torch.equal(targets.cpu(), data.store.targets[:16])
@@ -133,28 +135,33 @@ def test_the_dataset_of_tuples_gives_tuples(shared_store: Path, device: str) -> 
 def test_content_comes_along(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tree(tmp_path / "images")
     pack(tmp_path / "images", tmp_path / "out", size=32, fit="pad")
-    data = MemmapDataset(tmp_path / "out")
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
     monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
     monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 2)
     for free in (GB, 74_000):
         monkeypatch.setattr(loaders, "free_bytes", lambda device, free=free: free)
-        loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu")
+        loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu", as_tuple=False)
         assert loader.in_windows is (free < GB)
         assert next(iter(loader)).content is not None
         loader.set_epoch(0)
-        assert_same(loader, MemmapLoader(data, 5, shuffle="block", residency="cache"))
+        assert_same(loader, MemmapLoader(data, 5, shuffle="block", residency="cache", as_tuple=False))
         del loader
 
 
 def test_a_batch_is_the_callers_own(train: MemmapDataset, device: str) -> None:
-    loader = MemmapLoader(train, 90, device=device, residency="gpu")
+    loader = MemmapLoader(train, 90, device=device, residency="gpu", as_tuple=False)
     next(iter(loader)).pixels.zero_()
     assert torch.equal(next(iter(loader)).pixels.cpu(), train.store.pixels)
 
 
 def test_the_transform_knows_epoch_and_device(train: MemmapDataset, device: str) -> None:
     loader = MemmapLoader(
-        train, 30, device=device, residency="gpu", transform=lambda batch: (batch.pixels.float().mean(), batch.rows)
+        train,
+        30,
+        device=device,
+        residency="gpu",
+        transform=lambda batch: (batch.pixels.float().mean(), batch.rows),
+        as_tuple=False,
     )
     for mean, rows in loader:
         assert mean.device.type == device
@@ -170,20 +177,24 @@ def test_windows_give_the_batches_of_the_block_order(
     train: MemmapDataset, small_device: str, size: int, prefetch: int
 ) -> None:
     options: dict[str, Any] = {"shuffle": "block", "seed": 5, "prefetch": prefetch}
-    loader = MemmapLoader(train, size, device=small_device, residency="gpu", **options)
+    loader = MemmapLoader(train, size, device=small_device, residency="gpu", **options, as_tuple=False)
     assert loader.in_windows
-    assert_same(loader, MemmapLoader(train, size, residency="cache", **options))
+    assert_same(loader, MemmapLoader(train, size, residency="cache", **options, as_tuple=False))
 
 
 def test_windows_go_on_in_the_middle_of_an_epoch(train: MemmapDataset, small_device: str) -> None:
-    loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu", drop_last=True)
+    loader = MemmapLoader(
+        train, 8, shuffle="block", device=small_device, residency="gpu", drop_last=True, as_tuple=False
+    )
     iterator = iter(loader)
     for _ in range(4):
         next(iterator)
     state = loader.state_dict()
     rest = [batch.rows.tolist() for batch in iterator]
     for residency_of in ("gpu", "cache"):
-        other = MemmapLoader(train, 8, shuffle="block", device=small_device, residency=residency_of, drop_last=True)
+        other = MemmapLoader(
+            train, 8, shuffle="block", device=small_device, residency=residency_of, drop_last=True, as_tuple=False
+        )
         other.load_state_dict(state)
         assert [batch.rows.tolist() for batch in other] == rest
 
@@ -193,8 +204,8 @@ def test_windows_are_read_ahead_from_a_disk(
 ) -> None:
     monkeypatch.setattr("reader.residency._way_there", lambda reads: "disk")
     monkeypatch.setattr("reader.gathering._AHEAD_BYTES", 20 * train.manifest.row_bytes)
-    loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu")
-    assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache"))
+    loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu", as_tuple=False)
+    assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False))
 
 
 @pytest.mark.parametrize(
@@ -208,15 +219,15 @@ def test_what_has_no_windows_is_refused_where_the_store_does_not_fit(
     with pytest.raises(
         ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
     ):
-        MemmapLoader(train, 8, device=small_device, residency="gpu", **options)
+        MemmapLoader(train, 8, device=small_device, residency="gpu", **options, as_tuple=False)
     with pytest.raises(ValueError, match=r"of a whole dataset to one rank\.$"):
-        MemmapLoader(train.subset(slice(85)), 2, device=small_device, residency="gpu", shuffle="block")
+        MemmapLoader(train.subset(slice(85)), 2, device=small_device, residency="gpu", shuffle="block", as_tuple=False)
 
 
 def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
     """Count the batches of some epochs that were wrong for a loop that takes each on another stream, one of them late."""
     streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
-    loader, taken = MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency), []
+    loader, taken = MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency, as_tuple=False), []
     for _ in range(10):
         batches, turns = iter(loader), itertools.cycle(streams)
         for stream in itertools.islice(turns, len(loader)):
@@ -226,7 +237,7 @@ def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
                 taken.append((batch.rows.clone(), batch.pixels.clone()))
                 del batch
     torch.cuda.synchronize()
-    plain = MemmapLoader(train, 8, shuffle="block", residency="cache")
+    plain = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
     expected = [batch for _ in range(10) for batch in plain]
     return sum(
         not torch.equal(rows.cpu(), right.rows) or not torch.equal(pixels.cpu(), right.pixels)
@@ -236,7 +247,7 @@ def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
 
 @pytest.mark.cuda
 def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(train: MemmapDataset) -> None:
-    loader, stream = MemmapLoader(train, 30, device="cuda", residency="gpu"), torch.cuda.Stream()
+    loader, stream = MemmapLoader(train, 30, device="cuda", residency="gpu", as_tuple=False), torch.cuda.Stream()
     assert loader.resident is not None
     size_bytes = loader.resident.rows().pixels.nbytes
     with torch.cuda.stream(stream):
@@ -287,15 +298,19 @@ def test_taking_a_batch_does_not_wait_for_the_device(
     if residency == "windows":
         leave_room_for_windows(train, monkeypatch)
         residency = "gpu"
-    assert not waits_for_the_device(MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency))
+    assert not waits_for_the_device(
+        MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency, as_tuple=False)
+    )
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("residency", ["cache", "gpu"])
 def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path, residency: str) -> None:
     # over 64 KB of page numbers
-    many, data = [list(range(40)) * 100] * 5, MemmapDataset(own_store)
-    assert not waits_for_the_device(MemmapLoader(data, 1, sampler=many, device="cuda", residency=residency))
+    many, data = [list(range(40)) * 100] * 5, MemmapDataset(own_store, as_tuple=False)
+    assert not waits_for_the_device(
+        MemmapLoader(data, 1, sampler=many, device="cuda", residency=residency, as_tuple=False)
+    )
 
 
 def test_the_next_window_travels_a_few_slices_a_step(
@@ -312,7 +327,7 @@ def test_the_next_window_travels_a_few_slices_a_step(
     for name in ("GROUP_BYTES", "SMALL_GROUP_BYTES"):
         monkeypatch.setattr(f"reader.schedule.{name}", 1)
     # a window of 18 rows is 3 slices and 3 steps
-    list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0))
+    list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0, as_tuple=False))
     assert taken[0] == 3
     assert max(taken[1:]) == 1
     assert sum(taken) == 15
@@ -325,8 +340,8 @@ def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeyp
     monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 6 * row_bytes)
     monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
     monkeypatch.setattr(loaders, "_room", lambda *_, **__: Room(GB, 2 * GB, 1))
-    loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu")
-    expected = MemmapLoader(train, 8, shuffle="block", residency="cache")
+    loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu", as_tuple=False)
+    expected = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
     for ours, theirs in zip(loader, expected, strict=True):
         assert torch.equal(ours.rows, theirs.rows)
         assert torch.equal(ours.pixels, theirs.pixels)
@@ -352,11 +367,11 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
     monkeypatch.setattr("reader.copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
-    loader = MemmapLoader(train, 8, device="cuda", residency="ram")
+    loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     batches = list(loader)
     assert torch.equal(torch.cat([batch.pixels for batch in batches]), train.store.pixels)
     assert world.pinned == {}
-    shuffled = MemmapLoader(train, 8, shuffle="full", device="cuda", residency="ram")
+    shuffled = MemmapLoader(train, 8, shuffle="full", device="cuda", residency="ram", as_tuple=False)
     assert all(torch.equal(batch.pixels, train.store.pixels[batch.rows]) for batch in shuffled)
     assert world.pinned
     # both read one copy, pinned once
@@ -369,10 +384,10 @@ def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, mon
 @pytest.mark.cuda
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffle: Any) -> None:
-    loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram")
+    loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram", as_tuple=False)
     assert loader.gathering.copy is not None
     assert loader.gathering.copy.units.is_pinned()
-    assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache"))
+    assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache", as_tuple=False))
 
 
 @pytest.mark.cuda
@@ -428,10 +443,10 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(
     world.install(monkeypatch)
     monkeypatch.setattr("reader.copies.pin", refused)
     with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
-        MemmapLoader(train, 8, device="cuda", residency="ram")
+        MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     monkeypatch.setattr("reader.residency.file_system", lambda path: "nfs4")
     monkeypatch.setattr("reader.residency.cached_share", lambda path, offset=None: 0.0)
-    loader = MemmapLoader(train, 8, device="cuda")
+    loader = MemmapLoader(train, 8, device="cuda", as_tuple=False)
     assert loader.residency == "ram"
     assert "cannot be pinned. Batches are copied into pinned memory first." in caplog.text
     assert sum(len(batch) for batch in loader) == 90
@@ -484,17 +499,17 @@ def test_images_of_their_own_sizes_on_the_device_are_those_of_the_cpu(
     own_store: Path, device: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(residents, "_PIECE_BYTES", 1000)
-    data = MemmapDataset(own_store)
-    loader = MemmapLoader(data, 7, device=device, residency="gpu", **options)
+    data = MemmapDataset(own_store, as_tuple=False)
+    loader = MemmapLoader(data, 7, device=device, residency="gpu", **options, as_tuple=False)
     assert (loader.residency, loader.in_windows) == ("gpu", False)
-    assert_same_images(loader, MemmapLoader(data, 7, residency="cache", **options))
+    assert_same_images(loader, MemmapLoader(data, 7, residency="cache", **options, as_tuple=False))
 
 
 def test_crops_and_parts_of_images_on_the_device(own_store: Path, device: str) -> None:
-    data, crop = MemmapDataset(own_store), RandomResizedCrop(24, seed=2)
+    data, crop = MemmapDataset(own_store, as_tuple=False), RandomResizedCrop(24, seed=2)
     for part in data.split(0.7):
-        loader = MemmapLoader(part, 8, device=device, residency="gpu", shuffle=True, transform=crop)
-        expected = MemmapLoader(part, 8, residency="cache", shuffle=True, transform=crop)
+        loader = MemmapLoader(part, 8, device=device, residency="gpu", shuffle=True, transform=crop, as_tuple=False)
+        expected = MemmapLoader(part, 8, residency="cache", shuffle=True, transform=crop, as_tuple=False)
         for ours, theirs in zip(loader, expected, strict=True):
             assert torch.equal(ours.rows.cpu(), theirs.rows)
             # other devices resize with floats, the CPU with whole numbers
@@ -504,8 +519,10 @@ def test_crops_and_parts_of_images_on_the_device(own_store: Path, device: str) -
 
 
 def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path, device: str) -> None:
-    data = MemmapDataset(own_store)
-    one, other = (MemmapLoader(part, 8, device=device, residency="gpu") for part in (data, data.subset([3, 1])))
+    data = MemmapDataset(own_store, as_tuple=False)
+    one, other = (
+        MemmapLoader(part, 8, device=device, residency="gpu", as_tuple=False) for part in (data, data.subset([3, 1]))
+    )
     assert one.resident is other.resident
     kept = next(iter(other))
     count = len(shared._residents)
@@ -520,16 +537,16 @@ def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path,
 def test_windows_of_images_give_the_batches_of_the_block_order(
     own_store: Path, device: str, size: int, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = MemmapDataset(own_store)
+    data = MemmapDataset(own_store, as_tuple=False)
     monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
     monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
     monkeypatch.setattr(loaders, "_WINDOWS_HELD", 1)
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 400_000)
     monkeypatch.setattr("reader.residency._way_there", lambda reads: host)
     options: dict[str, Any] = {"shuffle": "block", "seed": 5}
-    loader = MemmapLoader(data, size, device=device, residency="gpu", **options)
+    loader = MemmapLoader(data, size, device=device, residency="gpu", **options, as_tuple=False)
     assert loader.in_windows
-    expected = MemmapLoader(data, size, residency="cache", **options)
+    expected = MemmapLoader(data, size, residency="cache", **options, as_tuple=False)
     assert_same_images(loader, expected)
     # in the middle of an epoch, which is in the middle of a window
     iterator = iter(loader)
@@ -545,15 +562,15 @@ def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(
     own_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 50_000)
-    data = MemmapDataset(own_store)
+    data = MemmapDataset(own_store, as_tuple=False)
     with pytest.raises(
         ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
     ):
-        MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full")
-    assert MemmapLoader(data, 8, device=device).residency != "gpu"
+        MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full", as_tuple=False)
+    assert MemmapLoader(data, 8, device=device, as_tuple=False).residency != "gpu"
     monkeypatch.setattr(loaders, "free_bytes", lambda device: None)
     with pytest.raises(ValueError, match="residency 'gpu' needs a CUDA device, but device is 'cpu'"):
-        MemmapLoader(data, 8, residency="gpu")
+        MemmapLoader(data, 8, residency="gpu", as_tuple=False)
 
 
 def test_a_damaged_row_of_images_on_the_device_is_named(own_store: Path, tmp_path: Path, device: str) -> None:
@@ -562,4 +579,8 @@ def test_a_damaged_row_of_images_on_the_device_is_named(own_store: Path, tmp_pat
     offsets[4] = 1 << 40
     offsets.flush()
     with pytest.raises(StoreError, match="row 4 does not lie within the pixels: the store is damaged"):
-        list(MemmapLoader(MemmapDataset(tmp_path / "own"), 8, device=device, residency="gpu"))
+        list(
+            MemmapLoader(
+                MemmapDataset(tmp_path / "own", as_tuple=False), 8, device=device, residency="gpu", as_tuple=False
+            )
+        )

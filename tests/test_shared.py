@@ -69,13 +69,16 @@ def check(loader: MemmapLoader) -> None:
 def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDataset, place: dict[str, Any]) -> None:
     train, val = data.split(0.8)
     some = data.subset(slice(0, None, 3))
-    first = MemmapLoader(train, 7, shuffle="full", **place)
+    first = MemmapLoader(train, 7, shuffle="full", **place, as_tuple=False)
     copy = held(first)
     alone = copy.slots.filled
     assert alone < copy.slots.count
     begun = iter(first)
     next(begun)
-    loaders_of_all = [first, *(MemmapLoader(part, 7, shuffle="full", **place) for part in (val, some, data, train))]
+    loaders_of_all = [
+        first,
+        *(MemmapLoader(part, 7, shuffle="full", **place, as_tuple=False) for part in (val, some, data, train)),
+    ]
     assert {id(held(loader)) for loader in loaders_of_all} == {id(copy)}
     # each row, or page, is there once
     assert copy.slots.filled == copy.slots.count
@@ -85,7 +88,10 @@ def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDat
 
 
 def test_a_copy_of_all_rows_serves_every_part(data: MemmapDataset, place: dict[str, Any]) -> None:
-    whole, part = MemmapLoader(data, 7, **place), MemmapLoader(data.subset([3, 1, 3]), 2, **place)
+    whole, part = (
+        MemmapLoader(data, 7, **place, as_tuple=False),
+        MemmapLoader(data.subset([3, 1, 3]), 2, **place, as_tuple=False),
+    )
     assert held(whole) is held(part)
     check(whole)
     check(part)
@@ -95,7 +101,7 @@ def test_a_copy_goes_with_the_last_loader_that_reads_it(data: MemmapDataset, pla
     known = shared._copies if place["residency"] == "ram" else shared._residents
     gc.collect()
     before = len(known)
-    one, other = (MemmapLoader(part, 7, **place) for part in data.split(0.5))
+    one, other = (MemmapLoader(part, 7, **place, as_tuple=False) for part in data.split(0.5))
     kept = next(iter(other))
     assert len(known) == before + 1
     del one
@@ -109,10 +115,10 @@ def test_a_copy_goes_with_the_last_loader_that_reads_it(data: MemmapDataset, pla
 
 def test_a_copy_that_could_not_be_read_holds_what_it_held(store: Path) -> None:
     data = MemmapDataset(store, as_tuple=False)
-    loader = MemmapLoader(data.subset(slice(10)), 5, residency="ram")
+    loader = MemmapLoader(data.subset(slice(10)), 5, residency="ram", as_tuple=False)
     os.truncate(store / PIXELS, 40 * data.manifest.row_bytes)
     with pytest.raises(ValueError, match="it was cut short while it was read"):
-        MemmapLoader(data, 5, residency="ram")
+        MemmapLoader(data, 5, residency="ram", as_tuple=False)
     copy = held(loader)
     assert copy.slots.filled == 10
     assert torch.equal(copy.units[:10].view(10, 32, 32, 3), data.store.pixels[:10])
@@ -122,7 +128,8 @@ def test_loaders_that_threads_make_at_one_time_share_one_copy(shared_store: Path
     data, made = MemmapDataset(shared_store, as_tuple=False), []
     parts = [data.subset(slice(n, None, 8)) for n in range(8)]
     threads = [
-        threading.Thread(target=lambda part=part: made.append(MemmapLoader(part, 4, residency="ram"))) for part in parts
+        threading.Thread(target=lambda part=part: made.append(MemmapLoader(part, 4, residency="ram", as_tuple=False)))
+        for part in parts
     ]
     for thread in threads:
         thread.start()
@@ -158,12 +165,12 @@ def test_memory_is_counted_for_the_rows_that_are_read(data: MemmapDataset, monke
     # the store does not fit, the part does
     monkeypatch.setattr(residency, "available_bytes", lambda: 100_000)
     with pytest.raises(ValueError, match=r"residency 'ram' needs \d+\.\d [kM]B, but 100\.0 kB of memory are free\."):
-        MemmapLoader(data, 4, residency="ram")
-    loader = MemmapLoader(data.subset([2]), 1, residency="ram")
+        MemmapLoader(data, 4, residency="ram", as_tuple=False)
+    loader = MemmapLoader(data.subset([2]), 1, residency="ram", as_tuple=False)
     assert MemmapLoader(data.subset([2]), 1).residency == "cache"
     # what is there already is not counted again
     monkeypatch.setattr(residency, "available_bytes", lambda: 0)
-    assert held(MemmapLoader(data.subset([2]), 1, residency="ram")) is held(loader)
+    assert held(MemmapLoader(data.subset([2]), 1, residency="ram", as_tuple=False)) is held(loader)
     monkeypatch.setattr(residency, "file_system", lambda path: "ext4")
     assert MemmapLoader(data.subset([2]), 1).residency == "disk"
 
@@ -174,8 +181,8 @@ def test_a_device_is_asked_for_the_rows_that_are_read(data: MemmapDataset, monke
     assert needed < shared.missing_on(data, torch.device("cpu")) / 3
     monkeypatch.setattr(loaders, "free_bytes", lambda device: needed)
     with pytest.raises(ValueError, match=r"residency 'gpu': the rows need \d+\.\d [kM]B, and"):
-        MemmapLoader(data, 4, residency="gpu")
-    loader = MemmapLoader(part, 1, residency="gpu")
+        MemmapLoader(data, 4, residency="gpu", as_tuple=False)
+    loader = MemmapLoader(part, 1, residency="gpu", as_tuple=False)
     assert shared.missing_on(part, torch.device("cpu")) == 0
     check(loader)
 
@@ -191,11 +198,11 @@ def test_copies_of_all_ranks_of_this_host_are_counted(
     }[kind]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    data = MemmapDataset(shared_store)
+    data = MemmapDataset(shared_store, as_tuple=False)
     # 276.5 kB of rows: three copies fit
     monkeypatch.setattr(residency, "memory_bytes", lambda: 900_000)
     with pytest.raises(ValueError) as raised:
-        MemmapLoader(data, 4, residency="ram")
+        MemmapLoader(data, 4, residency="ram", as_tuple=False)
     assert str(raised.value).startswith(
         "residency 'ram' needs 276.5 kB in each of 4 processes of this host, which has 900.0 kB, but "
     )
@@ -219,7 +226,7 @@ def test_auto_leaves_copies_of_a_network_store_to_ranks_that_fit_together(
 def test_a_part_whose_rows_are_cached_is_not_taken_for_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tree(tmp_path / "images", classes=2, each=20)
     pack(tmp_path / "images", tmp_path / "out", size=512, workers=1)
-    data = MemmapDataset(tmp_path / "out")
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
     with open(data.path / PIXELS, "rb+") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -239,7 +246,7 @@ def test_a_part_whose_rows_are_cached_is_not_taken_for_cold(tmp_path: Path, monk
 
 def test_shuffle_true_counts_the_rows_that_are_read(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residency, "memory_bytes", lambda: 300_000)
-    data = MemmapDataset(shared_store)
+    data = MemmapDataset(shared_store, as_tuple=False)
     assert MemmapLoader(data, 4, shuffle=True).order == "block"
     assert MemmapLoader(data.subset(slice(40)), 4, shuffle=True).order == "full"
 
@@ -249,8 +256,8 @@ def test_a_copy_that_grew_after_it_was_pinned_gives_the_same_batches(
     shared_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = MemmapDataset(shared_store, as_tuple=False)
-    first = MemmapLoader(data.subset(slice(50)), 8, device=device, residency="ram")
-    second = MemmapLoader(data, 8, device=device, residency="ram")
+    first = MemmapLoader(data.subset(slice(50)), 8, device=device, residency="ram", as_tuple=False)
+    second = MemmapLoader(data, 8, device=device, residency="ram", as_tuple=False)
     assert (first.gathering.is_pinned, second.gathering.is_pinned) == (device == "cuda", False)
     check(first)
     check(second)

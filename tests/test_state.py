@@ -24,7 +24,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
+    return MemmapDataset(shared_store, as_tuple=False)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -43,7 +43,7 @@ def test_a_state_resumes_at_every_step(
         options["weights"] = options["weights"][: len(data)]
 
     def loader() -> MemmapLoader:
-        return MemmapLoader(data, 7, **options)
+        return MemmapLoader(data, 7, **options, as_tuple=False)
 
     running = loader()
     running.set_epoch(4)
@@ -73,7 +73,7 @@ def test_a_state_of_any_step_goes_on_with_any_number_of_ranks(
 
     def ranks(world: int, **options: Any) -> list[MemmapLoader]:
         options = ORDERS[order] | {"seed": 2, "prefetch": 0, "residency": "cache"} | options
-        return [MemmapLoader(train, 7, rank=rank, world_size=world, **options) for rank in range(world)]
+        return [MemmapLoader(train, 7, rank=rank, world_size=world, **options, as_tuple=False) for rank in range(world)]
 
     whole = [row for batch in ranks(1, drop_last=False)[0] for row in batch.rows.tolist()]
     running = ranks(before)
@@ -154,7 +154,7 @@ def test_a_stateful_dataloader_of_the_dataset_goes_on(
 
 def test_a_memmap_loader_inside_a_stateful_dataloader_keeps_its_own_state(train: MemmapDataset) -> None:
     def loader() -> Any:
-        return stateful(Whole(MemmapLoader(train, 9, shuffle="full", seed=3)), batch_size=None)
+        return stateful(Whole(MemmapLoader(train, 9, shuffle="full", seed=3, as_tuple=False)), batch_size=None)
 
     running = loader()
     epochs = [rows(running) for _ in range(3)]

@@ -140,7 +140,7 @@ def test_a_million_rows_open_on_a_machine_with_less_memory(tmp_path: Path, monke
     from bench_open import sparse_store
 
     out = sparse_store(tmp_path / "large", rows=1_000_000)
-    dataset = MemmapDataset(out)
+    dataset = MemmapDataset(out, as_tuple=False)
     assert len(dataset) == 1_000_000
     assert dataset[999_999].pixels.shape == (224, 224, 3)
     assert dataset[999_999].pixels.sum() == 0
@@ -158,7 +158,7 @@ def test_a_truncated_or_grown_store_is_refused_unchanged(store: Path, name: str,
     with pytest.raises(
         StoreError, match=re.escape(f"{store / name} is {max(0, size + change)} bytes, the manifest says")
     ):
-        MemmapDataset(store)
+        MemmapDataset(store, as_tuple=False)
     assert store_bytes(store) == before
 
 
@@ -185,16 +185,16 @@ def test_a_folder_or_a_manifest_that_is_a_link_is_refused(store: Path, tmp_path:
 
 def test_what_is_no_store_is_named(tmp_path: Path, store: Path) -> None:
     with pytest.raises(StoreError, match="does not exist"):
-        MemmapDataset(tmp_path / "nothing")
+        MemmapDataset(tmp_path / "nothing", as_tuple=False)
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match=r"is not a pixpack store: it has no manifest.json"):
-        MemmapDataset(tmp_path / "empty")
+        MemmapDataset(tmp_path / "empty", as_tuple=False)
     with pytest.raises(StoreError, match="is a file, expected the folder of a store"):
-        MemmapDataset(store / "meta.json")
+        MemmapDataset(store / "meta.json", as_tuple=False)
     (tmp_path / "splits").mkdir()
     shutil.move(store, tmp_path / "splits" / "train")
     with pytest.raises(StoreError, match=r"holds 1 stores\. Open one of them: .*train"):
-        MemmapDataset(tmp_path / "splits")
+        MemmapDataset(tmp_path / "splits", as_tuple=False)
 
 
 def test_an_unfinished_pack_is_named_with_its_progress(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_an_unfinished_pack_is_named_with_its_progress(tmp_path: Path) -> None:
     with pytest.raises(
         IncompleteStoreError, match=r"interrupted at 24 of 50 images, 23 rows written. Go on with: pack IMAGES"
     ):
-        MemmapDataset(tmp_path)
+        MemmapDataset(tmp_path, as_tuple=False)
 
 
 @pytest.mark.parametrize(

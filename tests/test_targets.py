@@ -58,20 +58,20 @@ def test_the_reader_serves_every_target_and_val_takes_the_numbers_of_train(
     manifests: tuple[Path, Path], tmp_path: Path
 ) -> None:
     pack(manifests[0], tmp_path / "out", size=32, target_column=COLUMNS)
-    train = MemmapDataset(tmp_path / "out")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.classes == ["a", "b", "c"]
     assert {name: t.classes for name, t in train.manifest.further_targets.items()} == {
         "size": tuple("0123456"),
         "tags": ("x", "y", "z"),
         "price": (),
     }
-    batch = next(iter(MemmapLoader(train, 4, transform=RandomCrop(16))))
+    batch = next(iter(MemmapLoader(train, 4, transform=RandomCrop(16), as_tuple=False)))
     assert (batch.targets.tolist(), batch.extras["size"].tolist()) == ([0, 1, 2, 0], [5, 6, 5, 6])
     assert batch.extras["tags"].tolist() == [[1, 0, 1], [0, 1, 1]] * 2
     assert batch.extras["price"].flatten().tolist() == [0, 0.5, 1, 1.5]
 
     pack(manifests[1], tmp_path / "val", size=32, target_column=COLUMNS, classes=str(tmp_path / "out"))
-    val = MemmapDataset(tmp_path / "val")
+    val = MemmapDataset(tmp_path / "val", as_tuple=False)
     assert val.manifest.further_targets == train.manifest.further_targets
     assert (val.classes, val.targets[:2]) == (["a", "b", "c"], [2, 2])
     assert val.store.extras["tags"][:2].tolist() == [[0, 1, 0], [0, 0, 1]]
@@ -187,4 +187,4 @@ def test_further_targets_that_are_no_extras_are_refused(manifests: tuple[Path, P
     ):
         write_head(tmp_path / "out", json.loads(json.dumps(head)) | {"further_targets": further})
         with pytest.raises(StoreError, match=text):
-            MemmapDataset(tmp_path / "out")
+            MemmapDataset(tmp_path / "out", as_tuple=False)

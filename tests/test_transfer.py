@@ -36,18 +36,20 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 def train(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
     # so small a batch would share its slot with others
     monkeypatch.setattr("reader.schedule.SMALL_GROUP_BYTES", 1)
-    return MemmapDataset(shared_store)
+    return MemmapDataset(shared_store, as_tuple=False)
 
 
 def expected(train: MemmapDataset, epochs: int) -> list[int]:
-    loader = MemmapLoader(train, 10, shuffle="full")
+    loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)
     return [zlib.crc32(batch.pixels.numpy()) for _ in range(epochs) for batch in loader]
 
 
 def read_late(world: World, train: MemmapDataset, epochs: int, prefetch: int = 0) -> list[int]:
     """Have a kernel on the caller's stream take the checksum of each batch."""
     seen: list[int] = []
-    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", prefetch=prefetch, residency="cache")
+    loader = MemmapLoader(
+        train, 10, shuffle="full", device="cuda", prefetch=prefetch, residency="cache", as_tuple=False
+    )
     for _ in range(epochs):
         for batch in loader:
             world.launch(batch.pixels, lambda memory: seen.append(zlib.crc32(memory)))
@@ -187,7 +189,7 @@ def test_an_error_of_cuda_in_the_background_is_one_sentence_in_the_loop(
         return sent(batch, device)
 
     monkeypatch.setattr(transfer, "send_batch", broken)
-    loader = MemmapLoader(train, 10, device="cuda", prefetch=prefetch)
+    loader = MemmapLoader(train, 10, device="cuda", prefetch=prefetch, as_tuple=False)
     taken = 0
     with pytest.raises(TransferError) as raised:  # noqa: PT012
         for _ in loader:
@@ -212,7 +214,7 @@ def test_an_error_of_cuda_while_it_is_waited_for_is_the_same_sentence(
     with pytest.raises(
         TransferError, match=r"^copying a batch to cuda failed: CUDA error: unspecified launch failure\. "
     ):
-        list(MemmapLoader(train, 10, device="cuda"))
+        list(MemmapLoader(train, 10, device="cuda", as_tuple=False))
 
 
 def test_a_full_device_stays_the_error_that_torch_has_for_it(
@@ -225,7 +227,7 @@ def test_a_full_device_stays_the_error_that_torch_has_for_it(
 
     monkeypatch.setattr(transfer, "send_batch", full)
     with pytest.raises(torch.OutOfMemoryError):
-        list(MemmapLoader(train, 10, device="cuda"))
+        list(MemmapLoader(train, 10, device="cuda", as_tuple=False))
 
 
 def test_pinned_memory_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,13 +259,13 @@ def test_a_device_that_is_not_to_be_had_is_one_sentence(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ValueError, match=f"^{message}$"):
-        MemmapLoader(train, 10, device=device)
+        MemmapLoader(train, 10, device=device, as_tuple=False)
 
 
 def test_a_loader_that_was_forked_after_cuda_was_started_says_so(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader = MemmapLoader(train, 10)
+    loader = MemmapLoader(train, 10, as_tuple=False)
     loader.device = CUDA
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     with pytest.raises(ValueError, match=r"this process was forked after CUDA had been started"):
@@ -296,7 +298,7 @@ def read_on_device(train: MemmapDataset, epochs: int, sleep: Callable[[], None])
     """Return the weighted sum of each batch's bytes, taken on the caller's stream."""
     weight = torch.arange(10 * 3072, device="cuda").remainder_(8191)
     sums = []
-    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", residency="cache")
+    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", residency="cache", as_tuple=False)
     for _ in range(epochs):
         for batch in loader:
             sleep()
@@ -306,7 +308,7 @@ def read_on_device(train: MemmapDataset, epochs: int, sleep: Callable[[], None])
 
 def expected_sums(train: MemmapDataset, epochs: int) -> list[int]:
     weight = torch.arange(10 * 3072).remainder_(8191)
-    loader = MemmapLoader(train, 10, shuffle="full")
+    loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)
     return [int((b.pixels.view(-1).long() * weight[: b.pixels.numel()]).sum()) for _ in range(epochs) for b in loader]
 
 
@@ -334,7 +336,7 @@ def test_without_any_guard_batches_are_wrong_on_a_device(
 
 @pytest.mark.cuda
 def test_device_and_pinned_memory_are_constant_over_a_hundred_epochs(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", residency="cache")
+    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", residency="cache", as_tuple=False)
     reserved, pinned = [], []
     for _ in range(100):
         for batch in loader:
@@ -350,8 +352,8 @@ def test_device_and_pinned_memory_are_constant_over_a_hundred_epochs(train: Memm
 _ON_THE_SECOND = """
 import sys, torch
 from reader import MemmapDataset, MemmapLoader
-for batch in MemmapLoader(MemmapDataset(sys.argv[1]), 10, device="cuda:1"):
-    assert batch.pixels.device == torch.device("cuda", 1)
+for images, targets in MemmapLoader(MemmapDataset(sys.argv[1]), 10, device="cuda:1"):
+    assert images.device == targets.device == torch.device("cuda", 1)
 print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))
 """
 

@@ -364,7 +364,7 @@ def test_an_interrupted_overwrite_keeps_no_row(images: Path, tmp_path: Path) -> 
 
 def test_open_readers_keep_the_store_that_they_opened(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
-    data = MemmapDataset(tmp_path / "out")
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
     before = data[:].images.clone()
     change(images)
     update(images, tmp_path / "out")

@@ -54,7 +54,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return images/s of each way."""
     rows, side, size, batch, rounds = (16, 32, 24, 8, 1) if quick else (1024, 256, 224, 128, ROUNDS)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = MemmapDataset(random_store(work, rows, side))
+    data = MemmapDataset(random_store(work, rows, side), as_tuple=False)
     found = ways(data, size, batch, device)
     seconds = seconds_in_turns({name: Calls(lambda e=epoch: run(e, device)) for name, epoch in found.items()}, rounds)
     return {

@@ -54,8 +54,8 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     get_all()
     rows_of_one = orders[0]
     together = default_collate([(pixels[i], targets[i]) for i in rows_of_one])
-    batch = default_collate(data.__getitems__(rows_of_one))
-    if not (torch.equal(together[0], batch.pixels) and torch.equal(together[1], batch.targets)):
+    images, found_targets = default_collate(data.__getitems__(rows_of_one))
+    if not (torch.equal(together[0], images.movedim(-3, -1)) and torch.equal(together[1], found_targets)):
         raise RuntimeError("the two ways of collating do not give the same batch.")
     found = seconds_in_turns(ways, rounds)
     milliseconds = {name: spread([1e3 * s for s in values], 4) for name, values in found.items()}

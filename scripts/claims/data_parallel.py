@@ -63,7 +63,8 @@ def first_batches(store: Path, saved: Path, size: int, device: torch.device) -> 
         residency = "gpu" if device.type == "cuda" else "auto"
         data = MemmapDataset(store)
         with MemmapLoader(data, size, sampler=rows.tolist(), device=device, residency=residency) as loader:
-            return next(iter(loader)).pixels.clone()
+            images, _ = next(iter(loader))
+            return images.movedim(-3, -1).clone()
 
     ways = {LOAD: lambda: loaded(map_location=device), MAPPED: lambda: loaded(mmap=True), OURS: ours}
     for name, way in ways.items():

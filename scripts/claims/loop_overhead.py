@@ -34,8 +34,8 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     rows, rounds = (3_000, 2) if quick else (300_000, ROUNDS)
     data = MemmapDataset(random_store(work, rows, 1))
     images, targets = np.array(data.numpy()), np.asarray(data.targets)
-    loaders = {LOADER: MemmapLoader(data, BATCH, shuffle="full", as_tuple=True)}
-    loaders[UNTHREADED] = MemmapLoader(data, BATCH, shuffle="full", as_tuple=True, prefetch=0)
+    loaders = {LOADER: MemmapLoader(data, BATCH, shuffle="full")}
+    loaders[UNTHREADED] = MemmapLoader(data, BATCH, shuffle="full", prefetch=0)
     for pairs in (numpy_loop(images, targets), *loaders.values()):
         check(pairs, images, targets)
     ways = {NUMPY: Calls(lambda: run(numpy_loop(images, targets)))}

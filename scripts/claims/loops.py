@@ -94,7 +94,7 @@ def loops(count: int, work: Path, workers: tuple[int, ...]) -> dict[str, Epoch]:
     generator, array = np.random.default_rng(), np.arange(count)
     found[NUMPY] = lambda: generator.permutation(array).reshape(-1, BATCH)
     data = MemmapDataset(random_store(work, count, 1))
-    ours = MemmapLoader(data, BATCH, shuffle="full", as_tuple=True)
+    ours = MemmapLoader(data, BATCH, shuffle="full")
     found[LOADER] = lambda: ours
     return found
 

@@ -76,7 +76,7 @@ class Decoded:
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return images/s of each way, and its ratio to the limit, round by round."""
     rows, side, size, photos = (256, 128, 32, 64) if quick else (20_000, 224, 256, 512)
-    data = MemmapDataset(random_store(work, rows, side))
+    data = MemmapDataset(random_store(work, rows, side), as_tuple=False)
     touch(data.store.pixels.numpy())
     order = RandomBatches(rows, size)
     loader = Loader(data, size, "full")

@@ -36,7 +36,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         f"{NUMBERS} at once": Calls(lambda: numbers[torch.arange(ITEMS)], 1000),
     }
     for kind, store in ("1 x 1", random_store(work, rows, 1)), (f"{side} x {side}", random_store(work, rows, side)):
-        data = MemmapDataset(store)
+        data = MemmapDataset(store, as_tuple=False)
         index = np.random.default_rng(0).permutation(rows)[:ITEMS].tolist()
         if not torch.equal(singly(data, index), data[index].pixels):
             raise RuntimeError("100 rows one by one are not the rows of one index.")

@@ -18,6 +18,6 @@ def pack(job: Any) -> None:
 
 def epochs(job: Any, way: str) -> Any:
     data = MemmapDataset(job.store)
-    loader = MemmapLoader(data, job.batch_size, shuffle=WAYS[way], drop_last=True, residency="cache")
+    loader = MemmapLoader(data, job.batch_size, shuffle=WAYS[way], drop_last=True, residency="cache", as_tuple=False)
     # targets are gathered, too; for the check the rows stand for them
     return lambda: ((batch.pixels, batch.rows) for batch in loader)

@@ -1,0 +1,258 @@
+"""What loops and indexing give: plain tuples, by name where rows have several targets; ImageBatches where asked for."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import devices, make_tree, photo, store_bytes
+from PIL import Image
+from test_boxes import coco
+from torch.utils.data import ConcatDataset, DataLoader, Subset
+
+from packer import pack
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop, to_device
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six images, a mask and one or two boxes each, and a list with two target columns and a further one."""
+    root = tmp_path_factory.mktemp("sources")
+    for folder in ("images", "masks"):
+        (root / folder).mkdir()
+    lines = ["path,kind,color,weight"]
+    for n in range(COUNT):
+        photo(40 + n, 50, n).save(root / "images" / f"{n}.png")
+        Image.new("L", (40 + n, 50), n).save(root / "masks" / f"{n}.png")
+        lines.append(f"{n}.png,{'ab'[n % 2]},{'rg'[n // 3]},{n / 4}")
+    (root / "images" / "list.csv").write_text("\n".join(lines) + "\n")
+    boxes = [(f"{n}.png", [3.0 * k, 5.0, 20.0, 15.0]) for n in range(COUNT) for k in range(n % 2 + 1)]
+    coco(root / "coco.json", {f"{n}.png": (40 + n, 50) for n in range(COUNT)}, boxes)
+    return root
+
+
+def own_rows(images: Path, out: Path) -> Path:
+    pack(make_tree(images, each=8), out, fit="none", workers=1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def own_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 rows with sizes of their own."""
+    root = tmp_path_factory.mktemp("own")
+    return own_rows(root / "images", root / "out")
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
+def test_a_loop_gives_images_and_targets(shared_store: Path, residency: str, prefetch: int) -> None:
+    train = MemmapDataset(shared_store)
+    pairs = list(MemmapLoader(train, 16, shuffle="full", residency=residency, prefetch=prefetch))
+    batches = list(MemmapLoader(train, 16, shuffle="full", residency=residency, prefetch=prefetch, as_tuple=False))
+    for pair, batch in zip(pairs, batches, strict=True):
+        assert type(pair) is tuple
+        assert isinstance(batch, ImageBatch)
+        images, targets = pair
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(images, batch.images)
+        assert torch.equal(targets, batch.targets)
+
+
+def test_indexing_gives_what_image_folder_gives(shared_store: Path) -> None:
+    train = MemmapDataset(shared_store)
+    image, target = train[7]
+    assert (image.shape, image.dtype, type(target)) == ((3, 32, 32), torch.uint8, int)
+    for index in (
+        slice(2, 5),
+        [2, 3, 4],
+        torch.tensor([2, 3, 4]),
+        torch.arange(90).div(3, rounding_mode="floor") == 99,
+    ):
+        images, targets = train[index]
+        assert len(images) == len(targets)
+    part, rest = train.split(0.5)
+    assert type(part[0]) is type(rest[:2]) is type(train.subset([1])[0]) is tuple
+    assert isinstance(MemmapDataset(shared_store, as_tuple=False)[7], ImageBatch)
+
+
+def test_each_as_tuple_speaks_for_itself(shared_store: Path) -> None:
+    batches = MemmapDataset(shared_store, as_tuple=False)
+    assert type(next(iter(MemmapLoader(batches, 4)))) is tuple
+    assert isinstance(next(iter(MemmapLoader(MemmapDataset(shared_store), 4, as_tuple=False))), ImageBatch)
+
+
+def test_boxes_and_masks_come_by_name(sources: Path, tmp_path: Path) -> None:
+    pack(sources / "images", tmp_path / "out", size=32, boxes=sources / "coco.json", masks=sources / "masks", workers=1)
+    train, batches = MemmapDataset(tmp_path / "out"), MemmapDataset(tmp_path / "out", as_tuple=False)
+    names = {"targets", "boxes", "box_count", "box_targets", "masks"}
+    image, named = train[1]
+    assert (image.shape, set(named), named["targets"]) == ((3, 32, 32), names, batches[1].targets.item())
+    assert torch.equal(named["boxes"], batches[1].extras["boxes"])
+    for images, found in (train[1:4], train[[1, 2, 3]], next(iter(DataLoader(train.subset([1, 2, 3]), 3)))):
+        assert type(found) is dict
+        assert set(found) == names
+        assert torch.equal(images, batches[1:4].images)
+        assert torch.equal(found["masks"], batches[1:4].extras["masks"])
+    workers = DataLoader(train, 3, num_workers=2)
+    assert torch.equal(torch.cat([found["boxes"] for _, found in workers]), batches.store.extras["boxes"])
+    crop = RandomResizedCrop(16)
+    (images, found), batch = (next(iter(MemmapLoader(train, 4, transform=crop, as_tuple=t))) for t in (True, False))
+    assert torch.equal(images, batch.images)
+    assert all(torch.equal(found[name], batch.extras[name]) for name in names - {"targets"})
+
+
+def test_several_targets_come_by_name_and_other_columns_make_no_dict(sources: Path, tmp_path: Path) -> None:
+    pack(sources / "images" / "list.csv", tmp_path / "one", size=32, target_column="kind", workers=1)
+    pack(sources / "images" / "list.csv", tmp_path / "two", size=32, target_column="kind,color", workers=1)
+    _, targets = next(iter(MemmapLoader(MemmapDataset(tmp_path / "one"), COUNT)))
+    assert targets.tolist() == [0, 1] * 3
+    _, named = next(iter(MemmapLoader(MemmapDataset(tmp_path / "two"), COUNT)))
+    assert {name: found.tolist() for name, found in named.items()} == {
+        "targets": [0, 1] * 3,
+        "color": [1, 1, 1, 0, 0, 0],
+        "weight": [n / 4 for n in range(COUNT)],
+    }
+
+
+def test_target_transform_takes_what_stands_second(sources: Path, tmp_path: Path) -> None:
+    pack(sources / "images" / "list.csv", tmp_path / "out", size=32, target_column="kind,color", workers=1)
+    train = MemmapDataset(tmp_path / "out", target_transform=lambda named: int(named["color"]) + 10 * named["targets"])
+    assert [train[n][1] for n in range(COUNT)] == [1, 11, 1, 10, 0, 10]
+    _, targets = next(iter(DataLoader(train, COUNT)))
+    assert targets.tolist() == [1, 11, 1, 10, 0, 10]
+
+
+def test_rows_with_sizes_of_their_own_come_as_a_list_until_a_transform_makes_one_size(own_sizes: Path) -> None:
+    own = MemmapDataset(own_sizes)
+    assert own[3][0].shape != own[4][0].shape
+    for images, targets in (own[3:6], own[[3, 4, 5]], next(iter(MemmapLoader(own.subset([3, 4, 5]), 3)))):
+        assert type(images) is list
+        assert [image.dtype for image in images] == [torch.uint8] * 3
+        assert all(torch.equal(image, own[n][0]) for image, n in zip(images, (3, 4, 5), strict=True))
+        assert targets.tolist() == own.targets[3:6]
+    images, _ = next(iter(MemmapLoader(own, 4, transform=RandomResizedCrop(16))))
+    assert images.shape == (4, 3, 16, 16)
+    batch = next(iter(MemmapLoader(own, 4, as_tuple=False)))
+    assert isinstance(batch, RaggedBatch)
+    for images, _ in DataLoader(own, 5, num_workers=2):
+        assert type(images) is list
+
+
+def test_masks_of_rows_with_sizes_of_their_own_are_a_list(sources: Path, tmp_path: Path) -> None:
+    pack(sources / "images", tmp_path / "out", fit="none", masks=sources / "masks", workers=1)
+    own = MemmapDataset(tmp_path / "out")
+    images, named = next(iter(MemmapLoader(own, COUNT)))
+    assert [mask.shape for mask in named["masks"]] == [image.shape[1:] for image in images]
+    assert [int(mask.max()) for mask in named["masks"]] == list(range(COUNT))
+    assert torch.equal(own[2][1]["masks"], named["masks"][2])
+    images, named = next(iter(MemmapLoader(own, COUNT, transform=RandomResizedCrop(16))))
+    assert named["masks"].shape == (COUNT, 16, 16)
+
+
+def test_what_else_a_transform_returns_goes_to_the_loop_as_it_is(shared_store: Path) -> None:
+    train = MemmapDataset(shared_store)
+    seen = []
+
+    def transform(batch: Any) -> Any:
+        seen.append(type(batch))
+        return {"mine": batch.images.float()}
+
+    assert set(next(iter(MemmapLoader(train, 4, transform=transform)))) == {"mine"}
+    assert set(seen) == {ImageBatch}
+
+
+def stamp(batch: Any) -> tuple[int, int, int]:
+    return batch.epoch, batch.position, batch.seed
+
+
+RESIDENCIES = ["cache", "ram", "disk", "gpu", "windows"]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize(("residency", "prefetch"), [*((name, 2) for name in RESIDENCIES), ("cache", 0)])
+def test_a_batch_says_its_epoch_position_and_seed(
+    shared_store: Path, device: str, residency: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = MemmapDataset(shared_store)
+    if residency in ("gpu", "windows"):  # on a CPU its own memory stands for a device's
+        monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 3 * train.manifest.row_bytes)
+        monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 2)
+        monkeypatch.setattr("reader.loader.free_bytes", lambda _: 1 << 30 if residency == "gpu" else 150_000)
+    chosen = "gpu" if residency == "windows" else residency
+    options: dict[str, Any] = {"shuffle": "block", "seed": 5, "device": device, "as_tuple": False}
+    loader = MemmapLoader(train, 20, residency=chosen, prefetch=prefetch, **options)
+    assert loader.in_windows == (residency == "windows")
+    for epoch in range(2):
+        assert [stamp(batch) for batch in loader] == [(epoch, position, 5) for position in (0, 20, 40, 60, 80)]
+    loader.load_state_dict(loader.state_dict() | {"position": 40})
+    assert stamp(next(iter(loader))) == (2, 40, 5)
+
+
+def test_ranks_say_where_in_the_one_order_they_are(shared_store: Path) -> None:
+    train = MemmapDataset(shared_store)
+    for rank in range(2):
+        batches = MemmapLoader(train, 10, rank=rank, world_size=2, as_tuple=False)
+        assert [batch.position for batch in batches] == [10 * rank + start for start in (0, 20, 40, 60)] + [
+            80 + 5 * rank
+        ]
+
+
+def test_samplers_of_two_ranks_never_stand_in_one_place(shared_store: Path) -> None:
+    train = MemmapDataset(shared_store)
+    places = []
+    for rank in range(2):
+        options: dict[str, Any] = {"sampler": [7] * 30, "rank": rank, "world_size": 2, "as_tuple": False}
+        for batch in MemmapLoader(train, 8, **options):
+            places += range(batch.position, batch.position + len(batch))
+    assert len(set(places)) == len(places) == 60
+
+
+def test_parts_copies_and_other_processes_keep_what_a_batch_says(shared_store: Path, own_sizes: Path) -> None:
+    for path in (shared_store, own_sizes):
+        batch = next(iter(MemmapLoader(MemmapDataset(path), 8, seed=3, as_tuple=False)))
+        kept = [batch.clone(), batch.to("cpu"), to_device(batch, "cpu"), pickle.loads(pickle.dumps(batch))]
+        kept += [RandomResizedCrop(16)(batch)]
+        if isinstance(batch, ImageBatch):
+            kept += [batch[2:5], batch[[1, 3]], batch[4], *batch.split(4), torch.stack([batch[0], batch[1]])]
+        assert {stamp(part) for part in kept} == {(0, 0, 3)}
+
+
+def test_what_indexing_gives_says_nothing_of_an_epoch(shared_store: Path) -> None:
+    train = MemmapDataset(shared_store, as_tuple=False)
+    for batch in (train[3], train[2:5], train[[1, 2]], train.store, next(iter(DataLoader(train, 4)))):
+        assert stamp(batch) == (None, None, None)
+
+
+def test_a_store_as_tensordict_writes_it_has_no_trace_of_them(shared_store: Path, tmp_path: Path) -> None:
+    train = MemmapDataset(shared_store, as_tuple=False)
+    train.store.clone().memmap(str(tmp_path / "again"))
+    written, ours = store_bytes(tmp_path / "again"), store_bytes(shared_store)
+    assert written == {name: ours[name] for name in written}
+    assert ImageBatch.load_memmap(str(tmp_path / "again")).epoch is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_dataloader_collates_nothing(shared_store: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = MemmapDataset(shared_store)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a single item was asked for")
+
+    monkeypatch.setattr(MemmapDataset, "__getitem__", refused)
+    monkeypatch.setattr(torch, "stack", refused)
+    for images, targets in DataLoader(Subset(train, range(60)), 16, num_workers=workers):
+        assert (images.shape[1:], targets.dtype) == ((3, 32, 32), torch.int64)
+
+
+def test_rows_of_several_stores_are_collated_as_plain_tuples(shared_store: Path) -> None:
+    train = MemmapDataset(shared_store)
+    both = ConcatDataset([train, train.subset([4, 2])])
+    images, targets = next(iter(DataLoader(both, 4, sampler=[0, 91, 90, 1])))
+    assert torch.equal(images, train[[0, 2, 4, 1]][0])
+    assert targets.tolist() == train.store.targets[[0, 2, 4, 1]].tolist()
