@@ -495,14 +495,15 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
     """Copy the store OUT to URL, each file compared with its checksum before it is sent.
 
     The same command is right in every state: it begins, continues after an interruption, and sends nothing where the store is
-    already at URL. Anything else at URL is refused; another store is replaced with --overwrite.
+    already at URL. Anything else at URL is refused; another store is replaced with --overwrite. Of a folder of the stores of
+    splits, each is copied to URL/<split>.
 
     \b
     Examples:
       pack push out/ s3://bucket/stores/out
       pack push out/ s3://bucket/stores/out --overwrite
     """
-    from packer.push import push as run
+    from packer.push_splits import push_all as run
 
     with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
         report = run(out, url, overwrite=overwrite, progress=lambda done, total: bar.bytes_done(done, total, "push"))
@@ -517,11 +518,13 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
 def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
     """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command continues.
 
+    Where URL holds the stores of splits, each is copied to OUT/<split>.
+
     \b
     Examples:
       pack pull s3://bucket/stores/out out/
     """
-    from packer.push import pull as run
+    from packer.push_splits import pull_all as run
 
     with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
         report = run(url, out, progress=lambda done, total: bar.bytes_done(done, total, "pull"))

@@ -35,15 +35,37 @@ def push(out: str | os.PathLike[str], url: str, *, overwrite: bool = False, prog
         PackError: the URL cannot be written, or another push has come in between; DiskFullError.
     """
     root = Path(out)
-    manifest = check_store(root)
     copy = Copy(url, progress)
+    with copy.explaining("written", root):
+        found = _found(root, copy, overwrite)
+        found.run()
+    return copy.report(root, len(found.manifest.files) + 1)
+
+
+def check_push(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
+    """Raise what `push` would raise before it writes anything."""
+    copy = Copy(url, None)
+    with copy.explaining("written", Path(out)):
+        _found(Path(out), copy, overwrite)
+
+
+def announce(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
+    """Leave word at a URL that the store OUT will be pushed there; raises as `push`, which continues from there."""
+    copy = Copy(url, None)
+    with copy.explaining("written", Path(out)):
+        found = _found(Path(out), copy, overwrite)
+        if not found.is_there and not found.is_begun:
+            found.begin({})
+
+
+def _found(root: Path, copy: Copy, overwrite: bool) -> _Push:
+    """Look at a store and at the URL that it is to be pushed to; refuse what is in the way."""
+    manifest = check_store(root)
     copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
     _check_not_itself(root, copy)
-    with copy.explaining("written", root):
-        found = look(copy.objects, copy.url)
-        _check_url(copy.url, manifest, found, overwrite)
-        _Push(copy, root, manifest, found, overwrite).run()
-    return copy.report(root, len(manifest.files) + 1)
+    found = look(copy.objects, copy.url)
+    _check_url(copy.url, manifest, found, overwrite)
+    return _Push(copy, root, manifest, found, overwrite)
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,7 @@ class _Push:
         old = leftovers(self.copy.objects, self.folder) if self.is_begun or self.overwrite else []
         sent = self._sent_before()
         if not self.is_there:
-            self._begin(sent)
+            self.begin(sent)
         self._send(sent)
         self._commit()
         if is_ours:
@@ -97,7 +119,7 @@ class _Push:
         sent = record.files if record and self.is_begun and record.folder == self.folder else {}
         return {name: digest for name, digest in sent.items() if digests.get(name) == digest}
 
-    def _begin(self, sent: dict[str, str]) -> None:
+    def begin(self, sent: dict[str, str]) -> None:
         """Say at the URL which store is being pushed. Of two pushes of different stores to a free URL one gets there."""
         record = Record(self.manifest.digest, self.folder, sent).to_bytes()
         if self.found.record is not None or self.found.has_store:

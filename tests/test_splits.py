@@ -290,3 +290,43 @@ def test_bench_measures_the_largest_split(packed: Path, capsys: pytest.CaptureFi
     captured = capsys.readouterr()
     assert f"{packed / 'train'}, which has most rows, is measured" in captured.err
     assert json.loads(captured.out)["sections"]
+
+
+def test_push_and_pull_copy_every_split(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{tmp_path}/remote"
+    for _ in range(2):
+        assert run(["push", str(packed), url]) == 0
+        assert run(["pull", url, str(tmp_path / "back")]) == 0
+        assert store_bytes(tmp_path / "back") == store_bytes(packed)
+    assert f"{packed} is at {url}" in capsys.readouterr().out
+    assert run(["push", str(packed / "train"), f"{url}/Validation"]) == 2
+    assert run(["push", str(packed), f"{url}/train"]) == 2
+    assert run(["pull", url, str(tmp_path / "back/train")]) == 2
+
+
+def test_no_pull_takes_some_splits_for_all(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from packer import push_splits
+
+    url, pushed = f"file://{tmp_path}/remote", push_splits.push
+
+    def stop_at_the_second(out: Path, place: str, **options: Any) -> Any:
+        if place.endswith("Validation"):
+            raise KeyboardInterrupt
+        return pushed(out, place, **options)
+
+    monkeypatch.setattr(push_splits, "push", stop_at_the_second)
+    assert run(["push", str(packed), url]) == 130
+    assert run(["pull", url, str(tmp_path / "back")]) == 1
+    assert f"{url}/Validation holds no whole store: push the splits again, then pull." in capsys.readouterr().err
+    assert not (tmp_path / "back").exists()
+    monkeypatch.undo()
+    assert run(["push", str(packed), url]) == run(["pull", url, str(tmp_path / "back")]) == 0
+    assert store_bytes(tmp_path / "back") == store_bytes(packed)
+
+
+def test_another_store_at_one_split_keeps_all_from_being_pushed(packed: Path, tmp_path: Path) -> None:
+    assert run(["push", str(packed / "train"), f"file://{tmp_path}/remote/Validation"]) == 0
+    assert run(["push", str(packed), f"file://{tmp_path}/remote"]) == 2
+    assert not (tmp_path / "remote/train").exists()
