@@ -676,7 +676,7 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
     metavar="N|P%",
     help="More rejects than this end with exit code 3.",
 )
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run, or do what is new or changed since.")
+@click.option("--resume", is_flag=True, help="Begin, or resume an earlier run: what is new or changed since.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: Any) -> int:

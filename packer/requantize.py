@@ -1,12 +1,14 @@
 """`pack requantize`: a folder of images written anew as smaller JPEGs, in the same folders under the same names.
 
 DEST/requantized.jsonl says what became of each input, and is written last. A record of what is done so far lies in .packing
-until then; with it an interrupted run is gone on with. The images themselves are read, never touched.
+until then; with it an interrupted run is resumed. The images themselves are read, never touched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import os
 import shutil
@@ -22,12 +24,13 @@ from packer.disk import FULL, DiskFullError
 from packer.durable import write_atomically
 from packer.engine import LocalEngine
 from packer.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
-from packer.journal import FOLDER, Lock
+from packer.journal import FOLDER, LOCK, Lock
 from packer.options import MAX_PIXELS, OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
+from packer.place import check_no_links, enclosing_store, is_dropped
 from packer.processes import EngineError
 from packer.report import PackError, Progress
 from packer.scan import scan
-from packer.source import Source
+from packer.source import Source, State
 from packer.tasks import Result, Task, encode_line
 from packer.tree import TreeJob, jpg_name
 from reader.manifest import read_json_lines
@@ -35,6 +38,8 @@ from reader.manifest import read_json_lines
 RECORD = "requantized.jsonl"
 _UNFINISHED = f"{FOLDER}/{RECORD}"
 _BLOCK_INPUTS = 32
+# So many results that all have other sources than IMAGES were made of another folder; of fewer, all sources may have changed.
+_TELLING = 10
 
 
 @dataclass(frozen=True)
@@ -86,15 +91,17 @@ def requantize(
     Args:
         images: what `pack` takes as a folder.
         dest: a folder that does not exist yet, or is empty, or (resume) holds an earlier run.
+        resume: right in every state: begins, continues an earlier run, does what is new or changed, or finds nothing to do.
         quality: 2 (best) to 31 (smallest).
         size: 224: the short side becomes 224 where it is longer; "480x640": height x width, whatever the shape. None: as it is.
         fidelity: images to compare with their sources.
 
     Raises:
-        OptionsError: an option has a value it cannot have, DEST lies in IMAGES or the reverse, or two images would get one name.
+        OptionsError: an option has a value it cannot have, DEST is in the way, lies in IMAGES or in a store, or the reverse, or
+            two images would get one name.
         ScanError: images cannot be read or holds no image.
-        PackError: there is no FFmpeg, DEST is in the way, cannot be written, or is held by another process. Of that kind:
-            DiskFullError where its disk is full.
+        PackError: there is no FFmpeg, or DEST cannot be written or is held by another process. Of that kind: DiskFullError
+            where its disk is full.
     """
     started = time.monotonic()
     source, out = Path(images), Path(os.path.normpath(os.fspath(dest)))
@@ -148,17 +155,20 @@ class _Tree:
     def run(self, workers: int, timeout: float, resume: bool, tell: Callable[[Progress], None]) -> list[dict[str, Any]]:
         """Do what is not done yet; returns a line for each input, in order."""
         self._check_out(resume)
+        # before anything is made: a refusal leaves DEST as it was
+        lines = self._done_before() if resume else {}
+        self.resumed_from = len(lines)
         try:
             (self._out / FOLDER).mkdir(parents=True, exist_ok=True)
             lock = Lock(self._out)
         except OSError as e:
-            raise _disk_error(f"{self._out} cannot be made or held: {e.strerror}.", e) from None
+            advice = f" {_advice(e)}" if e.errno == errno.ENAMETOOLONG else ""
+            raise _disk_error(f"{self._out} cannot be made or held: {e.strerror}.{advice}", e) from None
         try:
-            lines = self._done_before() if resume else {}
-            self.resumed_from = len(lines)
-            with open(self._out / _UNFINISHED, "w", encoding="ascii") as record:
-                record.write(encode_line(self._head))
-                record.writelines(map(encode_line, lines.values()))
+            # at once: a death must not cost the record of what is done
+            begun = "".join(map(encode_line, [self._head, *lines.values()]))
+            write_atomically(self._out / _UNFINISHED, begun.encode("ascii"))
+            with open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
                 for result in self._results(lines, workers, timeout, lock, tell):
                     record.writelines(result.samples)
                     record.flush()
@@ -168,8 +178,7 @@ class _Tree:
             # last, and under the lock: another run may begin here as soon as it is gone
             shutil.rmtree(self._out / FOLDER)
         except OSError as e:
-            told = f"{e.filename or self._out} cannot be written: {e.strerror}. Go on with --resume."
-            raise _disk_error(told, e) from None
+            raise _disk_error(f"{e.filename or self._out} cannot be written: {e.strerror}. {_advice(e)}", e) from None
         except EngineError as e:
             raise PackError(f"requantizing stopped: {e}") from None
         finally:
@@ -207,17 +216,28 @@ class _Tree:
             yield Task(start // _BLOCK_INPUTS, start, [self._paths[index] for index in part], [], [], refused)
 
     def _check_out(self, resume: bool) -> None:
-        """Refuse a DEST that is in the way; says how to go on."""
+        """Refuse a DEST that holds anything but an earlier run, which --resume continues; begin where there is none."""
+        if not self._out.exists():
+            return
         is_begun = any((self._out / name).is_file() for name in (RECORD, _UNFINISHED))
-        if not is_begun and self._out.exists() and any(self._out.iterdir()):
-            raise PackError(f"{self._out} is not empty and was not made by pack requantize. Choose another DEST.")
+        found = [name for name in sorted(os.listdir(self._out)) if not is_dropped(name)]
+        if not is_begun and found and not self._is_bare(found):
+            raise OptionsError(
+                f"{self._out} is not empty (it holds {found[0]}) and was not made by pack requantize. Choose another DEST."
+            )
         if is_begun and not resume:
-            raise PackError(
-                f"{self._out} holds an earlier run. Go on with --resume, which does what is new or changed,"
+            raise OptionsError(
+                f"{self._out} holds an earlier run. Resume it with --resume, which does what is new or changed,"
                 " or choose another DEST."
             )
-        if resume and not is_begun:
-            raise PackError(f"{self._out} holds no earlier run, so there is nothing to resume. Leave --resume out.")
+        # a result would be written to wherever a folder of DEST leads, IMAGES perhaps
+        folders = {folder for path in self._paths for folder in Path(path).parents if folder.name}
+        links = (self._out / folder for folder in sorted(folders) if (self._out / folder).is_symlink())
+        check_no_links(self._out / FOLDER, self._out / RECORD, *itertools.islice(links, 1))
+
+    def _is_bare(self, found: list[str]) -> bool:
+        """Whether DEST holds no more than the working folder of a run that ended before it had a record."""
+        return found == [FOLDER] and {*os.listdir(self._out / FOLDER)} <= {Path(LOCK).name, f".{RECORD}.tmp"}
 
     def _done_before(self) -> dict[str, Any]:
         """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
@@ -227,18 +247,25 @@ class _Tree:
             head = written[0] if written else self._head
             if head != self._head:
                 what = next(key for key in self._head if head.get(key) != self._head[key])
-                raise PackError(
+                raise OptionsError(
                     f"{self._out} was begun with another {what} ({head.get(what)}, now {self._head[what]})."
                     " Resume with the same, or choose another DEST."
                 )
             lines |= {line["path"]: line for line in written[1:]}
         wanted = set(self._paths)
-        return {path: line for path, line in lines.items() if path in wanted and self._is_unchanged(line)}
+        states = {path: self._source_state(path) for path, line in lines.items() if path in wanted and "to" in line}
+        made = [line for line in lines.values() if "to" in line]
+        if len(made) >= _TELLING and not any(states.get(line["path"], (-1,))[0] == line["bytes"] for line in made):
+            raise OptionsError(
+                f"{self._out} holds {len(made)} images made of others than those in {self._job.images}: none of their sources,"
+                f" such as {made[0]['path']}, is there as it was. Choose another DEST."
+            )
+        return {path: lines[path] for path, state in states.items() if self._is_unchanged(lines[path], state)}
 
-    def _is_unchanged(self, line: dict[str, Any]) -> bool:
-        if "to" not in line:
-            return False
-        source = Source(os.path.join(self._job.images, line["path"])).state()
+    def _source_state(self, path: str) -> State:
+        return Source(os.path.join(self._job.images, path)).state()
+
+    def _is_unchanged(self, line: dict[str, Any], source: State) -> bool:
         result = Source(os.path.join(self._job.dest, line["to"])).state()
         return source == (line["bytes"], line["mtime_ns"]) and result[0] == line["bytes_after"]
 
@@ -255,13 +282,29 @@ def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
 
 def _check_places(images: Path, out: Path) -> None:
     """Refuse trees that lie in one another: the next look at IMAGES would find its own results."""
+    try:
+        os.lstat(out)
+    except FileNotFoundError:
+        pass
+    except OSError as e:
+        raise OptionsError(f"DEST {_shortened(str(out))} cannot be made: {e.strerror}. Choose another DEST.") from None
     source, target = Path(os.path.realpath(images)), Path(os.path.realpath(out))
     if source == target or source in target.parents:
         raise OptionsError(f"DEST {out} lies in IMAGES {images}. Choose a folder outside it.")
     if target in source.parents:
         raise OptionsError(f"IMAGES {images} lies in DEST {out}. Choose another DEST.")
+    if (store := enclosing_store(out)) is not None:
+        raise OptionsError(f"DEST {out} lies in the store {store}. Choose a folder outside it.")
+    if out.is_symlink() and not out.exists():
+        raise OptionsError(
+            f"{out} is a symbolic link to {os.readlink(out)}, which does not exist. Choose another DEST."
+        )
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:40]}...{name[-40:]}"
 
 
 def _listed(images: Path) -> tuple[list[str], dict[int, str], int]:
@@ -287,6 +330,13 @@ def _check_names(paths: list[str]) -> None:
             raise OptionsError(f"{other} and {path} would both become {jpg_name(path)}. Rename one of them.")
 
 
+def _advice(e: OSError) -> str:
+    """Say what to do about a result that cannot be written."""
+    if e.errno == errno.ENAMETOOLONG:
+        return "Its name, or the path to it, is too long there: choose a DEST with a shorter path, or shorten the name."
+    return "Resume with --resume."
+
+
 def _disk_error(message: str, e: OSError) -> PackError:
     return DiskFullError(message) if e.errno in FULL else PackError(message)
 
@@ -294,7 +344,7 @@ def _disk_error(message: str, e: OSError) -> PackError:
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
     """Read a record up to its first torn line; nothing where there is none."""
     lines: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(FileNotFoundError, ValueError):
         for line in read_json_lines(path):
             lines.append(line)
     return lines

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.decode import DecodeError
+from packer.durable import temporary_of
 from packer.profile import StageClock
 from packer.recode import Recoder
 from packer.source import Source
@@ -105,7 +106,7 @@ def jpg_name(path: str) -> str:
 def _write(path: Path, data: bytes) -> None:
     """Write a file beside its place, then rename it: at its name it is whole, also after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
+    part = temporary_of(path)
     with open(part, "wb") as file:
         file.write(data)
         file.flush()

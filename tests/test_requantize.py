@@ -187,7 +187,7 @@ def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> 
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/mine.txt").touch()
     for resume in (False, True):
-        with pytest.raises(PackError, match="is not empty and was not made by pack requantize"):
+        with pytest.raises(OptionsError, match=r"is not empty \(it holds mine.txt\) and was not made by pack requantize"):
             requantize(images, tmp_path / "tree", quality=3, resume=resume)
     assert [path.name for path in (tmp_path / "tree").iterdir()] == ["mine.txt"]
 
@@ -204,7 +204,7 @@ def test_a_killed_run_is_gone_on_with_to_the_same_bytes(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "tree/requantized.jsonl").exists()
-    with pytest.raises(PackError, match="holds an earlier run. Go on with --resume"):
+    with pytest.raises(OptionsError, match="holds an earlier run. Resume it with --resume"):
         requantize(images, tmp_path / "tree", quality=4)
     report = requantize(images, tmp_path / "tree", quality=4, resume=True)
     assert 0 < report.resumed_from < 180
@@ -244,12 +244,117 @@ def test_resume_does_what_is_new_or_changed_and_takes_away_what_no_longer_holds(
     assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "anew")
 
 
+# -- one line that is right in every state
+
+
+def test_resume_begins_continues_and_finds_nothing_to_do(mixed: Path, tmp_path: Path) -> None:
+    first = requantize(mixed, tmp_path / "tree", quality=4, resume=True)
+    assert (first.resumed_from, first.requantized, first.rejected) == (0, 17, 1)
+    before = store_bytes(tmp_path / "tree")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "tree").rglob("*.jpg")}
+    again = requantize(mixed, tmp_path / "tree", quality=4, resume=True)
+    assert (again.resumed_from, again.requantized, again.rejected) == (19, 17, 1)
+    assert store_bytes(tmp_path / "tree") == before
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_the_command_with_resume_tells_rejects_every_time(mixed: Path, tmp_path: Path) -> None:
+    words = ["requantize", str(mixed), str(tmp_path / "tree"), "-q", "3", "--max-rejects", "0", "--resume", "--quiet"]
+    assert [run(words) for _ in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("names", [[], ["lock"], ["lock", ".requantized.jsonl.tmp"]])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_ended_before_its_record_is_begun_anew(
+    images: Path, tmp_path: Path, names: list[str], resume: bool
+) -> None:
+    (tmp_path / "tree/.packing").mkdir(parents=True)
+    for name in names:
+        (tmp_path / "tree/.packing" / name).touch()
+    assert requantize(images, tmp_path / "tree", quality=4, resume=resume).requantized == 24
+    requantize(images, tmp_path / "whole", quality=4)
+    assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
+
+
+def test_an_unfinished_pack_is_no_earlier_run(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "out/.packing").mkdir(parents=True)
+    (tmp_path / "out/.packing/journal").write_text("00000000 {}\n")
+    for resume in (False, True):
+        with pytest.raises(OptionsError, match=r"is not empty \(it holds .packing\)"):
+            requantize(images, tmp_path / "out", quality=4, resume=resume)
+    assert (tmp_path / "out/.packing/journal").exists()
+
+
+def test_results_of_another_folder_are_not_mixed_with_those_of_this_one(images: Path, tmp_path: Path) -> None:
+    requantize(images, tmp_path / "tree", quality=4)
+    before = store_bytes(tmp_path / "tree")
+    other = make_tree(tmp_path / "other", each=8, size=(50, 40))
+    with pytest.raises(OptionsError, match=r"holds 24 images made of others than those in .*/other: none of their"):
+        requantize(other, tmp_path / "tree", quality=4, resume=True)
+    assert store_bytes(tmp_path / "tree") == before
+    # the same images elsewhere, with other times: they are done again
+    shutil.copytree(images, tmp_path / "moved", copy_function=shutil.copyfile)
+    requantize(tmp_path / "moved", tmp_path / "tree", quality=4, resume=True)
+    assert {k: v for k, v in store_bytes(tmp_path / "tree").items() if k.endswith(".jpg")} == {
+        k: v for k, v in before.items() if k.endswith(".jpg")
+    }
+
+
+def test_a_folder_of_dest_that_leads_elsewhere_is_refused(images: Path, tmp_path: Path) -> None:
+    requantize(images, tmp_path / "tree", quality=4)
+    shutil.rmtree(tmp_path / "tree/class1")
+    (tmp_path / "tree/class1").symlink_to(images / "class1")
+    before = store_bytes(images)
+    with pytest.raises(PackError, match=r"tree/class1 is a symbolic link to .*/images/class1"):
+        requantize(images, tmp_path / "tree", quality=4, resume=True)
+    assert store_bytes(images) == before
+
+
+def test_a_dest_in_a_store_or_at_the_end_of_a_broken_link_is_refused(
+    images: Path, store: Path, tmp_path: Path
+) -> None:
+    before = store_bytes(store)
+    with pytest.raises(OptionsError, match="lies in the store"):
+        requantize(images, store / "new", quality=4)
+    with pytest.raises(OptionsError, match=r"is not empty \(it holds _tensordict\)"):
+        requantize(images, store, quality=4, resume=True)
+    assert store_bytes(store) == before
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(OptionsError, match="is a symbolic link to nowhere, which does not exist"):
+        requantize(images, tmp_path / "link", quality=4)
+    # one that leads to a free folder is the user's own way to put results on another disk
+    (tmp_path / "nowhere").mkdir()
+    assert requantize(images, tmp_path / "link", quality=4).requantized == 24
+    assert (tmp_path / "nowhere/class0/000.jpg").is_file()
+
+
+def test_a_name_as_long_as_names_may_be_is_no_error(images: Path, tmp_path: Path) -> None:
+    long = f"{'é' * 125}x.jpg"
+    shutil.copy(images / "class0/000.jpg", images / "class0" / long)
+    assert requantize(images, tmp_path / "tree", quality=4).requantized == 25
+    assert (tmp_path / "tree/class0" / long).read_bytes() == (tmp_path / "tree/class0/000.jpg").read_bytes()
+    assert not [name for name in os.listdir(tmp_path / "tree/class0") if name.startswith(".")]
+
+
+def test_a_path_that_is_too_long_is_one_sentence(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["requantize", str(images), str(tmp_path / ("d" * 300)), "-q", "4"]) == 2
+    assert "cannot be made: File name too long. Choose another DEST." in capsys.readouterr().err
+    deep = tmp_path / "/".join(["d" * 250] * ((4085 - len(str(tmp_path))) // 251))
+    deep = deep / ("e" * (4084 - len(str(deep)) - 1))
+    assert run(["requantize", str(images), str(deep), "-q", "4", "--quiet"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "File name too long. Its name, or the path to it, is too long there: choose a DEST with a shorter path" in said
+
+
 @pytest.mark.parametrize(("other", "what"), [({"quality": 5}, "quality"), ({"size": 20}, "size")])
 def test_resuming_a_tree_with_other_options_is_refused(
     other: dict[str, int], what: str, images: Path, tmp_path: Path
 ) -> None:
     requantize(images, tmp_path / "tree", quality=4)
-    with pytest.raises(PackError, match=f"was begun with another {what}"):
+    with pytest.raises(OptionsError, match=f"was begun with another {what}"):
         requantize(images, tmp_path / "tree", **{"quality": 4, **other}, resume=True)
 
 
@@ -289,7 +394,7 @@ def test_a_full_disk_has_an_exit_code_of_its_own(
 
     monkeypatch.setattr("packer.requantize.write_atomically", refused)
     assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", "3", "--fidelity", "0"]) == code
-    assert f"tree cannot be written: {os.strerror(number)}. Go on with --resume." in capsys.readouterr().err
+    assert f"tree cannot be written: {os.strerror(number)}. Resume with --resume." in capsys.readouterr().err
 
 
 def test_without_ffmpeg_nothing_is_begun(
