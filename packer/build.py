@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_r
 from packer.resume import Committed, journal_header, read_committed
 from packer.rowfiles import MASKS
 from packer.seal import expected_sizes, seal
-from packer.site import Site, remove_tree
+from packer.site import Site, finish, remove_tree
 from packer.sizes import count_sizes, pixel_bytes
 from packer.tasks import Result, Task
 from packer.worker import Job
@@ -62,12 +62,17 @@ class Build:
         clock: StageClock,
         make_job: Callable[..., Job],
         part: Part | None = None,
+        *,
+        replaces: bool | None = None,
+        held: list[journals.Lock] | None = None,
     ) -> None:
         self._part, self._whole = part, out
         self._inputs, self._options, self._split = inputs, options, split
         self._tell, self._clock = tell, clock
         self._profile: Profile = {}
-        self._site = Site(out, options, part)
+        self._site = Site(out, options, part, replaces=replaces)
+        # of all splits that are replaced together: each is held until the last is done
+        self._held = [] if held is None else held
         self._job = _job(inputs, self._site.out.absolute(), Geometry.of(shape, options), options, make_job)
         self._sizes = expected_sizes(self._job, inputs)
         self._span = range(len(inputs))
@@ -81,7 +86,7 @@ class Build:
         self._committed = Committed(self._span.start)
 
     def run(self) -> PackReport:
-        """Make the store and report it, or the part.
+        """Make the store and report it, or the part. What replaces a store is sealed beside it and waits for `put_in_place`.
 
         Raises:
             PackError: OUT is in the way, nothing could be packed, or something failed on the way; says how to go on.
@@ -96,21 +101,32 @@ class Build:
         try:
             created = self._site.make()
             locks = self._site.lock()
+            self._held += locks
             self._site.look_again()
             try:
-                return self._run_locked(locks)
+                report = self._run_locked()
             except _NothingPacked as e:
                 self._site.remove(created)
                 raise PackError(str(e)) from None
+            if not self._site.replaces and self._part is None:
+                finish([self._site], locks)
+                release(self._held, locks)
+            return report
         except OSError as e:
-            raise as_pack_error(e, self._site.out, self._sizes) from None
+            raise self.explained(e) from None
         except EngineError as e:
             raise PackError(f"packing stopped: {e}") from None
-        finally:
-            for lock in locks:
-                lock.close()
 
-    def _run_locked(self, locks: list[journals.Lock]) -> PackReport:
+    @property
+    def site(self) -> Site:
+        """The folder that the store is made in."""
+        return self._site
+
+    def explained(self, error: OSError) -> PackError:
+        """Return what to raise instead of an error of files, processes or the disk."""
+        return as_pack_error(error, self._site.out, self._sizes)
+
+    def _run_locked(self) -> PackReport:
         step = self._block_inputs()
         span = None if self._part is None else self._span
         header = journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
@@ -125,7 +141,7 @@ class Build:
             for name in self._row_files:
                 self._allocate(name)
             self._clock.enter("serve")
-            self._run_blocks(step, journal, locks)
+            self._run_blocks(step, journal)
             if self._part is not None:
                 return self._told(self._part_report(), resumed_from)
             self._clock.enter("seal")
@@ -135,9 +151,9 @@ class Build:
             journal.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
-        self._site.finish(locks[0])
         self._inputs.notes += self._site.notes
-        return self._told(store_report(sealed, self._inputs, self._site.final, 0.0, resumed_from), resumed_from)
+        report = store_report(sealed, self._inputs, self._site.out, 0.0, resumed_from)
+        return self._told(dataclasses.replace(report, out=str(self._site.final)), resumed_from)
 
     # -- begin
 
@@ -202,7 +218,7 @@ class Build:
 
     # -- run
 
-    def _run_blocks(self, step: int, journal: journals.Journal, locks: list[journals.Lock]) -> None:
+    def _run_blocks(self, step: int, journal: journals.Journal) -> None:
         """Have workers do what is not committed yet, and commit it block by block."""
         begun = self._committed
         launcher = self._launcher()
@@ -214,7 +230,7 @@ class Build:
             self._job,
             workers=workers,
             timeout=self._options.timeout,
-            inherited=locks,
+            inherited=self._held,
             clock=self._clock,
             launcher=launcher,
         )
@@ -321,6 +337,26 @@ class Build:
 
 class _NothingPacked(Exception):
     pass
+
+
+def put_in_place(builds: Sequence[Build], held: list[journals.Lock]) -> None:
+    """Let sealed stores take the places of others, all of them or none.
+
+    Raises:
+        PackError: the disk or its file system refuses it.
+    """
+    if replacing := [build for build in builds if build.site.replaces]:
+        try:
+            finish([build.site for build in replacing], held)
+        except OSError as e:
+            raise replacing[0].explained(e) from None
+
+
+def release(held: list[journals.Lock], locks: Sequence[journals.Lock]) -> None:
+    """Let go of some of the locks that are held."""
+    for lock in locks:
+        lock.close()
+        held.remove(lock)
 
 
 def block_inputs(inputs: int, row_bytes: int) -> int:

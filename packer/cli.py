@@ -356,7 +356,7 @@ def _packed(report: PackReport, max_rejects: str, *, profile: bool, as_json: boo
     for note in [] if quiet else report.notes:
         click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
-        return _too_many(report.rejected, report.inputs, max_rejects)
+        return _fail(wording.too_many_rejects(report, max_rejects), EXIT_REJECTS)
     return 0
 
 

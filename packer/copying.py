@@ -40,7 +40,7 @@ from packer.rowfiles import Digested, channel_statistics
 from packer.rowreader import Ints
 from packer.seal import commit_manifest, settle
 from packer.shares import Scratch, Share, Source, check_same
-from packer.site import Site, remove_tree
+from packer.site import Site, finish, remove_tree
 from packer.source import BINARY
 from reader.manifest import (
     MANIFEST,
@@ -132,7 +132,7 @@ def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Pro
                 if isinstance(e, Exception):
                     _check_all_same(plan)
                 raise
-            site.finish(lock)
+            finish([site], [lock])
     except OSError as e:
         raise as_pack_error(e, site.out, sizes, _AGAIN) from None
     inputs = Inputs(out, notes=[*plan.notes, *site.notes])

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from packer import jpeg
-from packer.build import Build
+from packer.build import Build, put_in_place, release
 from packer.changes import difference, store_difference
 from packer.classlists import has_multi_hot, load_classes
 from packer.disk import guard_standard_streams
 from packer.ffmpeg import open_ffmpeg
 from packer.inputs import Inputs
+from packer.journal import Lock
 from packer.labels import as_multi_hot
 from packer.options import MAX_PIXELS, OptionsError, PackOptions, parse_size, without_limits
 from packer.parts import Part, check_no_parts, check_part
@@ -29,8 +30,10 @@ from packer.profile import StageClock
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.scan import scan
 from packer.seal import remove_working_folder
+from packer.site import replaces_store
 from packer.sizes import common_size
 from packer.splits import stores_of
+from packer.swapping import finish_swap
 from packer.worker import Job
 from reader.manifest import MANIFEST, StoreError, check_store
 
@@ -156,23 +159,35 @@ def pack_parts(
         shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
         shape = options.size or common_size(parts, options, target, tell)
-    for split, place in places.items():
-        if split not in finished and (place / MANIFEST).exists():
-            announce(place)
-    reports: dict[str, PackReport] = {}
-    for split, inputs in parts.items():
-        if split in finished:
-            reports[split] = _finished_report(inputs, places[split], options)
-        else:
-            reports[split] = Build(inputs, places[split], shape, options, tell, split, clock, make_job).run()
+    unfinished = [split for split in parts if split not in finished]
+    # where one store is replaced, all that is packed is made beside its place: train and val change together
+    replaces = any(replaces_store(places[split], options) for split in unfinished)
+    for split in unfinished if replaces else ():
+        announce(places[split])
+    reports = {split: _finished_report(parts[split], places[split], options) for split in finished}
+    held: list[Lock] = []
+    try:
+        builds = []
+        for split in unfinished:
+            build = Build(
+                parts[split], places[split], shape, options, tell, split, clock, make_job, replaces=replaces, held=held
+            )
+            reports[split] = build.run()
+            builds.append(build)
             clock = StageClock("begin")
-    return reports[""] if "" in reports else _splits_report(target, places, reports)
+        if replaces and any(report.too_many_rejects for report in reports.values()):
+            reports = {split: dataclasses.replace(report, is_in_place=False) for split, report in reports.items()}
+        else:
+            put_in_place(builds, held)
+    finally:
+        release(held, tuple(held))
+    return reports[""] if "" in reports else _splits_report(target, places, {split: reports[split] for split in parts})
 
 
 def _splits_report(target: Path, places: dict[str, Path], reports: dict[str, PackReport]) -> PackReport:
     """Sum up the splits, with the images that are in more than one of them or have two labels."""
     report = summed_report(target, reports)
-    if report.resumed_from == report.inputs:
+    if report.resumed_from == report.inputs or not report.is_in_place:
         return report
     from packer.duplicates import duplicates_of
 
@@ -204,9 +219,12 @@ def _pack_one_part(
         check_part(place, part, options)
     reports: dict[str, PackReport] = {}
     for split, inputs in parts.items():
-        reports[split] = Build(
-            inputs, places[split], options.size or (1, 1), options, tell, split, clock, Job, part
-        ).run()
+        held: list[Lock] = []
+        build = Build(inputs, places[split], options.size or (1, 1), options, tell, split, clock, Job, part, held=held)
+        try:
+            reports[split] = build.run()
+        finally:
+            release(held, tuple(held))
         clock = StageClock("begin")
     return reports[""] if "" in reports else summed_report(target, reports)
 
@@ -254,6 +272,7 @@ def pack_sources(
     guard_standard_streams()
     _check_libraries(options)
     check_places(sources, target)
+    finish_swap(target)
     parts = _listed(sources, options, tell)
     if "" not in parts and (target / MANIFEST).exists():
         raise PackError(

@@ -1,9 +1,8 @@
-"""OUT on its file system: what may be there already, where a replacement is built, and how it takes the old store's place."""
+"""OUT on its file system: what may be there already, what is ours, where a replacement is built and where the old store goes."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import itertools
 import os
@@ -91,13 +90,21 @@ def check_no_links(*places: Path) -> None:
         PackError: names the link, and where it leads.
     """
     for place in places:
-        below = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in sorted(folders + files))
-        for path in itertools.chain([os.fspath(place)], () if place.is_symlink() else below):
-            if os.path.islink(path):
-                raise PackError(
-                    f"{path} is a symbolic link to {os.readlink(path)}, where pack keeps what is its own and may remove it."
-                    " Remove the link, or choose another place."
-                )
+        if (link := next(_links(os.fspath(place)), None)) is not None:
+            raise PackError(
+                f"{link} is a symbolic link to {os.readlink(link)}, where pack keeps what is its own and may remove it."
+                " Remove the link, or choose another place."
+            )
+
+
+def _links(path: str) -> Iterator[str]:
+    """Yield the symbolic links that a path is, or that lie anywhere below it."""
+    if os.path.islink(path):
+        yield path
+    else:
+        with contextlib.suppress(OSError):  # a file; or another process takes it away just now
+            for name in sorted(os.listdir(path)):
+                yield from _links(os.path.join(path, name))
 
 
 def foreign_names(out: Path) -> list[str]:
@@ -198,36 +205,13 @@ def announce(out: Path) -> None:
         raise kind(f"{e.filename or beside / ANNOUNCED} cannot be written: {e.strerror} ({name}).") from None
 
 
-def swap(new: Path, old: Path) -> None:
-    """Put a finished store in the place of another; open readers keep the old files.
-
-    The new one brings its working folder along, by which a crash here can be told from one before. In one step where the
-    system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames leaves the new store whole
-    under its working name.
-    """
-    parent = old.absolute().parent
-    _remove_trash(old)
-    trash = _free_trash(old)
-    if _exchange(new, old):
-        # before the next rename: a disk that kept only that one would have lost the new store
-        sync_folder(parent)
-        os.rename(new, trash)
-    else:
-        if old.exists():
-            os.rename(old, trash)
-        os.rename(new, old)
-    sync_folder(parent)
-    _remove_trash(old)
-    sync_folder(parent)
-
-
 def remove_replaced(out: Path) -> None:
     """Remove the store that OUT has taken the place of, where a crash cut that short; it has no journal."""
     beside = replacement(out)
     if (beside / MANIFEST).is_file() and not (beside / journals.FOLDER).exists():
-        os.rename(beside, _free_trash(out))
+        os.rename(beside, free_trash(out))
     if _trash(out):
-        _remove_trash(out)
+        remove_trash(out)
         sync_folder(out.absolute().parent)
 
 
@@ -253,13 +237,14 @@ def _trash(out: Path) -> list[Path]:
     return [parent / name for name in sorted(os.listdir(parent)) if own.fullmatch(name)]
 
 
-def _remove_trash(out: Path) -> None:
+def remove_trash(out: Path) -> None:
+    """Remove the stores that OUT has taken the place of, as far as that can be done yet."""
     for trash in _trash(out):
         shutil.rmtree(trash, ignore_errors=True)
 
 
-def _free_trash(out: Path) -> Path:
-    """Name a folder beside OUT that is not there yet."""
+def free_trash(out: Path) -> Path:
+    """Name a folder beside OUT for the store that it takes the place of."""
     names = (out.with_name(f".{out.name}.packing.old{number or ''}") for number in itertools.count())
     return next(path for path in names if not os.path.lexists(path))
 
@@ -271,13 +256,3 @@ def _is_ours(manifest: Path) -> bool:
             return b'"format": "pixpack"' in file.read(200)
     except (FileNotFoundError, IsADirectoryError):
         return False
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names atomically by renameat2(2); False where that is not to be had."""
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError, TypeError):
-        return False
-    at_current_folder, exchange = -100, 2
-    return call(at_current_folder, os.fsencode(one), at_current_folder, os.fsencode(other), exchange) == 0

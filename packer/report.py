@@ -41,6 +41,7 @@ class PackReport:
     has_own_sizes: rows have sizes of their own, and size is the largest there are.
     reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
     inputs as they were listed: duplicates, columns that were left out.
+    is_in_place: whether OUT holds this store; where more was rejected than allowed, the store that was there before stays.
     part is "2/4" where only that part was packed: rows, rejects and bytes are the part's, and there is no store yet.
     profile: seconds by stage of each process and thread: "main", "commit", "worker 1" and on.
     changed: the first source that is not what the interrupted pack had read; all from its block on was packed anew.
@@ -77,6 +78,7 @@ class PackReport:
     profile: Profile = field(default_factory=dict, repr=False)
     splits: dict[str, PackReport] = field(default_factory=dict)
     part: str = ""
+    is_in_place: bool = True
 
 
 def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, resumed_from: int) -> PackReport:
@@ -171,6 +173,7 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         profile=added(part.profile for part in parts),
         splits=reports,
         part=parts[0].part,
+        is_in_place=all(part.is_in_place for part in parts),
     )
 
 

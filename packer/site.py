@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from packer import journal as journals
@@ -16,26 +17,26 @@ from packer.disk import FULL
 from packer.durable import sync_folder
 from packer.options import PackOptions
 from packer.parts import Part, check_no_parts, check_part
-from packer.place import OWN_NAMES, check_out, dropped_names, finished_meanwhile, is_replaced, replacement, swap
+from packer.place import OWN_NAMES, check_out, dropped_names, finished_meanwhile, is_replaced, replacement
 from packer.report import PackError
 from packer.seal import remove_working_folder
+from packer.swapping import swap
 from reader.manifest import MANIFEST
 
 
 class Site:
-    """The folder of one store being made; out is where its files are written, final where they belong."""
+    """The folder of one store being made; out is where its files are written, final where they belong.
 
-    def __init__(self, out: Path, options: PackOptions, part: Part | None) -> None:
+    replaces: whether these are two, as it takes the place of a store, or of a split beside which a store is replaced.
+    """
+
+    def __init__(self, out: Path, options: PackOptions, part: Part | None, *, replaces: bool | None = None) -> None:
         self._part, self._whole, self._options = part, out, options
         self.final = out if part is None else part.folder(out)
-        # --overwrite of a finished store builds beside it and renames: open readers keep the old one
-        beside, is_store = replacement(self.final), (self.final / MANIFEST).is_file()
-        # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
-        goes_on = is_replaced(self.final) and (is_store or not self.final.exists())
-        self._replaces = (options.resume and goes_on) or ((options.overwrite or options.update) and is_store)
-        self.out = beside if self._replaces else self.final
+        self.replaces = replaces_store(self.final, options) if replaces is None else replaces
+        self.out = replacement(self.final) if self.replaces else self.final
         # the store that will be replaced
-        self.replaced = self.final if self._replaces and is_store else None
+        self.replaced = self.final if self.replaces and (self.final / MANIFEST).is_file() else None
         # what goes with it though it is no part of it
         dropped = dropped_names(self.replaced) if self.replaced else []
         self.notes = [f"{self.final} also held {', '.join(dropped)}, which went with the old store."] if dropped else []
@@ -60,23 +61,28 @@ class Site:
     def lock(self) -> list[journals.Lock]:
         """Hold OUT alone; or a part of it alone, and OUT together with the other parts."""
         try:
-            if self._part is None:
-                return [journals.Lock(self.out)]
-            shared = journals.Lock(self._whole, is_shared=True)
-            try:
-                return [shared, journals.Lock(self.out)]
-            except BaseException:
-                shared.close()
-                raise
+            with contextlib.ExitStack() as undone:
+                locks = [journals.Lock(self._whole, is_shared=True)] if self._part is not None else []
+                for folder in self._held_folders():
+                    for lock in locks[-1:]:
+                        undone.callback(lock.close)
+                    locks.append(journals.Lock(folder))
+                undone.pop_all()
+                return locks
         except FileNotFoundError:
             raise finished_meanwhile(self.final) from None
+
+    def _held_folders(self) -> list[Path]:
+        """Name what is held: where it works, and an unfinished pack that it will take the place of."""
+        is_begun = self.replaces and self.replaced is None and (self.final / journals.FOLDER).is_dir()
+        return [self.out, self.final] if is_begun else [self.out]
 
     def look_again(self) -> None:
         """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
 
         Also under --resume and --overwrite: both would clear the finished store away to begin in its place.
         """
-        if self._replaces:
+        if self.replaces:
             return
         if self._part is not None:
             check_part(self._whole, self._part, self._options, is_held=True)
@@ -105,18 +111,30 @@ class Site:
         self.clear()
         sync_folder(self.out)
         remove_tree(self.out / journals.FOLDER)
-        if created or self._replaces:
+        if created or self.replaces:
             with contextlib.suppress(OSError):  # someone put a file of theirs there meanwhile
                 self.out.rmdir()
 
-    def finish(self, lock: journals.Lock) -> None:
-        """Put a sealed store in its place and take the scaffold away, under the lock to its end."""
-        if os.name == "nt":
+
+def finish(sites: Sequence[Site], locks: Sequence[journals.Lock]) -> None:
+    """Put sealed stores in their places, all or none, and take the scaffolds away, under the locks to their end."""
+    if os.name == "nt":
+        for lock in locks:
             lock.close()  # Windows moves and removes no open file
-        if self._replaces:
-            swap(self.out, self.final)
-        # last, and under the lock: another pack may begin here as soon as it is gone
-        remove_working_folder(self.final)
+    if replacing := [site.final for site in sites if site.replaces]:
+        swap(replacing)
+    for site in sites:
+        if not site.replaces:
+            # last, and under the lock: another pack may begin here as soon as it is gone
+            remove_working_folder(site.final)
+
+
+def replaces_store(out: Path, options: PackOptions) -> bool:
+    """Whether what is asked for is made beside OUT and takes its place: open readers keep the old store."""
+    is_store = (out / MANIFEST).is_file()
+    # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
+    goes_on = is_replaced(out) and (is_store or not out.exists())
+    return (options.resume and goes_on) or ((options.overwrite or options.update) and is_store)
 
 
 def remove_tree(folder: Path) -> None:

@@ -19,6 +19,7 @@ from packer.pipeline import missing_words, pack_sources, settled_out
 from packer.recode import pixel_versions
 from packer.report import PackError, PackReport, Progress
 from packer.splits import stores_of
+from packer.swapping import finish_swap
 from reader.manifest import Manifest, StoreError, check_store
 
 _FIELDS = {field.name for field in dataclasses.fields(PackOptions)}
@@ -72,6 +73,7 @@ def update(
         (5, 5, 1)
     """
     target = settled_out(out)
+    finish_swap(target)
     stores = {path: _whole(path) for path in stores_of(target).values()}
     recorded = next(iter(stores.values()))
     _check_labels(target, recorded, boxes=boxes is not None, masks=masks is not None)

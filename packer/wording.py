@@ -18,9 +18,11 @@ _REASONS_SHOWN = 8
 def summary(report: PackReport) -> str:
     """Say what a pack has done."""
     lines = [f"found {report.layout}"] if report.layout else []
-    lines += store_lines(report)
+    lines += store_lines(report) if report.is_in_place else []
     if report.resumed_from == report.inputs:
-        return "\n".join([*lines, "already finished; nothing was done", *_part_lines(report)])
+        done = f"all images were packed before; sealed in {report.seconds:.1f} s"
+        done = done if report.seconds else "already finished; nothing was done"
+        return "\n".join([*lines, done, *(reject_lines(report) if report.seconds else []), *_part_lines(report)])
     already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
     lines.append(
         f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
@@ -65,6 +67,7 @@ def reject_lines(report: PackReport) -> list[str]:
     if not report.rejected:
         return []
     where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
+    where += "" if report.is_in_place else " of the new store, beside OUT"
     lines = [f"rejected {report.rejected:,} (see {where}{' of the sealed store' if report.part else ''}):"]
     reasons = list(report.reasons.items())
     for reason, count in reasons[:_REASONS_SHOWN]:
@@ -72,6 +75,20 @@ def reject_lines(report: PackReport) -> list[str]:
     if len(reasons) > _REASONS_SHOWN:
         lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
     return lines
+
+
+def too_many_rejects(report: PackReport, allowed: str) -> str:
+    """Say that more was rejected than allowed; and where that kept a store in its place, what OUT holds and how to go on."""
+    told = f"{report.rejected} of {report.inputs} inputs were rejected, more than --max-rejects {allowed}."
+    if report.is_in_place:
+        return told
+    stores = list(report.splits.values()) or [report]
+    held = " and ".join(store.out for store in stores)
+    each = "s" if len(stores) == 1 else ""
+    return (
+        f"{told} {held} hold{each} what was there before. To put the new one in its place, decoding nothing again: the same"
+        f" command with --resume --max-rejects {max(store.rejected for store in stores)}"
+    )
 
 
 def _part_lines(report: PackReport) -> list[str]:

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +29,11 @@ from reader.metadata import metadata_names as metadata_names
 from reader.unfinished import FOLDER as FOLDER
 from reader.unfinished import PARTS as PARTS
 from reader.unfinished import PULLED as PULLED
+from reader.unfinished import SWAPPING as SWAPPING
 from reader.unfinished import command_to_go_on as command_to_go_on
+from reader.unfinished import read_swapping as read_swapping
 from reader.unfinished import read_unfinished as read_unfinished
-from reader.unfinished import tell_unfinished
+from reader.unfinished import tell_half_replaced, tell_unfinished
 
 FORMAT_NAME = "pixpack"
 FORMAT_VERSION = (1, 1)
@@ -59,6 +62,9 @@ _BLOCKS_OPEN = b',\n  "blocks": ['
 _DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 _DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
 _READ_BYTES = 1 << 20
+# Between the two names that a replacement of train and val changes lie some 20 microseconds; what lasts is left of a crash.
+_SWAP_TRIES = 50
+_SWAP_SECONDS = 0.01
 
 
 class StoreError(ValueError):
@@ -335,6 +341,7 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     """
     root = Path(out)
     manifest = read_manifest(root)
+    _check_splits(root)
     for folder in {str(Path(name).parent) for name in manifest.files} - {"."}:
         if (root / folder).is_symlink():
             raise StoreError(f"{root / folder} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
@@ -357,6 +364,18 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
                 f"{root / MANIFEST} lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}."
             )
     return manifest
+
+
+def _check_splits(root: Path) -> None:
+    """Raise IncompleteStoreError where OUT is one of several splits of which a crash has left some new and some old."""
+    told = tell_half_replaced(root)
+    for _ in range(_SWAP_TRIES):
+        if not told:
+            return
+        time.sleep(_SWAP_SECONDS)
+        told = tell_half_replaced(root)
+    if told:
+        raise IncompleteStoreError(told)
 
 
 def check_file(path: Path, size_bytes: int) -> None:

@@ -17,6 +17,8 @@ FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
 PARTS = f"{FOLDER}/parts"
 PULLED = f"{FOLDER}/pull/manifest.json"
+# In each store that takes the place of a split's from shortly before the first of them does: their names, which belong together.
+SWAPPING = f"{FOLDER}/swapping"
 
 # more than the longest line of a journal: 4,096 samples of about 300 bytes
 _TAIL_BYTES = 8 << 20
@@ -39,6 +41,40 @@ def tell_unfinished(out: Path) -> str:
     if (out / FOLDER).is_dir():
         return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
     return ""
+
+
+def read_swapping(folder: Path) -> list[str]:
+    """Return the names of the splits whose stores the one in this folder takes its place with; [] where there are none."""
+    try:
+        names = json.loads((folder / SWAPPING).read_bytes())
+    except (OSError, ValueError):
+        return []
+    is_ours = isinstance(names, list) and all(
+        isinstance(name, str) and name.strip(".") and name == os.path.basename(name) for name in names
+    )
+    return names if is_ours else []
+
+
+def tell_half_replaced(out: Path) -> str:
+    """Say that of the splits which OUT is one of some are new and some old, and how to finish that; "" where it is not so."""
+    root = Path(os.path.realpath(out))
+    if not root.name:
+        return ""
+    names = read_swapping(root) or read_swapping(_beside(root))
+    old = [name for name in names if (_beside(root.with_name(name)) / JOURNAL).exists()]
+    if not old or len(old) == len(names):
+        return ""
+    new = ", ".join(name for name in names if name not in old)
+    _, command = read_unfinished(_beside(root.with_name(old[0])))
+    return (
+        f"{root.parent} is half replaced: {new} done, {', '.join(old)} not yet, and they do not belong together."
+        f" Finish it: {command}"
+    )
+
+
+def _beside(store: Path) -> Path:
+    """Name the folder in which what will replace a store is made."""
+    return store.with_name(f".{store.name}.packing")
 
 
 def read_unfinished(out: Path) -> tuple[str, str]:

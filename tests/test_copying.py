@@ -28,7 +28,6 @@ from packer.disk import DiskFullError
 from packer.journal import Lock, LockedError
 from packer.place import is_replaced
 from packer.report import Progress
-from packer.site import Site
 from packer.verify import verify
 from reader import MemmapDataset
 from reader.manifest import PIXELS, REJECTED, SAMPLES, StoreError, read_blocks
@@ -545,12 +544,12 @@ def test_a_refused_pack_does_not_announce_itself_in_the_folder_of_a_copy(
 def test_what_fails_once_a_store_has_taken_its_own_place_is_not_laid_to_others(
     store: Path, shared_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(site: Site, lock: Any) -> None:
-        finish(site, lock)
+    def failing(sites: Any, locks: Any) -> None:
+        finish(sites, locks)
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(store))
 
-    finish = Site.finish
-    monkeypatch.setattr(Site, "finish", failing)
+    finish = copying.finish
+    monkeypatch.setattr(copying, "finish", failing)
     with pytest.raises(PackError, match=r"cannot be read or written: Input/output error"):
         merge([store, shared_store], store, overwrite=True)
     assert len(MemmapDataset(store)) == 180

@@ -22,10 +22,9 @@ import pytest
 from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, build, pack, site
+from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, build, pack, site, swapping
 from packer import engine as engines
 from packer import journal as journals
-from packer import place as places
 from packer.report import Progress
 from packer.verify import verify
 from reader import IncompleteStoreError, MemmapDataset
@@ -850,7 +849,7 @@ def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
     out = tmp_path / "out"
     pack(images, out, size=16)
 
-    def killed(new: Path, old: Path) -> None:
+    def killed(places: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(site, "swap", killed)
@@ -866,7 +865,7 @@ def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
 def test_without_renameat2_overwrite_still_replaces(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(swapping, "_exchange", lambda one, other: False)
     pack(images, tmp_path / "out", size=16)
     pack(images, tmp_path / "out", size=32, overwrite=True)
     assert MemmapDataset(tmp_path / "out", as_tuple=False)[0].pixels.shape == (32, 32, 3)
@@ -890,7 +889,7 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
 ) -> None:
     """NFS keeps what a reader on this host has open, and the folders that it lies in."""
     if not exchanges:
-        monkeypatch.setattr(places, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(swapping, "_exchange", lambda one, other: False)
     remove = shutil.rmtree
 
     def rmtree(folder: Path, **options: Any) -> None:
@@ -910,14 +909,14 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
 
 def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the exchange of the names and the removal of the old store: of the two, the one with a journal is new."""
-    out, real = tmp_path / "out", places._exchange
+    out, real = tmp_path / "out", swapping._exchange
     pack(images, out, size=16)
 
     def killed_after(one: Path, other: Path) -> bool:
         assert real(one, other)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(places, "_exchange", killed_after)
+    monkeypatch.setattr(swapping, "_exchange", killed_after)
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
     monkeypatch.undo()
@@ -937,11 +936,11 @@ def test_killed_between_the_two_renames_of_a_replacement_resume_puts_it_in_place
         real(one, other)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(places, "_exchange", lambda one, other: False)
-    monkeypatch.setattr(places.os, "rename", killed_after)
+    monkeypatch.setattr(swapping, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(swapping.os, "rename", killed_after)
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
-    monkeypatch.setattr(places.os, "rename", real)
+    monkeypatch.setattr(swapping.os, "rename", real)
     assert not out.exists()
     pack(images, out, size=32, resume=True)
     assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
