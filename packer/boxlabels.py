@@ -1,4 +1,4 @@
-"""What label files of boxes say, as it is gathered; and by which paths they name inputs. Reads no file."""
+"""What label files of boxes say, outlines included, as it is gathered; and by which paths they name inputs. Reads no file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packer.boxes import Boxes, BoxRules
-from packer.inputs import Inputs
+from packer.inputs import Inputs, ScanError
+from packer.outlines import Outline, drawing
 
 _NAMED = 3
+# of a mask's 256 values 0 is where no object is
+_MOST_CLASSES = 255
 
 
 @dataclass
 class BoxLabels:
-    """What label files say of inputs, as it is gathered; boxes come in any order."""
+    """What label files say of inputs, as it is gathered; boxes come in any order, outlines so that the last lies on top.
+
+    outlines is None where no masks are made of them.
+    """
 
     count: int
     classes: tuple[str, ...] = ()
@@ -25,6 +31,8 @@ class BoxLabels:
     targets: array[int] = field(default_factory=lambda: array("q"))
     refused: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    outlines: list[list[tuple[int, Outline]]] | None = None
+    without_outline: int = 0
 
     def __post_init__(self) -> None:
         self.frames = np.zeros((self.count, 2))
@@ -35,6 +43,36 @@ class BoxLabels:
             self.owners.append(index)
             self.corners.extend(corners)
             self.targets.append(target)
+
+    def add_outline(self, inputs: Iterable[int], outline: Outline | None, target: int) -> None:
+        """Give inputs the outline of an object, where masks are made; None: it has none, which is counted."""
+        if self.outlines is None:
+            return
+        for index in inputs:
+            if outline is None:
+                self.without_outline += 1
+            else:
+                self.outlines[index].append((target + 1, outline))
+
+    def drawings(self, source: str) -> list[str]:
+        """Return what each input's mask is drawn of: pixels are class index + 1, and 0 where no object is.
+
+        Raises:
+            ScanError: there are more classes than values.
+        """
+        if len(self.classes) > _MOST_CLASSES:
+            raise ScanError(
+                f"{source} has {len(self.classes)} classes, and a mask has room for {_MOST_CLASSES}. Leave out"
+                " --masks, or join classes."
+            )
+        if self.outlines is not None and self.without_outline and not any(self.outlines):
+            raise ScanError(f"{source} has no polygon and no RLE, of which masks are drawn. Leave out --masks.")
+        if self.without_outline:
+            self.notes.append(
+                f"{self.without_outline} boxes of {source} have no polygon or RLE, and are not in the masks."
+            )
+        outlines = self.outlines or []
+        return [drawing(own, frame) for own, frame in zip(outlines, self.frames.tolist(), strict=True)]
 
     def refuse(self, inputs: Iterable[int], reason: str) -> None:
         """Reject inputs; of several reasons the first is told."""

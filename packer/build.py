@@ -378,6 +378,7 @@ def _job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, ma
         archives=inputs.archives,
         requantize=options.requantize,
         masks_root=os.path.abspath(options.masks or ""),
+        draws_masks=options.draws_masks,
         # masks of rows with sizes of their own stand behind the pixels
         masks_path="" if options.masks is None or options.has_own_sizes else str(out / MASKS),
         upright_masks=options.upright_labels,

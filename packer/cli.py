@@ -106,8 +106,9 @@ _INPUTS = _options(
     click.option(
         "--masks",
         type=click.Path(),
-        metavar="DIR",
-        help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg.",
+        metavar="DIR|boxes",
+        help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg; or drawn of the polygons and RLE"
+        " that the files of --boxes have.",
     ),
     click.option(
         "--classes",
@@ -294,6 +295,7 @@ def build(
       pack images/ out/ --size 224 --part 2/8 --resume
       pack images/ out/ --size 224 --engine ray --address head-node:6379
       pack photos/ out/ --size 320 --fit pad --boxes instances.json
+      pack photos/ out/ --size 320 --fit pad --boxes instances.json --masks boxes
     """
     from packer.pipeline import pack
 

@@ -1,4 +1,4 @@
-"""COCO's json: which input each box belongs to, and which class it has.
+"""COCO's json: which input each box and outline belongs to, and which class it has.
 
 What is wrong with one image's boxes rejects that image, with the reason; what makes the whole file unclear ends the pack
 before it begins.
@@ -14,16 +14,17 @@ from typing import Any
 from packer.boxlabels import BoxLabels
 from packer.classlists import named_twice, one_spelling
 from packer.inputs import ScanError
-
-# No image is larger; what is has more digits than a float holds.
-_MOST = 2.0**53
+from packer.outlines import Outline, OutlineError, box_around, is_finite, outline_of
 
 
-def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
-    """Read a COCO json: images, annotations with bbox [x, y, width, height] in pixels, categories."""
+def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:
+    """Read a COCO json: images, annotations with bbox [x, y, width, height] in pixels, categories.
+
+    Where there is no bbox, it is that of the segmentation, polygons or RLE; where masks are asked for, that is kept.
+    """
     content = _load(path)
     index_of, classes = _categories(path, content["categories"], imposed)
-    found = BoxLabels(len(names), classes)
+    found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
     owners = _images(path, content["images"], found, _Finder(names, path))
     if not any(owners.values()):
         raise ScanError(f"{path} lists none of the {len(names)} images, {names[0]} among them, by its file_name.")
@@ -32,9 +33,8 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> 
         inputs = owners.get(_key(annotation, "image_id"))
         if inputs is None:
             strays.append(f"annotation {number}")
-        elif annotation.get("iscrowd") == 1:
-            crowds += len(inputs)
         else:
+            crowds += len(inputs) if annotation.get("iscrowd") == 1 else 0
             _add_annotation(found, inputs, annotation, f"annotation {number} of {path.name}", index_of)
     if strays and len(strays) == len(content["annotations"]):
         raise ScanError(
@@ -45,7 +45,8 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> 
     found.note(strays, f"annotations of {path.name} are for images that it does not list")
     found.note([names[i] for i in unnamed], f"images are not listed in {path.name} and have no boxes")
     if crowds:
-        found.notes.append(f"{crowds} boxes around crowds (iscrowd) are left out.")
+        more = "; the masks have their pixels" if has_masks else ""
+        found.notes.append(f"{crowds} boxes around crowds (iscrowd) are left out{more}.")
     return found
 
 
@@ -109,7 +110,7 @@ def _images(path: Path, images: list[Any], found: BoxLabels, finder: _Finder) ->
         if not inputs:
             missing.append(record["file_name"])
         size = record.get("width"), record.get("height")
-        if all(_is_finite(side) and side > 0 for side in size):
+        if all(is_finite(side) and side > 0 for side in size):
             _set_frames(found, inputs, size)
     found.note(missing, f"images of {path.name} are not among the inputs")
     return owners
@@ -128,18 +129,45 @@ def _set_frames(found: BoxLabels, inputs: list[int], size: tuple[Any, Any]) -> N
 def _add_annotation(
     found: BoxLabels, inputs: list[int], annotation: dict[str, Any], where: str, index_of: dict[Any, int]
 ) -> None:
-    box, category = annotation.get("bbox"), _key(annotation, "category_id")
-    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_finite, box)):
-        found.refuse(inputs, f"{where} has the bbox {repr(box)[:80]}; expected x, y, width, height")
-    elif category not in index_of:
+    box, category, is_crowd = annotation.get("bbox"), _key(annotation, "category_id"), annotation.get("iscrowd") == 1
+    if is_crowd and found.outlines is None:
+        return
+    if category not in index_of:
         found.refuse(inputs, f"{where} has the category_id {category!r}, which is no category there")
-    else:
-        x, y, width, height = box
-        found.add(inputs, (x, y, x + width, y + height), index_of[category])
+        return
+    try:
+        outline = None
+        if found.outlines is not None or box is None:
+            outline = outline_of(annotation.get("segmentation"))
+            _check_size(outline, found, inputs)
+        corners = None if is_crowd else _corners(box, outline)
+    except OutlineError as e:
+        found.refuse(inputs, f"{where} has {e}")
+        return
+    if corners is not None:
+        found.add(inputs, corners, index_of[category])
+    found.add_outline(inputs, outline, index_of[category])
 
 
-def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= _MOST  # false for nan
+def _corners(box: Any, outline: Outline | None) -> tuple[float, float, float, float]:
+    if box is None and outline is not None:
+        return box_around(outline)
+    if not isinstance(box, list) or len(box) != 4 or not all(map(is_finite, box)):
+        raise OutlineError(f"the bbox {repr(box)[:80]}; expected x, y, width, height")
+    x, y, width, height = box
+    return x, y, x + width, y + height
+
+
+def _check_size(outline: Outline | None, found: BoxLabels, inputs: list[int]) -> None:
+    """Refuse an RLE of another size than the label file says of its image."""
+    if not isinstance(outline, dict):
+        return
+    height, width = outline["size"]
+    for frame in (found.frames[index].tolist() for index in inputs):
+        if any(frame) and frame != [width, height]:
+            raise OutlineError(
+                f"an RLE of {width} x {height} pixels, its image is listed with {frame[0]:g} x {frame[1]:g}"
+            )
 
 
 def _shown(record: Any, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Gives inputs the boxes that --boxes names, whichever kind of label files they are in."""
+"""Gives inputs the boxes that --boxes names, and masks of their outlines, whichever kind of label files they are in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from packer.boxes import BoxRules
 from packer.boxlabels import label_paths
 from packer.coco import read_coco
 from packer.inputs import Inputs, ScanError
+from packer.masks import check_no_masks
 from packer.options import PackOptions
 from packer.yolo import read_yolo
 
 
 def give_boxes(parts: dict[str, Inputs], options: PackOptions, classes: tuple[str, ...] | None) -> None:
-    """Give the inputs of all splits the boxes that --boxes names, and the class list of the boxes.
+    """Give the inputs of all splits the boxes that --boxes names, the class list of the boxes, and, where asked, their masks.
 
     Args:
         classes: the class list to impose.
@@ -23,13 +24,17 @@ def give_boxes(parts: dict[str, Inputs], options: PackOptions, classes: tuple[st
     """
     path = Path(options.boxes or "")
     names = [name for split, inputs in parts.items() for name in label_paths(split, inputs)]
-    found = (read_yolo if path.is_dir() else read_coco)(path, names, classes)
+    found = (read_yolo if path.is_dir() else read_coco)(path, names, classes, has_masks=options.draws_masks)
+    drawings = found.drawings(str(path)) if options.draws_masks else []
     boxes = found.boxes(BoxRules(options.min_visibility, options.max_boxes, options.upright_labels))
     start = 0
     for inputs in parts.values():
         span = range(start, start := start + len(inputs))
         _check_own_labels(inputs, path)
         inputs.boxes = boxes.chosen(span)
+        if options.draws_masks:
+            check_no_masks(inputs)
+            inputs.masks = drawings[span.start : span.stop]
         inputs.classes = found.classes
         inputs.refused = {i - span.start: found.refused[i] for i in span if i in found.refused} | inputs.refused
     next(iter(parts.values())).notes += found.notes

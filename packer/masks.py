@@ -1,4 +1,4 @@
-"""Masks: which file belongs to which input, and its values in the row, each that of the nearest pixel."""
+"""Masks: which file belongs to which input, or what outlines it is drawn of; and its values in the row, of the nearest pixels."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from packer.boxlabels import label_paths
 from packer.decode import UPRIGHT, DecodeError, Row, loaded, opened, stored_size
 from packer.fit import Geometry
 from packer.inputs import Inputs, ScanError
+from packer.outlines import OutlineError, draw, frame_of
 
 # formats that keep every value; a JPEG would not
 _SUFFIXES = (".png", ".bmp", ".gif", ".tif", ".tiff")
@@ -36,8 +37,7 @@ def give_masks(parts: dict[str, Inputs], folder: Path) -> None:
         raise ScanError(f"{folder} holds no mask. Expected images named as those to pack, {', '.join(_SUFFIXES)}.")
     used: set[str] = set()
     for split, inputs in parts.items():
-        if "masks" in inputs.extras:
-            raise ScanError("the inputs have a column 'masks' already. Rename it, or leave out --masks.")
+        check_no_masks(inputs)
         inputs.masks = []
         for index, name in enumerate(label_paths(split, inputs)):
             stem = posixpath.splitext(name)[0]
@@ -51,6 +51,36 @@ def give_masks(parts: dict[str, Inputs], folder: Path) -> None:
     if extra:
         named = ", ".join(found[stem][0] for stem in extra[:_NAMED]) + (" and others" if len(extra) > _NAMED else "")
         next(iter(parts.values())).notes.append(f"{len(extra)} masks of {folder} belong to no image: {named}.")
+
+
+def check_no_masks(inputs: Inputs) -> None:
+    """Raise ScanError where a column has the name that masks will have."""
+    if "masks" in inputs.extras:
+        raise ScanError("the inputs have a column 'masks' already. Rename it, or leave out --masks.")
+
+
+def drawn_row(drawing: str, row: Row, geometry: Geometry, *, is_upright: bool) -> bytes:
+    """Return the uint8 values of a mask that is drawn of outlines, brought to the row as its image was.
+
+    Args:
+        drawing: as `packer.outlines.drawing` makes it.
+        row: the image's.
+        is_upright: the outlines were drawn on the upright picture; so they are where the label file gives its size, as of boxes.
+
+    Raises:
+        DecodeError: an outline cannot be drawn.
+    """
+    orientation = row.done.get("exif_orientation", 1)
+    size = row.width, row.height
+    stored = size[::-1] if orientation >= 5 else size
+    is_upright = is_upright or frame_of(drawing) == size != stored
+    try:
+        mask = Image.fromarray(draw(drawing, size if is_upright else stored))
+    except OutlineError as e:
+        raise DecodeError(f"the label file has {e}") from e
+    if orientation in UPRIGHT and not is_upright:
+        mask = mask.transpose(UPRIGHT[orientation])
+    return _in_row(mask, geometry)
 
 
 def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> bytes:
@@ -83,7 +113,11 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> 
             mask = mask.transpose(UPRIGHT[orientation])
     if mask.size != size:
         raise DecodeError(f"it has {_pixels(mask.size)}, the upright image {_numbers(size)}")
-    placed, _ = dataclasses.replace(geometry, resample="nearest").place(mask, geometry.resized(*size))
+    return _in_row(mask, geometry)
+
+
+def _in_row(mask: Image.Image, geometry: Geometry) -> bytes:
+    placed, _ = dataclasses.replace(geometry, resample="nearest").place(mask, geometry.resized(*mask.size))
     return placed.tobytes()
 
 

@@ -17,6 +17,8 @@ CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 # What belongs to one run alone, and what is a path.
 _OF_A_RUN = ("workers", "resume", "overwrite", "update", "part", "engine", "address")
 _PATHS = ("classes", "root", "boxes", "masks")
+# of --masks: no folder, but what the label files of --boxes outline
+DRAWN = "boxes"
 
 # A 100-megapixel camera passes; a worker takes up to 1.3 GB for an image of so many pixels.
 MAX_PIXELS = 128_000_000
@@ -137,8 +139,18 @@ class PackOptions:
             raise OptionsError(f"--max-boxes is {self.max_boxes!r}, expected 1 or more.")
         if self.boxes is None and (self.max_boxes, self.min_visibility) != (None, 0.1):
             raise OptionsError("--min-visibility and --max-boxes belong to --boxes.")
+        if self.draws_masks and self.boxes is None:
+            raise OptionsError(
+                f"--masks {DRAWN} draws the outlines that --boxes names, and there is no --boxes. A folder of masks so named"
+                f" is ./{DRAWN}."
+            )
         if self.upright_labels and self.boxes is None and self.masks is None:
             raise OptionsError("--upright-labels belongs to --boxes and --masks.")
+
+    @property
+    def draws_masks(self) -> bool:
+        """Whether masks are drawn of the outlines in the label files."""
+        return self.masks == DRAWN
 
     @property
     def is_exact(self) -> bool:
@@ -156,6 +168,8 @@ class PackOptions:
             optional |= {"min_visibility": self.min_visibility, "max_boxes": self.max_boxes}
         if self.boxes is not None or self.masks is not None:
             optional["upright_labels"] = self.upright_labels
+        if self.draws_masks:
+            optional["masks"] = DRAWN
         if self.has_own_sizes:
             side, is_short = side_limit(self.max_size)
             optional["max_size"] = f"short:{side}" if is_short else side or None
@@ -190,7 +204,7 @@ class PackOptions:
             words.append(name)
             if option.name == "size":
                 words.append(format_size(value))
-            elif option.name in _PATHS:
+            elif option.name in _PATHS and not (option.name == "masks" and value == DRAWN):
                 words.append(lasting_path(os.fspath(value)))
             elif value is not True:
                 words.append(str(value))

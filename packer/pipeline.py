@@ -87,7 +87,7 @@ def pack(
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
-        masks: a folder with a mask for each image, which become extras too.
+        masks: a folder with a mask for each image, which become extras too; "boxes": drawn of the outlines that boxes has.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         progress: called a few times a second from this thread.
 

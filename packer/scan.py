@@ -66,7 +66,7 @@ def scan(
         inputs.images = tuple(map(lasting_path, sources))
     if options.boxes is not None:
         give_boxes(parts, options, classes)
-    if options.masks is not None:
+    if options.masks is not None and not options.draws_masks:
         give_masks(parts, Path(options.masks))
     return parts
 

@@ -17,7 +17,7 @@ class Task:
     first: inputs to decode before all others, since a worker ended with them in flight: what an image does to its process
     must not be laid to the charge of the next one.
     targets has a number, or a list of them, for each; places is empty, or says where in an archive each one is; masks is
-    empty, or has the path of each one's mask.
+    empty, or has the path of each one's mask, or what it is drawn of.
     """
 
     block: int

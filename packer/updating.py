@@ -79,6 +79,8 @@ def update(
     _check_labels(target, recorded, boxes=boxes is not None, masks=masks is not None)
     shaping: dict[str, Any] = {name: value for name, value in recorded.options.items() if name in _FIELDS}
     size = shaping.pop("size", None)
+    # is given again
+    shaping.pop("masks", None)
     if max_pixels is not None:
         shaping["max_pixels"] = max_pixels
     options = PackOptions(

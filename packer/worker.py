@@ -19,7 +19,7 @@ from packer.disk import write_at
 from packer.fit import Geometry
 from packer.inputs import Archive
 from packer.kept import KeptRows
-from packer.masks import mask_row
+from packer.masks import drawn_row, mask_row
 from packer.options import CHANNELS
 from packer.profile import StageClock
 from packer.ragged import RaggedBlock
@@ -47,8 +47,9 @@ class Job:
     max_pixels: int
     archives: tuple[Archive, ...] = ()
     requantize: int | None = None
-    # where masks lie, and where their rows go
+    # where masks lie, or that they are drawn of what a task says; and where their rows go
     masks_root: str = ""
+    draws_masks: bool = False
     masks_path: str = ""
     upright_masks: bool = False
     # the store that an update replaces, and its manifest's digest
@@ -140,7 +141,7 @@ class BlockWorker:
             attempt = early.pop(index, None) or self._attempt(task, index)
             result.sources.append(attempt.source)
             result.source_bytes += attempt.source_bytes
-            if task.masks:
+            if task.masks and not self._job.draws_masks:
                 result.mask_sources.append(attempt.mask_source)
             if attempt.row is None:
                 path = task.paths[index - task.start]
@@ -209,7 +210,7 @@ class BlockWorker:
         place = task.places[index - task.start] if task.places else None
         source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, place)
         attempt.source = source.state()
-        if task.masks:
+        if task.masks and not self._job.draws_masks:
             attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
         data, attempt.source = source.read(max_pixels=self._job.max_pixels)
         attempt.source_bytes = len(data)
@@ -231,6 +232,8 @@ class BlockWorker:
 
     def _mask(self, path: str, row: Row, attempt: _Attempt) -> bytes:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
+        if self._job.draws_masks:
+            return drawn_row(path, row, self._job.geometry, is_upright=self._job.upright_masks)
         try:
             self._clock.enter("read")
             data, attempt.mask_source = self._job.mask_source(path).read(max_pixels=self._job.max_pixels)

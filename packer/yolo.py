@@ -1,36 +1,44 @@
-"""YOLO's label files: a .txt an image, a box a line. A line that makes no sense rejects its image, with the line's number."""
+"""YOLO's label files: a .txt an image, a box or polygon a line. A line that makes no sense rejects its image, with its number."""
 
 from __future__ import annotations
 
 import math
 import os
 import posixpath
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from packer.boxlabels import BoxLabels
 from packer.classlists import MOST_CLASSES, numbered_classes, read_data_yaml
 from packer.inputs import ScanError
+from packer.outlines import Outline, box_around
 
 # beside or above the label files: one name a line, and ultralytics' file
 _CLASS_FILES = ("classes.txt", "obj.names")
 _DATA_FILES = ("data.yaml", "data.yml")
 
 
-def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -> BoxLabels:
-    """Read a .txt an image, at its relative path: lines of class index, centre x, centre y, width, height, in shares."""
+def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:
+    """Read a .txt an image, at its relative path: lines of class index, centre x, centre y, width, height, in shares.
+
+    Or of class index and the corners of a polygon, x and y, three or more (YOLO's segmentation): the box is that around it.
+    """
     files = _text_files(folder)
     class_file = _class_file(folder)
     classes = imposed or (() if class_file is None else _read_classes(class_file))
-    found = BoxLabels(len(names), classes)
+    found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
     found.frames[:] = 1
     missing, used = [], set()
+    keypoints = _keypoints_file(folder)
     for index, name in enumerate(names):
         label = next((label for label in _label_names(name) if label in files), None)
         if label is None:
             missing.append(name)
             continue
         used.add(label)
-        _read_label_file(found, index, folder / label, label, "" if imposed or class_file is None else class_file.name)
+        reader = _LabelFile(found, index, label, "" if imposed or class_file is None else class_file.name)
+        reader.read(folder / label, has_keypoints=keypoints is not None)
     if not used:
         raise ScanError(
             f"{folder} has a label file for none of the {len(names)} images. Expected {_label_names(names[0])[0]} for {names[0]}."
@@ -40,6 +48,10 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -
         found.notes += gaps
         found.notes.append(
             f"{folder} has no classes.txt: classes are named by their numbers; --classes FILE takes their names."
+        )
+    if keypoints is not None:
+        found.notes.append(
+            f"{keypoints} has a kpt_shape: of each line the box is read, and the keypoints are left out."
         )
     found.note(missing, f"images have no label file in {folder} and no boxes")
     found.note(
@@ -90,25 +102,60 @@ def _read_classes(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read_label_file(found: BoxLabels, index: int, path: Path, label: str, class_file: str) -> None:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as e:
-        found.refuse([index], f"its label file {label} cannot be read ({e.__class__.__name__})")
-        return
-    limit = len(found.classes) or MOST_CLASSES
-    for number, line in enumerate(lines, start=1):
-        values = [_number(word) for word in line.split()]
-        if len(values) == 5 and all(map(math.isfinite, values)) and values[0].is_integer() and 0 <= values[0] < limit:
-            target, x, y, width, height = values
+def _keypoints_file(folder: Path) -> Path | None:
+    """Return the data.yaml that says that lines have keypoints behind the box (YOLO's pose), which look like a polygon."""
+    for place in (folder, folder.resolve().parent):
+        for name in _DATA_FILES:
+            if (place / name).is_file() and re.search(rb"^kpt_shape\s*:", (place / name).read_bytes(), re.M):
+                return place / name
+    return None
+
+
+@dataclass(frozen=True)
+class _LabelFile:
+    """One input's label file, and where its names of classes are from."""
+
+    found: BoxLabels
+    index: int
+    label: str
+    class_file: str
+
+    def read(self, path: Path, *, has_keypoints: bool) -> None:
+        """Add the boxes and outlines of a file; what makes no sense refuses the input."""
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, ValueError) as e:
+            self.found.refuse([self.index], f"its label file {self.label} cannot be read ({e.__class__.__name__})")
+            return
+        limit = len(self.found.classes) or MOST_CLASSES
+        for number, line in enumerate(lines, start=1):
+            values = [_number(word) for word in line.split()]
+            values = values[:5] if has_keypoints else values
+            is_line = len(values) == 5 or (len(values) >= 7 and len(values) % 2 == 1)
+            if is_line and all(map(math.isfinite, values)) and values[0].is_integer() and 0 <= values[0] < limit:
+                self._add(int(values[0]), values[1:])
+            elif values:
+                self._refuse(number, line, limit)
+
+    def _add(self, target: int, values: list[float]) -> None:
+        outline: Outline | None = None
+        if len(values) == 4:
+            x, y, width, height = values
             corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-            found.add([index], corners, int(target))
-        elif values:
-            known = f", the class below {limit}" if found.classes else ""
-            known += f" as in {class_file}" if class_file in _DATA_FILES else ""
-            found.refuse(
-                [index], f"line {number} of {label} is {line.strip()[:60]!r}; expected class x y width height{known}"
-            )
+        else:
+            outline = [values]
+            corners = box_around(outline)
+        self.found.add([self.index], corners, target)
+        self.found.add_outline([self.index], outline, target)
+
+    def _refuse(self, number: int, line: str, limit: int) -> None:
+        known = f", the class below {limit}" if self.found.classes else ""
+        known += f" as in {self.class_file}" if self.class_file in _DATA_FILES else ""
+        self.found.refuse(
+            [self.index],
+            f"line {number} of {self.label} is {line.strip()[:60]!r}; expected class x y width height, or class and x y of three"
+            f" corners or more{known}",
+        )
 
 
 def _number(word: str) -> float:

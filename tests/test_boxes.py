@@ -555,7 +555,8 @@ def test_a_label_that_data_yaml_does_not_name_rejects_its_image(flat: Path, tmp_
     (labels / "data.yaml").write_text("names: [cat, dog]")
     report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
     reason = (
-        "line 1 of 1.txt is '2 0.5 0.5 0.5 0.5'; expected class x y width height, the class below 2 as in data.yaml"
+        "line 1 of 1.txt is '2 0.5 0.5 0.5 0.5'; expected class x y width height, or class and x y of three corners or more,"
+        " the class below 2 as in data.yaml"
     )
     assert (report.rows, report.reasons) == (5, {reason: 1})
 
@@ -617,7 +618,8 @@ def test_an_image_with_a_malformed_yolo_line_is_rejected_with_its_number(
 ) -> None:
     labels = yolo(flat, tmp_path / "labels", {"1.txt": text})
     report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
-    assert (report.rows, report.reasons) == (5, {f"{line}; expected class x y width height, the class below 2": 1})
+    expected = "expected class x y width height, or class and x y of three corners or more, the class below 2"
+    assert (report.rows, report.reasons) == (5, {f"{line}; {expected}": 1})
 
 
 def test_yolo_files_that_are_missing_or_for_nothing_are_counted(flat: Path, tmp_path: Path) -> None:
