@@ -164,7 +164,7 @@ def pack_parts(
     replaces = any(replaces_store(places[split], options) for split in unfinished)
     for split in unfinished if replaces else ():
         announce(places[split])
-    reports = {split: _finished_report(parts[split], places[split], options) for split in finished}
+    reports = {s: _finished_report(parts[s], places[s], options) for s in parts if s in finished}  # in their order
     held: list[Lock] = []
     try:
         builds = []
