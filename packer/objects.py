@@ -7,6 +7,7 @@ storage does. Knows nothing of what is in them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from packer.source import BINARY
 from reader.manifest import naming
 
 _COPY_BYTES = 4 << 20
+# What file systems that know no hard links say, FAT and some network ones.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def open_objects(url: str) -> LocalObjects | RemoteObjects:
@@ -87,9 +90,9 @@ class LocalObjects:
         write_synced(temporary, content)
         try:
             os.link(temporary, path)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links
+        except OSError as e:
+            if e.errno not in _NO_LINKS:
+                raise
             os.replace(temporary, path)
         temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
@@ -110,11 +113,15 @@ class LocalObjects:
         """Remove a file, and folders that are empty then; one that is not there is as good as removed."""
         path = self.root / name
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # until one is not empty, or is not there
-            sync_folder(path.parent)
-            while (path := path.parent) != self.root:
+        while path.parent.is_dir():
+            path = path.parent
+            sync_folder(path)
+            if path == self.root:
+                return
+            try:
                 path.rmdir()
-                sync_folder(path.parent)
+            except OSError:  # it is not empty
+                return
 
     def _place(self, name: str) -> Path:
         """Return a file's path; its folder is there, and stays through a power loss."""

@@ -21,7 +21,7 @@ from packer.disk import allocate, check_room, write_at
 from packer.durable import sync_folder, write_atomically
 from packer.objects import LocalObjects
 from packer.options import OptionsError
-from packer.place import OWN_NAMES, enclosing_store, sync_names
+from packer.place import OWN_NAMES, check_no_links, enclosing_store, is_dropped, sync_names
 from packer.pushed import read_store
 from packer.report import PackError
 from packer.seal import remove_working_folder
@@ -73,6 +73,10 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None)
         write_atomically(root / _SOURCE, json.dumps({"url": _public(copy.url)}).encode())
         # read from a file of its own name, as every manifest is
         write_atomically(root / PULLED, head)
+        # before anything else gets a name here: this says whose it is
+        for place in (root / journals.FOLDER, root):
+            sync_folder(place)
+        sync_names(root)
         manifest, blocks = read_manifest((root / PULLED).parent), read_blocks((root / PULLED).parent)
         sizes = {name: entry.size_bytes for name, entry in manifest.files.items()}
         copy.total_bytes = sum(sizes.values())
@@ -120,15 +124,13 @@ def _check_place(out: Path, url: str, head: bytes) -> None:
     """Refuse an OUT that holds anything but a pull from this URL, or of this store, that was interrupted."""
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
-    found = sorted(os.listdir(out)) if out.exists() else []
+    found = [name for name in sorted(os.listdir(out)) if not is_dropped(name)] if out.exists() else []
     foreign = [name for name in found if name not in OWN_NAMES]
     if foreign or (found and journals.FOLDER not in found):
         raise OptionsError(
             f"{out} is not empty (it holds {(foreign or found)[0]}). Choose another OUT, or an empty folder."
         )
-    for name in found:
-        if (out / name).is_symlink():
-            raise OptionsError(f"{out / name} is a symbolic link, expected a pull that was interrupted. Remove it.")
+    check_no_links(*(out / name for name in found))
     if (out / PULLED).is_file():
         begun = _begun_from(out)
         if begun != _public(url) and (out / PULLED).read_bytes() != head:
@@ -196,10 +198,6 @@ def _pull_pixels(copy: Copy, path: Path, name: str, manifest: Manifest, blocks: 
     size_bytes, is_new = manifest.files[PIXELS].size_bytes, not path.exists()
     ends = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
     starts = {block.start: end for block, end in zip(blocks, ends, strict=False)}
-    path.touch()
-    # what another store has left behind the last block is in no checksum: it must be zeros
-    os.truncate(path, min(path.stat().st_size, ends[-1]))
-    allocate(path, size_bytes, lambda done: None)
 
     def bring(block: Block) -> tuple[int, bool]:
         """Have a block's rows in the local file; returns how many bytes they are and whether they were copied."""
@@ -214,8 +212,12 @@ def _pull_pixels(copy: Copy, path: Path, name: str, manifest: Manifest, blocks: 
             write_at(descriptor, memoryview(data), start)
         return stop - start, True
 
-    descriptor = os.open(path, os.O_RDWR | BINARY)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
     try:
+        with naming(path):
+            # what another store has left behind the last block is in no checksum: it must be zeros
+            os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, ends[-1]))
+        allocate(path, size_bytes, lambda done: None)
         with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
             for count, is_copied in _as_they_end(pool, [pool.submit(bring, block) for block in blocks]):
                 copy.count(count, is_copied=is_copied)
@@ -223,7 +225,8 @@ def _pull_pixels(copy: Copy, path: Path, name: str, manifest: Manifest, blocks: 
             os.ftruncate(descriptor, size_bytes)
             os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        with naming(path):
+            os.close(descriptor)
 
 
 def _as_they_end(

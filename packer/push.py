@@ -108,7 +108,8 @@ class _Push:
         self._send(sent)
         self._commit()
         if is_ours:
-            self._remove([*old, RECORD])
+            # last the record, by which the same command knows that something may be left
+            self._remove([*old, f".{MANIFEST}.tmp", RECORD])
 
     def _sent_before(self) -> dict[str, str]:
         """Return the digests of the files that lie in the folder for certain, each whole when it was sent."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from packer.objects import LocalObjects, RemoteObjects
+from packer.place import is_dropped
 from packer.report import PackError
 from reader.manifest import GENERATIONS, MANIFEST, REJECTED, SAMPLES, StoreError, read_pointer
 
@@ -73,7 +74,8 @@ def look(objects: Objects, url: str) -> Pushed:
     record = read_record(objects) if RECORD in names else None
     if MANIFEST not in names:
         own = {RECORD, f".{RECORD}.tmp", f".{MANIFEST}.tmp"}
-        foreign = next((name for name in names if name not in own), "") if record is None else ""
+        others = (name for name in names if name not in own and not is_dropped(name))
+        foreign = next(others, "") if record is None else ""
         return Pushed(record=record, foreign=foreign)
     content = objects.read(MANIFEST)
     if not _is_ours(content):

@@ -139,7 +139,7 @@ def without_opens(calls: Sequence[Call]) -> list[tuple[str, str, str, bytes]]:
     return [(call.name, call.path, call.to, call.data) for call in left]
 
 
-_STRACE_NAMES = {"pwrite64": "pwrite", "mkdirat": "mkdir", "unlinkat": "unlink", "renameat": "rename"}
+_STRACE_NAMES = {"pwrite64": "pwrite", "mkdirat": "mkdir", "unlinkat": "unlink", "renameat": "rename", "linkat": "link"}
 
 
 def _traced(text: str) -> Call | None:

@@ -136,6 +136,9 @@ class Disk:
     def _rename(self, call: Call) -> None:
         self._rename_all((call.path, None), (call.to, self._entry(call.path)))
 
+    def _link(self, call: Call) -> None:
+        self._rename_all((call.to, self._entry(call.path)))
+
     def _exchange(self, call: Call) -> None:
         self._rename_all((call.path, self._entry(call.to)), (call.to, self._entry(call.path)))
 
@@ -164,6 +167,7 @@ _ACTIONS: dict[str, Callable[[Disk, Call], None]] = {
     "rmdir": lambda disk, call: disk._rename_all((call.path, None)),
     "rename": Disk._rename,
     "exchange": Disk._exchange,
+    "link": Disk._link,
     "write": Disk._write,
     "pwrite": Disk._write,
     "ftruncate": Disk._resize,

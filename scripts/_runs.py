@@ -16,13 +16,16 @@ from _bench import photographs, repeat_files
 
 from packer import merge, pack, update
 from packer.journal import JOURNAL
-from packer.report import Progress
-from reader.manifest import MANIFEST
+from packer.push import pull, push
+from packer.report import PackError, Progress
+from reader.manifest import MANIFEST, StoreError
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
 # resplit: --overwrite of both, after one image was replaced; listed: a manifest whose third column becomes a tensor of its own;
-# labelled: with boxes and masks; merge: of two stores, by pack merge; remerge: likewise, with --overwrite of a third
+# labelled: with boxes and masks; merge: of two stores, by pack merge; remerge: likewise, with --overwrite of a third; push: of a
+# store to a folder whose parents are new too, by pack push; repush: likewise, with --overwrite of another store; pull: of the
+# store that was pushed so, by pack pull
 KINDS = (
     "fresh",
     "resume",
@@ -35,8 +38,12 @@ KINDS = (
     "labelled",
     "merge",
     "remerge",
+    "push",
+    "repush",
+    "pull",
 )
 COPYING = ("merge", "remerge")
+PUSHING = ("push", "repush", "pull")
 
 _SIZE = 32
 # pad: so that the store has a content.memmap too
@@ -49,7 +56,7 @@ ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
 class Run:
     """One pack of source, which is images or lists them, into out; `disk` holds out alone, `start` is what it holds before.
 
-    Of what merges, source and images are the folder that holds the two stores.
+    Of what merges, source and images are the folder that holds the two stores; of what pushes or pulls, the store, or the URL.
 
     expected and before are the files of the disk, path -> bytes, after an undisturbed run and before it.
     """
@@ -66,14 +73,15 @@ class Run:
     @property
     def flags(self) -> list[str]:
         """The option that makes it this kind of run."""
-        if self.kind in ("restart", "overwrite", "resplit", "remerge"):
+        if self.kind in ("restart", "overwrite", "resplit", "remerge", "repush"):
             return ["--overwrite"]
         return ["--resume"] if self.kind == "resume" else []
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
         options = [word for key, value in self._given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        command = "merge" if self.kind in COPYING else "update" if self.kind == "update" else "build"
+        named = {"update": "update", "push": "push", "repush": "push", "pull": "pull"}
+        command = "merge" if self.kind in COPYING else named.get(self.kind, "build")
         place = [command, *map(str, self._sources), str(self.out)]
         return [sys.executable, "-m", "packer", *place, *options, *(self.flags if flags is None else flags), "--quiet"]
 
@@ -93,6 +101,8 @@ class Run:
 
     def flags_to_go_on(self) -> list[str]:
         """Choose as a user would by what opening says: --resume where a pack is unfinished, else the command again."""
+        if self.kind in PUSHING:
+            return self.flags
         is_begun = any(path.is_file() for path in self.disk.rglob(JOURNAL))
         is_there = any(self.disk.rglob(MANIFEST))
         if self.kind in COPYING:
@@ -101,11 +111,25 @@ class Run:
             return ["--resume"]
         return self.flags if is_there else []
 
+    def unreadable(self) -> str:
+        """Say what is wrong with what a push has left where another store was pushed from: "" where it pulls as old or new."""
+        back = self.start.parent / "back"
+        shutil.rmtree(back, ignore_errors=True)
+        try:
+            pull(str(self.out), back)
+        except (PackError, StoreError) as e:
+            return str(e) if self.kind == "repush" else ""
+        found, old = files(back), self.start.parent / "old"
+        return "" if found == files(self.source) or (old.exists() and found == files(old)) else "another store is pulled"
+
     def go_on(self) -> None:
         """Run the pack to its end, in this process, with one worker; what copies is done anew."""
         flags = {flag.removeprefix("--"): True for flag in self.flags_to_go_on()}
         if self.kind in COPYING:
             merge(self._sources, self.out, **flags)
+            return
+        if self.kind in PUSHING:
+            pull(str(self.source), self.out) if self.kind == "pull" else push(self.source, str(self.out), **flags)
             return
         run = update if self.kind == "update" else pack
         run(self.source, self.out, **self._given | {"workers": 1}, **flags)
@@ -120,7 +144,7 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         broken = sorted(path for path in folder.rglob("*") if path.is_file())[images // 2]
         broken.write_text("broken")
     start.mkdir()
-    out = Path("new", "parents", "out") if kind == "fresh" else Path("out")
+    out = Path("new", "parents", "out") if kind in ("fresh", "push", "pull") else Path("out")
     if kind in ("resume", "restart"):
         _interrupted_pack(sources, start / out)
     if kind in _REPLACING:
@@ -134,8 +158,30 @@ def make_run(kind: str, work: Path, images: int) -> Run:
             pack(sources, store, **_OPTIONS, shuffle=shuffle)
         merge(stores, whole / out)
         return Run(kind, work / "stores", work / "stores", disk, disk / out, start, {}, files(whole))
+    if kind in PUSHING:
+        return _pushing_run(kind, sources, start, disk, whole, out)
     pack(source, whole / out, **options)
     return Run(kind, source, sources, disk, disk / out, start, options, files(whole))
+
+
+def _pushing_run(kind: str, sources: Path, start: Path, disk: Path, whole: Path, out: Path) -> Run:
+    """Pack the store that is pushed, and, as old, the one that it takes the place of."""
+    new, old = start.parent / "new", start.parent / "old"
+    pack(sources, new, **_OPTIONS)
+    if kind == "repush":
+        pack(sources, old, **_OPTIONS, shuffle=1)
+        for place in (start, whole):
+            push(old, str(place / out))
+    source = new
+    if kind == "pull":  # from a generation: what is there is not what comes out
+        source = start.parent / "url"
+        pack(sources, old, **_OPTIONS, shuffle=1)
+        push(old, str(source))
+        push(new, str(source), overwrite=True)
+        pull(str(source), whole / out)
+    else:
+        push(new, str(whole / out), overwrite=kind == "repush")
+    return Run(kind, source, source, disk, disk / out, start, {}, files(whole))
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -36,7 +36,7 @@ from typing import Any
 
 from _bench import BenchError, photographs, repeat_files
 from _calls import Shim
-from _runs import KINDS, Run, difference, files, make_run
+from _runs import KINDS, PUSHING, Run, difference, files, make_run
 
 from packer.journal import JOURNAL, read_blocks
 from reader.manifest import IncompleteStoreError, StoreError, check_store
@@ -150,13 +150,24 @@ def _die_everywhere(run: Run, shim: Shim, every: int) -> int:
         if done.returncode not in (0, -signal.SIGKILL):
             raise CrashError(f"{run.kind} run, death at call {n}: exit code {done.returncode}: {done.stderr.strip()}")
         if done.returncode:
-            _check_unfinished(run.out)
+            if run.kind in PUSHING:
+                _check_pushed(run, n)
+            else:
+                _check_unfinished(run.out)
             run.go_on()
         if files(run.disk) != run.expected:
             raise CrashError(f"{run.kind} run, death at call {n}: {difference(files(run.disk), run.expected)} differ")
         if not done.returncode:
             return deaths
     raise AssertionError("unreachable")
+
+
+def _check_pushed(run: Run, n: int) -> None:
+    """See that a URL pulls as the old store or the new one, or, before the first was there, as none; a pulled OUT as a pack's."""
+    if run.kind == "pull":
+        _check_unfinished(run.out)
+    elif problem := run.unreadable():
+        raise CrashError(f"{run.kind} run, death at call {n}: {problem}")
 
 
 def _make_images(folder: Path, count: int) -> Path:

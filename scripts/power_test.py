@@ -34,7 +34,7 @@ from _bench import BenchError
 from _calls import Call, Shim, read_strace, strace_words, without_opens
 from _disk import Disk, Tree, write_tree
 from _order import OrderError, check_order
-from _runs import KINDS, Run, difference, files, make_run
+from _runs import KINDS, PUSHING, Run, difference, files, make_run
 
 from packer.report import PackError
 from reader.manifest import MANIFEST, StoreError, check_store
@@ -71,7 +71,8 @@ def cut_everywhere(kind: str, work: Path, options: argparse.Namespace) -> dict[s
     run = make_run(kind, work, options.images)
     run.lay_out()
     calls = record(run, work, with_strace=_has_strace(options))
-    lines = check_order(calls, run.disk)
+    # the rules of order are those of a pack; what is pushed has no journal
+    lines = 0 if kind in PUSHING else check_order(calls, run.disk)
     cuts = set(range(0, len(calls) + 1, max(1, len(calls) // options.cuts) if options.cuts else 1))
     seen: set[str] = set()
     for at, variant, tree in disks(run, calls, cuts, options):
@@ -128,8 +129,12 @@ def survive(run: Run, tree: Tree, where: str) -> None:
     """Lay a disk out, look at it, and go on."""
     shutil.rmtree(run.disk, ignore_errors=True)
     write_tree(tree, run.disk)
-    for manifest in sorted(run.disk.rglob(MANIFEST)):
-        _check_whole(run, manifest.parent, where)
+    if run.kind in PUSHING and run.kind != "pull":
+        if problem := run.unreadable():
+            raise PowerError(f"{where}: {problem}")
+    else:
+        for manifest in sorted(run.disk.rglob(MANIFEST)):
+            _check_whole(run, manifest.parent, where)
     flags = " ".join(run.flags_to_go_on()) or "the command again"
     try:
         run.go_on()

@@ -32,6 +32,13 @@ def test_a_death_at_any_call_that_changes_a_file_is_survived() -> None:
     assert result["enumerated"]["deaths"] > 8
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the shim needs a C compiler")
+def test_a_death_of_a_push_or_a_pull_leaves_the_old_store_or_the_new_one() -> None:
+    kinds = ("push", "repush", "pull")
+    result = crash_test("--kills", "0", "--enumerated-images", "16", "--kinds", *kinds, "--every", "9")
+    assert {kind for kind in kinds if result["enumerated"]["kinds"][kind] > 8} == {*kinds}  # type: ignore[index]
+
+
 def crash_test(*arguments: str) -> dict[str, dict[str, int]]:
     done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> Non
     for kind in ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled"):
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
         assert result[kind]["journal_lines"] >= 1
-    for kind in ("merge", "remerge"):  # they need no journal
+    for kind in ("merge", "remerge", "push", "repush", "pull"):  # they need no journal
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
     # without strace the shim's own record was checked, and nothing says that it misses no call
     assert result["strace"] == (shutil.which("strace") is not None)

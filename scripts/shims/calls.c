@@ -233,6 +233,8 @@ ON_PATH(mkdirat, "mkdir", folder, (int folder, const char *path, mode_t mode), (
         return end(&call, call.error ? -1 : NEXT(name) arguments, 0, NULL, 0); \
     }
 RENAME(rename, "rename", AT_FDCWD, AT_FDCWD, (const char *from, const char *to), (from, to))
+RENAME(link, "link", AT_FDCWD, AT_FDCWD, (const char *from, const char *to), (from, to))
+RENAME(linkat, "link", a, b, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags))
 RENAME(renameat, "rename", a, b, (int a, const char *from, int b, const char *to), (a, from, b, to))
 RENAME(renameat2, flags & RENAME_EXCHANGE ? "exchange" : "rename", a, b,
        (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
