@@ -124,11 +124,13 @@ class LocalObjects:
                 return
 
     def _place(self, name: str) -> Path:
-        """Return a file's path; its folder is there, and stays through a power loss."""
+        """Return a file's path; its folder is there, and stays through a power loss, and nothing is in the temporary's place."""
         path = self.root / name
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
             sync_names(path.parent)
+        # killed within `create` it is a second name of the file: it must not be written through, and no rename would take it away
+        temporary_of(path).unlink(missing_ok=True)
         return path
 
 

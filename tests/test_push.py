@@ -374,6 +374,15 @@ def test_a_replacement_killed_anywhere_leaves_the_old_store_or_the_new_one(
     assert pulled(url, tmp_path / "back") == new
 
 
+def test_a_death_within_the_making_of_a_file_leaves_no_second_name_of_it(tmp_path: Path) -> None:
+    """A rename of one of two names of a file to the other does nothing (rename(2))."""
+    objects = LocalObjects(tmp_path)
+    objects.create("x", b"first")
+    os.link(tmp_path / "x", tmp_path / ".x.tmp")
+    objects.put("x", b"second")
+    assert (objects.read("x"), objects.top()) == (b"second", ["x"])
+
+
 def test_a_replacement_that_was_interrupted_can_be_taken_back(three: list[Path], tmp_path: Path) -> None:
     url = f"file://{tmp_path}/far"
     push(three[0], url)
