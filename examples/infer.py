@@ -40,6 +40,8 @@ def main() -> None:
         if data.manifest.has_own_sizes:
             raise ValueError(f"the rows of {data.path} have sizes of their own. Crop them in a transform.")
         loader = MemmapLoader(data, options.batch_size, device=options.device, rank=0, world_size=1)
+        if loader.device.type == "cuda":
+            cuda.set_device(loader.device)  # to wait for it from another one would make a context there
         embed(network(data.manifest).to(loader.device), loader, options.out)
     except (StoreError, ValueError, OSError) as e:
         sys.exit(f"infer.py: {e}")

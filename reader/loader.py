@@ -33,6 +33,7 @@ from reader.schedule import WINDOW_BLOCKS, Schedule, block_rows, chosen_order, l
 from reader.shared import missing_on, reads_of, resident_on
 from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch, plain, stamped
+from reader.transfer import entered
 
 _log = logging.getLogger("reader")
 
@@ -368,7 +369,7 @@ class _Iteration:
         if not loader.prefetch:
             self._source = source(without_thread)
         else:
-            self._feed = Feed(source, loader.prefetch)
+            self._feed = Feed(entered(loader.device, source), loader.prefetch)
             loader._feeds.add(self._feed)
             # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
             weakref.finalize(self, self._feed.stop).atexit = False

@@ -325,7 +325,8 @@ def _on(device: torch.device, numbers: Rows) -> torch.Tensor:
     """Send numbers of rows or pages to a device, without waiting for it."""
     tensor = torch.from_numpy(numbers)
     if device.type == "cuda" and tensor.nbytes > _UNPINNED_BYTES:
-        tensor = tensor.pin_memory()
+        with torch.cuda.device(device):  # to pin makes a context on the device that is current
+            tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -50,15 +50,16 @@ class CudaCopier:
             torch.OutOfMemoryError: the device has no room for the batch.
         """
         try:
-            while len(self._launched) > _LAUNCHED:
-                self._launched.popleft().synchronize()
-            while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
-                event, _ = self._in_flight.popleft()
-                event.synchronize()
-            # the guard of the device: in a new thread device 0 is current, and would get a context
-            with stage("copy"), cuda.device(self._device), cuda.stream(self._stream):
-                sent, event = send_batch(batch, self._device), sleeping_event()
-                event.record(self._stream)
+            # to wait makes a context too, on the device that is current
+            with cuda.device(self._device):
+                while len(self._launched) > _LAUNCHED:
+                    self._launched.popleft().synchronize()
+                while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
+                    event, _ = self._in_flight.popleft()
+                    event.synchronize()
+                with stage("copy"), cuda.stream(self._stream):
+                    sent, event = send_batch(batch, self._device), sleeping_event()
+                    event.record(self._stream)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as e:
@@ -69,8 +70,9 @@ class CudaCopier:
     def drain(self) -> None:
         """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
         try:
-            while self._in_flight:
-                self._in_flight.popleft()[0].synchronize()
+            with cuda.device(self._device):
+                while self._in_flight:
+                    self._in_flight.popleft()[0].synchronize()
         except RuntimeError as e:
             raise _lost(self._device, e) from e
 
@@ -90,6 +92,22 @@ class DeviceBatch:
         self._launched.append(before)
         stream.wait_event(self._event)
         return recorded(self._batch)
+
+
+def entered(device: torch.device, source: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Return what makes the same groups in a thread of its own, whose device is this one from the first call of CUDA on.
+
+    In a new thread device 0 is current: waiting for an event there would give it a context, some 500 MB, from every rank.
+    """
+    if device.type != "cuda":
+        return source
+
+    def on_device(*arguments: Any) -> Iterator[Any]:
+        """Make them."""
+        cuda.set_device(device)
+        yield from source(*arguments)
+
+    return on_device
 
 
 def on_any_stream(batch: Any) -> Callable[[], Any]:
@@ -155,7 +173,14 @@ def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
             f"{size_text(tensor.nbytes)} of memory cannot be pinned: cudaHostRegister says error {status}."
             " Raise the limit of locked memory (ulimit -l), or use residency 'cache'."
         )
-    return functools.partial(cuda.cudart().cudaHostUnregister, tensor.data_ptr())
+    address = tensor.data_ptr()
+
+    def unpin() -> None:
+        """Unpin it, in whatever thread its owner is collected."""
+        with cuda.device(device):
+            cuda.cudart().cudaHostUnregister(address)
+
+    return unpin
 
 
 def sleeping_event() -> Any:

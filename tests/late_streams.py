@@ -242,3 +242,4 @@ class SimulatedCuda:
         self.Event = lambda *, blocking: Event(world)
         self.current_stream = lambda device: world.current
         self.device = lambda device: contextlib.nullcontext()
+        self.set_device = lambda device: None

@@ -352,16 +352,32 @@ def test_device_and_pinned_memory_are_constant_over_a_hundred_epochs(train: Memm
 _ON_THE_SECOND = """
 import sys, torch
 from reader import MemmapDataset, MemmapLoader
-for images, targets in MemmapLoader(MemmapDataset(sys.argv[1]), 10, device="cuda:1"):
-    assert images.device == targets.device == torch.device("cuda", 1)
+data = MemmapDataset(sys.argv[1])
+residency, prefetch = sys.argv[2], int(sys.argv[3])
+loader = MemmapLoader(data, 10, shuffle="full", device="cuda:1", residency=residency, prefetch=prefetch, as_tuple=False)
+for _ in range(3):
+    for batch in loader:
+        assert batch.pixels.device == torch.device("cuda", 1)
+        batch.pixels.float().sum()
+# one that is abandoned, and one that is closed
+next(iter(loader))
+batches = iter(loader)
+next(batches)
+loader.close()
+del batches, batch, loader
 print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))
 """
 
 
 @pytest.mark.cuda
-def test_a_loader_for_the_second_device_leaves_no_context_on_the_first(shared_store: Path) -> None:
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk", "gpu"])
+def test_a_loader_for_the_second_device_leaves_no_context_on_the_first(
+    shared_store: Path, residency: str, prefetch: int
+) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device")
-    words = [sys.executable, "-c", _ON_THE_SECOND, str(shared_store)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    words = [sys.executable, "-c", _ON_THE_SECOND, str(shared_store), residency, str(prefetch)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["False", "True"]

@@ -3,8 +3,9 @@
 // Built by scripts/on_simulated_gpu and loaded in place of libcudart.so.13 and libcuda.so.1. As adverse as CUDA may be, where that
 // matters to who overlaps copies: a copy from pinned memory reads it when its turn comes, which is late by chance, and fails where
 // it is not pinned any more; one of over 64 KB from other memory waits for its stream; two streams keep no order but that of
-// events; fresh memory is full of 0xCD; memory of a file, or read-only, cannot be pinned. Kernels it has none but torch's
-// spin_kernel: operators.py launches torch's operators for the CPU as kernels. Triton's are launched and do nothing.
+// events; fresh memory is full of 0xCD; memory of a file, or read-only, cannot be pinned. A call that needs a context makes one
+// on the device that is current in its thread, which is 0 in a new thread; also one that only waits. Kernels it has none but
+// torch's spin_kernel: operators.py launches torch's operators for the CPU as kernels. Triton's are launched and do nothing.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -103,6 +104,13 @@ thread_local cudaError_t last_error = cudaSuccess;
 using Lock = std::unique_lock<std::mutex>;
 
 cudaError_t failed(cudaError_t error) { return last_error = error; }
+
+// "The runtime creates a CUDA context for each device in the system ... at the first runtime function which requires an active
+// context": the primary context of the device that is current (CUDA Programming Guide, "Initialization").
+void need_context() {
+  Lock lock(mutex);
+  world.has_context[current] = true;
+}
 
 // Python's lock must not be held while one waits: what one waits for may be Python's.
 class WithoutPython {
@@ -346,7 +354,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) { snprintf(t
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 0; OK; }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { OK; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -5; OK; }
-cudaError_t cudaDeviceSynchronize() { return wait_for_device(current); }
+cudaError_t cudaDeviceSynchronize() { need_context(); return wait_for_device(current); }
 cudaError_t cudaProfilerStart() { OK; }
 cudaError_t cudaProfilerStop() { OK; }
 
@@ -391,11 +399,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) { *priority = stream ? ((Stream*)stream)->priority : 0; OK; }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  need_context();
   Lock lock(mutex);
   DonePtr last = find(stream)->last;
   return last && !last->is_done ? cudaErrorNotReady : world.lost;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  need_context();
   DonePtr last;
   {
     Lock lock(mutex);
@@ -404,6 +414,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return wait(last);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  need_context();
   DonePtr needs;
   {
     Lock lock(mutex);
@@ -445,11 +456,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  need_context();
   Lock lock(mutex);
   DonePtr recorded = ((Event*)event)->recorded;
   return recorded && !recorded->is_done ? cudaErrorNotReady : world.lost;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  need_context();
   DonePtr recorded;
   {
     Lock lock(mutex);
@@ -458,6 +471,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return wait(recorded);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  need_context();
   Lock lock(mutex);
   DonePtr begun = ((Event*)from)->recorded, ended = ((Event*)to)->recorded;
   if (!begun || !ended) return failed(cudaErrorInvalidResourceHandle);
@@ -471,8 +485,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 cudaError_t cudaMalloc(void** made, size_t bytes) { return allocate(made, bytes, Kind::device); }
 cudaError_t cudaHostAlloc(void** made, size_t bytes, unsigned) { return allocate(made, bytes, Kind::pinned); }
 cudaError_t cudaMallocHost(void** made, size_t bytes) { return allocate(made, bytes, Kind::pinned); }
-cudaError_t cudaFree(void* address) { return release(address); }
-cudaError_t cudaFreeHost(void* address) { return release(address); }
+cudaError_t cudaFree(void* address) { need_context(); return release(address); }
+cudaError_t cudaFreeHost(void* address) { need_context(); return release(address); }
 cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned flags) {
   if (!bytes || !can_be_pinned(address, bytes, flags & cudaHostRegisterReadOnly)) return failed(cudaErrorInvalidValue);
   Lock lock(mutex);
@@ -484,6 +498,7 @@ cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned flags) {
   OK;
 }
 cudaError_t cudaHostUnregister(void* address) {
+  need_context();
   Lock lock(mutex);
   auto found = world.blocks.find((uintptr_t)address);
   if (found == world.blocks.end() || found->second.kind != Kind::registered) return failed(cudaErrorHostMemoryNotRegistered);
@@ -499,6 +514,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   OK;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* address) {
+  need_context();
   Lock lock(mutex);
   Block* block = block_at(address);
   bool on_device = block && block->kind == Kind::device;
