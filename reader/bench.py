@@ -151,7 +151,7 @@ def measure(
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes
     orders = (order,) if order else tuple(ORDERS)
     cached = residencies.cached_share(pixels)
-    auto = residencies.choose("auto", residencies.Reads(pixels, data.store.pixels.nbytes))
+    auto = residencies.choose("auto", residencies.Reads(pixels, data.mapped.pixels.nbytes))
     not_measured: dict[str, str] = {}
     torch_loaders = {NO_WORKERS: TorchLoader(data, 0)}
     if reason := TorchLoader.why_not(size * row_bytes, 2):
@@ -174,7 +174,7 @@ def measure(
         store=str(path),
         rows=len(data),
         row_shape=(data.manifest.height, data.manifest.width, data.manifest.channels),
-        pixel_bytes=data.store.pixels.nbytes,
+        pixel_bytes=data.mapped.pixels.nbytes,
         has_own_sizes=data.manifest.has_own_sizes,
         batch_size=size,
         device=str(where),
@@ -189,7 +189,7 @@ def measure(
         not_measured=not_measured,
         # smaller ones are in the page cache after a few page faults
         advice=tuple(
-            _advice(sections, cached if data.store.pixels.nbytes > residencies.SMALL_BYTES else 1.0, auto.name)
+            _advice(sections, cached if data.mapped.pixels.nbytes > residencies.SMALL_BYTES else 1.0, auto.name)
         ),
     )
 
@@ -217,7 +217,7 @@ def _usual_size(data: MemmapDataset) -> int:
 
 def _warm_rows(data: MemmapDataset, least: int, cached: float, seconds: float) -> int:
     """Bring the first rows into the page cache and map their pages; returns how many."""
-    pixels, rows = data.store.pixels, RowBytes(data)
+    pixels, rows = data.mapped.pixels, RowBytes(data)
     most = min(pixels.nbytes, _MOST_BYTES)
     if cached < residencies.WARM:
         most = min(most, int(residencies.available_bytes() * residencies.COPY_SHARE))

@@ -44,7 +44,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     """
     path, rows = data.path / PIXELS, RowBytes(data)
     least = max(residency.SMALL_BYTES, rows.end(size))
-    most = min(data.store.pixels.nbytes, int(residency.available_bytes() * residency.COPY_SHARE))
+    most = min(data.mapped.pixels.nbytes, int(residency.available_bytes() * residency.COPY_SHARE))
     if residency.file_system(path) in residency.MEMORY_FILE_SYSTEMS:
         raise NotMeasured("the store is on a file system in memory.")
     if most <= least:

@@ -26,7 +26,7 @@ class RowBytes:
         self.mean = data.manifest.row_bytes
         self._sizes: Rows | None = None
         if data.manifest.has_own_sizes:
-            offsets, self._sizes = extents(data.store, np.arange(len(data)))
+            offsets, self._sizes = extents(data.mapped, np.arange(len(data)))
             self._ends = np.maximum.accumulate(offsets + self._sizes)
 
     @property

@@ -101,7 +101,7 @@ class Copies:
     """Copies the bytes of consecutive rows into a ring of buffers."""
 
     def __init__(self, part: Part) -> None:
-        self._part, self._pixels = part, part.data.store.pixels.view(-1)
+        self._part, self._pixels = part, part.data.mapped.pixels.view(-1)
         ends = [part.rows.end(count) for count in range(0, part.count + 1, part.size)]
         self._slices = list(itertools.pairwise(ends))
         pool = BufferPool(max(stop - start for start, stop in self._slices), keep=_BUFFERS)
@@ -204,7 +204,7 @@ class StoreIndex:
 
     def turn(self) -> float:
         """Take a turn; returns images/s."""
-        store = self._part.data.store
+        store = self._part.data.mapped
         untimed, *batches = [torch.from_numpy(self._order.next()) for _ in range(1 + self._batches)]
         store[untimed]
         begun = time.perf_counter()

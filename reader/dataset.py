@@ -1,6 +1,6 @@
 """`MemmapDataset`: a store as a torch Dataset that is indexed a batch at a time and never decodes.
 
-Single rows and slices are views of the mapped store; lists of rows are one gather. It pickles to a path.
+Slices are views of the mapped store; single rows are copies, lists of rows one gather. It pickles to a path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from reader.copying import is_run
 from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
 from reader.opened import OpenedStore, fresh
 from reader.order import Rows, permuted
-from reader.ragged import viewed
 from reader.store import ImageBatch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
@@ -73,13 +72,13 @@ class MemmapDataset(Dataset[Any]):
         self.as_tuple = as_tuple
         self._rows: Rows | None = None
         self.manifest: Manifest
-        # an ImageBatch, or a RaggedBatch where rows have sizes of their own
-        self.store: Any
+        # the store as batches are copied from it, never handed out; see `store`
+        self.mapped: Any
         self._open()
 
     def _open(self) -> None:
         self._opened = OpenedStore(self.path)
-        self.manifest, self.store = self._opened.manifest, self._opened.store
+        self.manifest, self.mapped = self._opened.manifest, self._opened.mapped
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
         self._blocks: tuple[list[int], list[Any]] | None = None
         self._lists: dict[str, list[Any]] = {}
@@ -99,7 +98,7 @@ class MemmapDataset(Dataset[Any]):
         return html_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = ("manifest", "store", "_opened", "_pool", "_blocks", "_lists")
+        opened = ("manifest", "mapped", "_opened", "_pool", "_blocks", "_lists")
         state = {k: v for k, v in self.__dict__.items() if k not in opened}
         return state | {"digest": self.manifest.digest}
 
@@ -115,7 +114,7 @@ class MemmapDataset(Dataset[Any]):
             # program. The attribute is there while a spawned process takes over what its parent sent.
             if not getattr(multiprocessing.current_process(), "_inheriting", False):
                 raise
-            for name in ("manifest", "store", "_opened"):
+            for name in ("manifest", "mapped", "_opened"):
                 self.__dict__.pop(name, None)
             self._refusal = e
 
@@ -127,8 +126,24 @@ class MemmapDataset(Dataset[Any]):
 
     # -- rows
 
+    @property
+    def store(self) -> Any:
+        """All of the store, as views: an ImageBatch, or a RaggedBatch where rows have sizes of their own.
+
+        Raises:
+            StoreError: a file was cut short.
+        """
+        self.check_files()
+        return self._opened.views.whole
+
     def __getitem__(self, index: Index) -> Any:
-        """Return one row (views, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy)."""
+        """Return one row (a copy, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy).
+
+        What is changed in a view is seen by other views of this dataset, and by nothing else.
+
+        Raises:
+            StoreError: a file of the store was cut short.
+        """
         if isinstance(index, slice):
             if self._transforms_samples():
                 return self[np.arange(len(self))[index]]
@@ -183,7 +198,8 @@ class MemmapDataset(Dataset[Any]):
     def targets(self) -> list[Any]:
         """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
         if "targets" not in self._lists:
-            targets = self.store.targets
+            self.check_files()
+            targets = self.mapped.targets
             self._lists["targets"] = (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()
         return self._lists["targets"]
 
@@ -322,11 +338,7 @@ class MemmapDataset(Dataset[Any]):
         rows = self.store_rows(positions)
         if not is_run(rows) or not len(rows):
             return self._gather(positions)
-        if self.manifest.has_own_sizes:
-            return viewed(self.store, rows)
-        batch = self.store[int(rows[0]) : int(rows[-1]) + 1]
-        batch.rows = torch.from_numpy(rows)
-        return batch
+        return self._opened.slice(int(rows[0]), int(rows[-1]) + 1)
 
     def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] = fresh) -> ImageBatch | RaggedBatch:
         return self._opened.gather(self.store_rows(positions), memory)
@@ -338,7 +350,7 @@ class MemmapDataset(Dataset[Any]):
             # batches of rows with sizes of their own differ: a little room spares most of them a fresh buffer
             room = size_bytes // 4 if self.manifest.has_own_sizes else 0
             pool = self._pool = BufferPool(size_bytes + room, keep=_LOOP_BUFFERS)
-        return pool.lease()[:size_bytes]
+        return pool.lease(size_bytes)
 
     def _present(self, batch: Any, *, single: bool = False) -> Any:
         if not self.as_tuple:

@@ -80,7 +80,7 @@ class Gathering:
         # where False, no epoch does, whatever is cached
         self.reads_ahead = chosen.host != "ram"
         self._past_cache = chosen.host == "disk"
-        self._store, own_sizes = dataset.store, dataset.manifest.has_own_sizes
+        self._store, own_sizes = dataset.mapped, dataset.manifest.has_own_sizes
         # held here: other loaders of the store share it, and it goes with the last of them
         self.copy = host_copy(dataset) if chosen.name == "ram" else None
         self._row_shape = self._store.pixels.shape[1:]
@@ -100,7 +100,7 @@ class Gathering:
         """
         if not self.reads_ahead:
             return None
-        path, manifest, store = self._dataset.opened("pixels"), self._dataset.manifest, self._dataset.store
+        path, manifest, store = self._dataset.opened("pixels"), self._dataset.manifest, self._dataset.mapped
         if not self._past_cache:
             reads = reads_of(self._dataset, self._processes)
             if not residencies.is_cold(path, reads.size_bytes, reads.offset):
@@ -153,7 +153,7 @@ class Gathering:
         with stage("gather"):
             self._dataset.check_files()
             # a little room spares most of the batches that follow a fresh buffer
-            return gathered(self._store, rows, lambda need: self.buffers(need, room=need // 4).lease()[:need], fill)
+            return gathered(self._store, rows, lambda need: self.buffers(need, room=need // 4).lease(need), fill)
 
     def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies | None]:
         slots = self._slots(rows)

@@ -76,7 +76,7 @@ class Producer:
         try:
             if self._in_windows:
                 dataset = self._schedule.dataset
-                images = dataset.store if dataset.manifest.has_own_sizes else None
+                images = dataset.mapped if dataset.manifest.has_own_sizes else None
                 order = self._schedule.blocks(epoch)
                 groups = in_windows(steps, order, position, lambda s: self._sent(epoch, s, copier), images)
                 made = ([(Unfinished(later, start), after) for later, start, after in group] for group in groups)

@@ -187,7 +187,7 @@ def window_bytes(manifest: Manifest) -> int:
 
 def lies_by_class(dataset: MemmapDataset) -> bool:
     """Say whether neighbouring rows have one class far more often than rows at large, by a look at some."""
-    count, targets = len(dataset), dataset.store.targets
+    count, targets = len(dataset), dataset.mapped.targets
     if dataset.manifest.target_kind != "class" or count <= BLOCK_BYTES * WINDOW_BLOCKS // dataset.manifest.row_bytes:
         return False
     first = np.linspace(0, count - 2, 256).astype(np.int64)
@@ -199,7 +199,7 @@ def lies_by_class(dataset: MemmapDataset) -> bool:
 def _fits_in_memory(dataset: MemmapDataset) -> bool:
     """Say whether the dataset's pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since
     every rank of a cluster of equal machines must come to the same answer."""
-    size_bytes = min(dataset.store.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
+    size_bytes = min(dataset.mapped.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
     return size_bytes < 0.7 * residencies.memory_bytes()
 
 

@@ -53,9 +53,9 @@ def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
     rows, row_bytes, path = rows_read(dataset), dataset.manifest.row_bytes, dataset.path / PIXELS
     offset: Callable[[], int] | None = None
     if rows is None or not len(rows):
-        size_bytes = dataset.store.pixels.nbytes if rows is None else 0
+        size_bytes = dataset.mapped.pixels.nbytes if rows is None else 0
     elif dataset.manifest.has_own_sizes:
-        begins, sizes = extents(dataset.store, rows)
+        begins, sizes = extents(dataset.mapped, rows)
         size_bytes, offset = int(sizes.sum()), _byte_of(begins, sizes)
     else:
         size_bytes, offset = len(rows) * row_bytes, _byte_of(rows * row_bytes, np.full(len(rows), row_bytes))
@@ -72,7 +72,7 @@ def host_copy(dataset: MemmapDataset) -> HostCopy:
     Raises:
         StoreError, OSError: as `RowFile.read`.
     """
-    key, pixels = (str(dataset.path), dataset.manifest.digest), dataset.store.pixels
+    key, pixels = (str(dataset.path), dataset.manifest.digest), dataset.mapped.pixels
     unit_bytes = PAGE_BYTES if dataset.manifest.has_own_sizes else dataset.manifest.row_bytes
     with _adding:
         copy = _copies.get(key) or HostCopy(pixels.nbytes // unit_bytes, unit_bytes)
@@ -121,15 +121,15 @@ def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
 
 def _new_resident(dataset: MemmapDataset, device: torch.device) -> Resident | ResidentImages:
     """Return a copy on a device that holds nothing yet, and takes nothing."""
-    return (ResidentImages if dataset.manifest.has_own_sizes else Resident)(dataset.store, device)
+    return (ResidentImages if dataset.manifest.has_own_sizes else Resident)(dataset.mapped, device)
 
 
 def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:
     """Return what holds these rows of a store's file: themselves, or pages."""
     if rows is None or not dataset.manifest.has_own_sizes:
         return rows
-    is_read = np.zeros(dataset.store.pixels.nbytes // PAGE_BYTES, dtype=bool)
-    is_read[pages_of(*extents(dataset.store, rows))[0]] = True
+    is_read = np.zeros(dataset.mapped.pixels.nbytes // PAGE_BYTES, dtype=bool)
+    is_read[pages_of(*extents(dataset.mapped, rows))[0]] = True
     return np.flatnonzero(is_read)
 
 

@@ -146,10 +146,16 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Any]:
         spec = manifest.tensors[name]
         shape = (manifest.count(name), *spec.row_shape)
         tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), shape)
+    return manifest, store_of(manifest, tensors)
+
+
+def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Any:
+    """Make the store of all its tensors by name, or of the same rows of each: an ImageBatch or RaggedBatch."""
+    count = len(tensors["targets"])
     extras = {name.removeprefix("extras/"): value for name, value in tensors.items() if "/" in name}
-    further = TensorDict(extras, batch_size=[manifest.rows]) if extras else None
+    further = TensorDict(extras, batch_size=[count]) if extras else None
     if manifest.has_own_sizes:
-        return manifest, RaggedBatch(
+        return RaggedBatch(
             pixels=tensors["pixels"],
             targets=tensors["targets"],
             offsets=tensors["offsets"],
@@ -158,14 +164,13 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Any]:
             extras=further,
             batch_size=[],
         )
-    store = ImageBatch(
+    return ImageBatch(
         pixels=tensors["pixels"],
         targets=tensors["targets"],
         content=tensors.get("content"),
         extras=further,
-        batch_size=[manifest.rows],
+        batch_size=[count],
     )
-    return manifest, store
 
 
 def batch_of(store: ImageBatch, rows: Rows, pixels: torch.Tensor) -> ImageBatch:
@@ -232,16 +237,25 @@ def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.
     Raises:
         StoreError: the file no longer has the bytes that the shape needs.
     """
-    size_bytes = torch.Size(shape).numel() * dtype.itemsize
+    mapped = map_file(path, torch.Size(shape).numel() * dtype.itemsize)
+    if mapped is None:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.frombuffer(mapped, dtype=dtype).view(shape)
+
+
+def map_file(path: Path, size_bytes: int) -> mmap.mmap | None:
+    """Map a file of this size as `map_tensor` does; None: it has no bytes.
+
+    Raises:
+        StoreError: it has another size.
+    """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size != size_bytes:
             raise StoreError(f"{path} is not {size_bytes} bytes any more. Copy the store again.")
         if size_bytes == 0:
-            return torch.empty(shape, dtype=dtype, device="cpu")
+            return None
         if os.name == "nt":
-            mapped = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
-        else:
-            # tensordict's mode="r" and np.memmap(mode="c") lack NORESERVE: ENOMEM on a store larger than memory
-            flags = mmap.MAP_PRIVATE | MAP_NORESERVE
-            mapped = mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    return torch.frombuffer(mapped, dtype=dtype).view(shape)
+            return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
+        # tensordict's mode="r" and np.memmap(mode="c") lack NORESERVE: ENOMEM on a store larger than memory
+        flags = mmap.MAP_PRIVATE | MAP_NORESERVE
+        return mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)

