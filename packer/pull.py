@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from packer import journal as journals
-from packer.disk import allocate, check_room, write_at
+from packer.disk import DiskFullError, allocate, check_room, write_at
 from packer.durable import sync_folder, write_atomically
 from packer.objects import LocalObjects
 from packer.options import OptionsError
@@ -46,7 +46,6 @@ from reader.manifest import (
 _SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
 # Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
 _REQUESTS = 8
-_AGAIN = "give the same command again"
 
 
 def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
@@ -80,7 +79,7 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None)
         manifest, blocks = read_manifest((root / PULLED).parent), read_blocks((root / PULLED).parent)
         sizes = {name: entry.size_bytes for name, entry in manifest.files.items()}
         copy.total_bytes = sum(sizes.values())
-        check_room(root, sizes, again=_AGAIN)
+        _check_room(root, sizes)
         with copy.explaining("read", root), _replaced_meanwhile(copy, head):
             for name, entry in manifest.files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -152,6 +151,18 @@ def _public(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _check_room(root: Path, sizes: dict[str, int]) -> None:
+    """Refuse a store that has no room in OUT; where nothing of it is there yet, OUT stays free for another."""
+    try:
+        check_room(root, sizes, again="give the same command again")
+    except DiskFullError:
+        if not (root / PIXELS).exists():
+            remove_working_folder(root)
+            with contextlib.suppress(OSError):  # it holds more
+                root.rmdir()
+        raise
 
 
 def _locked(root: Path) -> journals.Lock:

@@ -636,6 +636,7 @@ def test_room_is_looked_for_before_anything_is_pulled(
         assert run(["pull", f"file://{tmp_path}/far", str(tmp_path / "back")]) == 28
     assert "has 1000 free" in (said := capsys.readouterr().err)
     assert "give the same command again" in said
+    assert not (tmp_path / "back").exists()
     assert run(["pull", f"file://{tmp_path}/far", str(tmp_path / "back")]) == 0
     assert store_bytes(tmp_path / "back") == store_bytes(store)
 
