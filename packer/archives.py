@@ -21,6 +21,7 @@ from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanErr
 from packer.labels import TARGET_COLUMNS
 from packer.lists import folder_labels, with_labels
 from packer.options import PackOptions
+from packer.roots import NOWHERE
 from packer.splits import is_junk, is_split, split_folders
 from packer.targets import label_columns
 
@@ -39,6 +40,7 @@ def archive_kind(path: Path) -> str | None:
         with open(path, "rb") as file:
             head = file.read(_BLOCK_BYTES)
     except OSError as e:
+        NOWHERE.check(str(path), e)
         raise ScanError(f"{path} cannot be read: {e.strerror}.") from None
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return "zip"
@@ -101,6 +103,8 @@ def read_zip(
         with zipfile.ZipFile(path) as file:
             members, notes = _zip_members(file)
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:
+        if isinstance(e, OSError):
+            NOWHERE.check(str(path), e)
         raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
     count.add(len(members))
     places = {name: _zip_place(member) for name, member in members.items()}
@@ -216,6 +220,8 @@ def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
                 yield member, None if file is None else file.read()
             _check_end(path, tar.offset)
     except (OSError, tarfile.TarError, EOFError) as e:
+        if isinstance(e, OSError):
+            NOWHERE.check(str(path), e)
         raise ScanError(f"{path} is cut short or damaged at {last}: {e}. Copy it again.") from None
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer import journal as journals
+from packer import roots
 from packer.changes import header_difference, inputs_difference
 from packer.disk import Committer, allocate, check_room
 from packer.durable import sync_folder
@@ -29,6 +30,7 @@ from packer.profile import Profile, StageClock
 from packer.recode import pixel_versions
 from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report
 from packer.resume import Committed, journal_header, read_committed
+from packer.roots import NOWHERE, SourceError, UnreadableError
 from packer.rowfiles import MASKS
 from packer.seal import expected_sizes, seal
 from packer.site import Site, finish, remove_tree
@@ -46,6 +48,8 @@ _BLOCK_BYTES = 8 << 20
 _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128
 _SMALLEST_BLOCK = 8
+# So many inputs are looked at for one that is there.
+_WITNESSES = 100
 
 
 class Build:
@@ -112,6 +116,12 @@ class Build:
                 finish([self._site], locks)
                 release(self._held, locks)
             return report
+        except SourceError as e:
+            one = " A single file that stays unreadable is rejected when an empty one takes its place."
+            raise SourceError(
+                f"{e}. What is packed is kept: continue with --resume when it can be read."
+                f"{one if isinstance(e, UnreadableError) else ''}"
+            ) from None
         except OSError as e:
             raise self.explained(e) from None
         except EngineError as e:
@@ -127,12 +137,13 @@ class Build:
         return as_pack_error(error, self._site.out, self._sizes)
 
     def _run_locked(self) -> PackReport:
-        step = self._block_inputs()
-        span = None if self._part is None else self._span
-        header = journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
+        begun = journals.read_header(self._site.out) if self._site.goes_on() else {}
+        header = self._header(begun)
+        if begun and self._options.overwrite and header_difference(begun, header):
+            begun, header = {}, self._header({})  # what was begun otherwise is replaced, as a store would be
         if self._part is not None:
             check_siblings(self._whole, self._part, header)
-        self._committed, journal = self._resume(header) if self._site.goes_on() else self._begin(header)
+        self._committed, journal = self._resume(header) if begun else self._begin(header)
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
             if self._options.update or journals.read_header(self._site.out).get("update"):
@@ -141,7 +152,7 @@ class Build:
             for name in self._row_files:
                 self._allocate(name)
             self._clock.enter("serve")
-            self._run_blocks(step, journal)
+            self._run_blocks(header["block_inputs"], journal)
             if self._part is not None:
                 return self._told(self._part_report(), resumed_from)
             self._clock.enter("seal")
@@ -203,14 +214,14 @@ class Build:
         is_shuffled = self._options.shuffle is not None
         return inputs_difference(self._site.out, self._span.start, self._inputs, is_shuffled=is_shuffled)
 
-    def _block_inputs(self) -> int:
-        """Return how many inputs make a block; a pack of rows with sizes of their own goes on with what it began with."""
-        if not self._options.has_own_sizes:
-            return block_inputs(len(self._inputs), self._job.row_bytes)
-        begun = journals.read_header(self._site.out) if self._site.goes_on() else {}
-        return begun.get("block_inputs") or block_inputs(
-            len(self._inputs), max(1, self._sizes[PIXELS] // len(self._inputs))
-        )
+    def _header(self, begun: dict[str, Any]) -> dict[str, Any]:
+        """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as begun has."""
+        row_bytes, step = self._job.row_bytes, None
+        if self._options.has_own_sizes:
+            row_bytes, step = max(1, self._sizes[PIXELS] // len(self._inputs)), begun.get("block_inputs")
+        step = step or block_inputs(len(self._inputs), row_bytes)
+        span = None if self._part is None else self._span
+        return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
 
     def _allocate(self, name: str) -> None:
         room = self._sizes[name]
@@ -276,6 +287,7 @@ class Build:
             return None
         from packer.ray_workers import RayWorkers
 
+        self._job = dataclasses.replace(self._job, witness=_witness(self._inputs))
         tell_decoders = functools.partial(pixel_versions, self._options.requantize)
         # the lock names this process: no other folder of that name holds the same
         lock = self._site.out.absolute() / journals.LOCK
@@ -365,6 +377,15 @@ def block_inputs(inputs: int, row_bytes: int) -> int:
     return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
 
 
+def _witness(inputs: Inputs) -> str:
+    """Name an input that is there, for nodes to look for; "" where none of the first is, or they lie in object storage."""
+    if inputs.url or inputs.identity:
+        return ""
+    names = [archive.path for archive in inputs.archives] or inputs.paths[:_WITNESSES]
+    paths = (os.path.join(inputs.root.absolute(), name) for name in names)
+    return next(filter(os.path.exists, paths), "")
+
+
 def _job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., Job]) -> Job:
     """Return what all blocks have in common; out is absolute, since workers may stand in another folder."""
     return make_job(
@@ -382,4 +403,6 @@ def _job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, ma
         # masks of rows with sizes of their own stand behind the pixels
         masks_path="" if options.masks is None or options.has_own_sizes else str(out / MASKS),
         upright_masks=options.upright_labels,
+        roots=inputs.roots or NOWHERE,
+        pauses=roots.PAUSES,
     )

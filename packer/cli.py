@@ -262,8 +262,16 @@ _COPY = _options(
     metavar="N",
     help="Reject images whose header claims more.",
 )
-@click.option("--resume", is_flag=True, help="Go on with an interrupted pack.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing store.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Begin, continue an interrupted pack, or confirm a finished store of the same inputs and options.",
+)
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace an existing store; with --resume: begin or continue that, unless OUT is what is asked for.",
+)
 @click.option(
     "--part",
     metavar="i/n",
@@ -292,6 +300,7 @@ def build(
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
       pack shard-*.tar out/ --size 224
+      pack images/ out/ --size 224 --resume
       pack images/ out/ --size 224 --part 2/8 --resume
       pack images/ out/ --size 224 --engine ray --address head-node:6379
       pack photos/ out/ --size 320 --fit pad --boxes instances.json
@@ -312,7 +321,7 @@ def build(
 @click.option(
     "--max-pixels", type=int, metavar="N", help="Reject images whose header claims more.  [default: as OUT records it]"
 )
-@click.option("--resume", is_flag=True, help="Go on with an interrupted update.")
+@click.option("--resume", is_flag=True, help="Begin, continue an interrupted update, or find that OUT is up to date.")
 @_RUN
 def update(
     images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
@@ -619,7 +628,11 @@ def _brief(out: str, as_json: bool) -> int:
 @click.option(
     "--redecode", type=click.IntRange(0), default=0, metavar="K", help="Also decode K rows again from their sources."
 )
-@click.option("--images", type=click.Path(), help="The folder that was packed, for --redecode.")
+@click.option(
+    "--images",
+    type=click.Path(),
+    help="What was packed: a folder, URL, tar or zip. Compare the bytes of every source; for --redecode, where they lie.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:
@@ -630,6 +643,7 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
     \b
     Examples:
       pack verify out/
+      pack verify out/ --images images/
       pack verify out/ --redecode 100 --images images/
     """
     from packer.verify import verify as run
@@ -645,8 +659,13 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
     if report.problems:
         click.echo(f"pack: {out} is damaged. Copy it again, or pack again with --overwrite.", err=True)
         return EXIT_FAILED
+    if report.sources is not None and (lines := wording.source_differences(out, images, report.sources)):
+        click.echo("\n".join(lines), err=True)
+        if not report.sources.are_same:
+            return EXIT_FAILED
     if not quiet and not as_json:
         again = f", {report.redecoded} rows decoded again" if report.redecoded else ""
+        again += f", {report.sources.compared:,} sources are what was packed" if report.sources else ""
         click.echo(
             f"{out} is whole: {report.rows:,} rows, {wording.size(report.checked_bytes)} read and compared{again}."
         )

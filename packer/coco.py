@@ -15,6 +15,7 @@ from packer.boxlabels import BoxLabels
 from packer.classlists import named_twice, one_spelling
 from packer.inputs import ScanError
 from packer.outlines import Outline, OutlineError, box_around, is_finite, outline_of
+from packer.roots import NOWHERE
 
 
 def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:
@@ -56,6 +57,7 @@ def _load(path: Path) -> dict[str, list[Any]]:
         with open(path, encoding="utf-8-sig") as file:
             content = json.load(file)
     except OSError as e:
+        NOWHERE.check(str(path), e)
         raise ScanError(f"--boxes {path} cannot be read: {e.strerror}. {expected}") from None
     except json.JSONDecodeError as e:
         raise ScanError(f"line {e.lineno} of {path} is no JSON: {e.msg}. {expected}") from None

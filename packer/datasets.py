@@ -26,6 +26,7 @@ from packer.options import CHANNELS, OptionsError, PackOptions
 from packer.pipeline import pack_parts, parsed_size, settled_out
 from packer.profile import StageClock
 from packer.report import PackReport, Progress
+from packer.roots import Roots, SourceError
 from packer.tasks import Task, encode_line
 from packer.worker import BlockWorker, Job
 from reader.manifest import TARGET_DTYPES
@@ -110,6 +111,7 @@ def pack_dataset(
     inputs.paths = list(map(str, range(len(dataset))))
     blank: Any = -1 if kind.count is None else [0] * kind.count
     inputs.targets = Column.of(kind.dtype, [blank] * len(dataset), kind.count)
+    inputs.roots = _roots(dataset)
     inputs.identity = hashlib.sha256(first.tobytes() + repr(first_target).encode()).hexdigest()
     if shuffle is not None:
         inputs = inputs.shuffled(shuffle)
@@ -180,9 +182,18 @@ class DatasetWorker(BlockWorker):
 
     def _decode(self, task: Task, index: int, attempt: Any) -> None:
         job, path = self._job, task.paths[index - task.start]
+
+        def read() -> Any:
+            """Get the item; an error of the disk that it lies on is none of the item."""
+            try:
+                return job.dataset[int(path)]
+            except OSError as e:
+                job.roots.check(str(e.filename or f"item {path} of the dataset"), e)
+                raise
+
         try:
-            item = job.dataset[int(path)]
-        except MemoryError:
+            item = self._in_flight.patiently(index, read, is_reading=False)
+        except (MemoryError, SourceError):
             raise
         except Exception as e:
             raise DecodeError(f"the dataset raised {type(e).__name__}: {e}") from e
@@ -197,6 +208,15 @@ class DatasetWorker(BlockWorker):
         size = {"width": image.width, "height": image.height}
         attempt.line = encode_line({"path": path, "target": target} | size | {"decoder": "dataset"})
         attempt.row = Row(placed.tobytes(), content, *image.size)
+
+
+def _roots(dataset: Any) -> Roots:
+    """Look at the folder that a dataset of torchvision reads from, or one that it is a subset of."""
+    inner = dataset
+    while not isinstance(getattr(inner, "root", None), str | os.PathLike) and hasattr(inner, "dataset"):
+        inner = inner.dataset
+    root = getattr(inner, "root", None)
+    return Roots.of([root] if isinstance(root, str | os.PathLike) and os.path.isdir(root) else [])
 
 
 def _first(dataset: MapDataset) -> tuple[Image.Image, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from packer.processes import EngineError, Job, exit_reason, start_context, start_worker
 from packer.profile import Profile, StageClock
+from packer.roots import SourceError
 from packer.tasks import Result, Task
 
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn. It is
@@ -115,7 +116,7 @@ class _Worker:
 
     def standstill(self) -> float:
         """Return for how many seconds the image in flight, or what is owed between two, has been so; to be asked often."""
-        index, count = self.in_flight
+        index, count, _ = self.in_flight
         if count != self.last_count or (index < 0 and not self._is_owing()):
             self.last_count, self.last_change = count, time.monotonic()
         return time.monotonic() - self.last_change
@@ -299,9 +300,19 @@ class LocalEngine:
                 if seconds > max(self._timeout, _BETWEEN_SECONDS):
                     self._replace(worker, f"it stood still for {seconds:.0f} seconds between two images")
             elif seconds > self._timeout:
+                self._check_source(worker, suspect.task)
                 self._replace(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
             elif seconds > _PATIENCE_SECONDS:
                 self._go_around(worker, suspect)
+
+    def _check_source(self, worker: _Worker, task: Task) -> None:
+        """Raise SourceError where an image is waited for in vain once more: who does not answer is no fault of the image."""
+        index, _, is_reading = worker.in_flight
+        if is_reading and index in task.first:
+            raise SourceError(
+                f"{task.paths[index - task.start]} cannot be read: twice no answer came within {self._timeout:g} seconds"
+                " (--timeout)"
+            )
 
     def _go_around(self, worker: _Worker, slow: _Block) -> None:
         """Let the others work on while one image takes long.
@@ -361,7 +372,7 @@ class LocalEngine:
             process, pipe, in_flight = start_worker(self._context, self._job, inherited)
         else:
             process, pipe = self._launcher.start(self._job)
-            started, in_flight = time.perf_counter(), [-1, 0]
+            started, in_flight = time.perf_counter(), [-1, 0, 0]
         self._started += 1
         worker = _Worker(process, pipe, in_flight, f"worker {self._started}", started, is_alone=is_alone)
         self._workers.append(worker)

@@ -18,6 +18,7 @@ from pathlib import Path
 from packer.classlists import one_spelling, spelling_note
 from packer.inputs import Inputs, ScanError
 from packer.plugins import SUFFIXES
+from packer.roots import NOWHERE
 from packer.splits import is_junk, is_junk_file, junk_above, split_folders
 
 # torchvision's list, and what else holds photographs under another name
@@ -266,6 +267,7 @@ def _children(images: Path) -> tuple[list[str], list[str]]:
     except NotADirectoryError:
         raise ScanError(f"{images} is a file. Expected a folder of images; its parent folder can be packed.") from None
     except OSError as e:
+        NOWHERE.check(str(images), e)
         raise ScanError(f"{images} cannot be listed: {e.strerror}.") from None
 
 
@@ -310,6 +312,7 @@ def _walk(root: Path, name: str, roots: tuple[_Identity, ...], tree: Tree, count
                 raise OSError(0, f"by symbolic links it is {walked[identity]}, which is listed already")
             files, children, links = _list_one(root, folder, tree)
         except OSError as e:
+            NOWHERE.check(str(root / folder), e)
             tree.refusals[folder] = f"the folder cannot be listed: {e.strerror}"
             found.append((parent, last))
             continue
@@ -351,8 +354,9 @@ class _Pending:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads back to itself: reading it will say so
-        return False
+    except OSError as e:
+        NOWHERE.check(entry.path, e)
+        return False  # a link that leads back to itself: reading it will say so
 
 
 def _is_left_out(entry: os.DirEntry[str], tree: Tree) -> bool:

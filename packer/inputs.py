@@ -17,6 +17,7 @@ from reader.manifest import FurtherTarget
 
 if TYPE_CHECKING:
     from packer.boxes import Boxes
+    from packer.roots import Roots
 
 # dtype of the store -> the standard library's array of it; a bool is a byte
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
@@ -136,6 +137,8 @@ class Inputs:
     # only of object storage, in place of root: where it is, and size and version of each input as they were listed
     url: str = ""
     states: Column = field(default_factory=lambda: Column("int64", 2))
+    # what they lie on, as it was when they were listed; none of a dataset, or of object storage
+    roots: Roots | None = None
 
     @property
     def base(self) -> str:
@@ -196,4 +199,5 @@ class Inputs:
             layout=self.layout,
             url=self.url,
             states=self.states.chosen(order if self.states.values else ()),
+            roots=self.roots,
         )

@@ -17,6 +17,7 @@ from packer.inputs import Column, Inputs, ScanError
 from packer.labels import Labels, name_targets
 from packer.listing import Listing, located, root_of
 from packer.options import PackOptions
+from packer.roots import NOWHERE
 from packer.splits import split_folders
 from packer.tables import UTF16_MARKS, path_column, read_records
 from packer.targets import label_columns
@@ -69,6 +70,7 @@ def read_manifest(path: Path, classes: tuple[str, ...] | None, options: PackOpti
             _add_record(listing, line, record, column or options.path_column or "path")
             count.add(1)
     except OSError as e:
+        NOWHERE.check(str(path), e)
         raise ScanError(f"{path} cannot be read: {e.strerror or e}.") from None
     if not listing.paths:
         raise ScanError(f"{path} names no image. Expected a column 'path' and a line for each image.")

@@ -16,6 +16,7 @@ from packer.decode import UPRIGHT, DecodeError, Row, loaded, opened, stored_size
 from packer.fit import Geometry
 from packer.inputs import Inputs, ScanError
 from packer.outlines import OutlineError, draw, frame_of
+from packer.roots import check_listed
 
 # formats that keep every value; a JPEG would not
 _SUFFIXES = (".png", ".bmp", ".gif", ".tif", ".tiff")
@@ -124,7 +125,7 @@ def _in_row(mask: Image.Image, geometry: Geometry) -> bytes:
 def _files(folder: Path) -> dict[str, list[str]]:
     """List the masks below a folder: relative path without suffix -> relative paths."""
     found: dict[str, list[str]] = {}
-    for root, _, files in os.walk(folder, followlinks=True):
+    for root, _, files in os.walk(folder, followlinks=True, onerror=check_listed):
         inside = os.path.relpath(root, folder).replace(os.sep, "/")
         for file in sorted(files):
             if file.lower().endswith(_SUFFIXES):

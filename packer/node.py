@@ -6,6 +6,7 @@ Knows connections and syncs; who placed it there is `ray_workers.py`'s, what it 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 import queue
@@ -19,6 +20,7 @@ from typing import Any
 from packer.journal import take_lock
 from packer.processes import serve
 from packer.profile import StageClock
+from packer.roots import SourceError
 from packer.source import BINARY
 from packer.worker import Job
 from reader.manifest import look_again, naming
@@ -39,8 +41,16 @@ class Host:
 
 
 def work(job: Job, connection: Connection) -> None:
-    """Be a worker at the end of a connection."""
+    """Be a worker at the end of a connection; the sources are what they are here."""
     end = _SyncingEnd(connection, [path for path in (job.pixels_path, job.masks_path) if path])
+    node = platform.node()
+    try:
+        if job.witness and not os.path.exists(job.witness):
+            raise SourceError(f"{job.witness} is not there. Images must lie where all nodes see them")
+        job = dataclasses.replace(job, roots=job.roots.again())
+    except SourceError as e:
+        end.send(("failed", SourceError(f"on node {node}, {e}")))
+        return
     serve(job, end, _Told(end), StageClock("start"))
 
 
@@ -94,16 +104,16 @@ class _SyncingEnd:
 
 
 class _Told:
-    """The image in flight, told to the engine's process as shared memory would be: [its number, how many so far]."""
+    """The image in flight, told to the engine's process as shared memory would be: [its number, how many so far, reading]."""
 
     def __init__(self, connection: _SyncingEnd) -> None:
-        self._connection, self._values = connection, [-1, 0]
+        self._connection, self._values = connection, [-1, 0, 0]
 
     def __getitem__(self, place: int) -> int:
         return self._values[place]
 
     def __setitem__(self, place: int, value: int) -> None:
-        self._values[place] = value
+        self._values[place] = int(value)
         if place == 0:
             self._connection.send(("mark", *self._values))
 

@@ -98,8 +98,6 @@ class PackOptions:
             raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
         if not isinstance(self.timeout, int | float) or not self.timeout > 0:
             raise OptionsError(f"--timeout is {self.timeout}, expected more than 0 seconds.")
-        if self.resume and self.overwrite:
-            raise OptionsError("--resume goes on with a pack, --overwrite starts anew: give one of them.")
         self.allowed_rejects(0)
         _one_of("engine", self.engine, ENGINES)
         if self.address is not None and self.engine != "ray":

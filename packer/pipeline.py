@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,27 +16,26 @@ from typing import Any
 
 from packer import jpeg
 from packer.build import Build, put_in_place, release
-from packer.changes import difference, store_difference
 from packer.classlists import has_multi_hot, load_classes
 from packer.disk import guard_standard_streams
 from packer.ffmpeg import open_ffmpeg
+from packer.finished import finished_report, has_same_contents, is_as_asked
 from packer.inputs import Inputs
 from packer.journal import Lock
 from packer.labels import as_multi_hot
-from packer.options import MAX_PIXELS, OptionsError, PackOptions, parse_size, without_limits
+from packer.options import MAX_PIXELS, OptionsError, PackOptions, parse_size
 from packer.parts import Part, check_no_parts, check_part
-from packer.place import announce, check_out, check_places, is_finished, is_replaced, remove_replaced, replacement
+from packer.place import announce, check_out, check_places, is_finished, is_replaced
 from packer.processes import EngineError
 from packer.profile import StageClock
-from packer.report import PackError, PackReport, Progress, store_report, summed_report
+from packer.report import PackError, PackReport, Progress, summed_report
 from packer.scan import scan
-from packer.seal import remove_working_folder
 from packer.site import replaces_store
 from packer.sizes import common_size
 from packer.splits import stores_of
 from packer.swapping import finish_swap
 from packer.worker import Job
-from reader.manifest import MANIFEST, StoreError, check_store
+from reader.manifest import MANIFEST
 
 
 def pack(
@@ -89,6 +89,7 @@ def pack(
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
         masks: a folder with a mask for each image, which become extras too; "boxes": drawn of the outlines that boxes has.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
+        resume: begin, continue, or confirm a finished store of the same inputs and options; with overwrite, its replacement.
         progress: called a few times a second from this thread.
 
     Raises:
@@ -149,22 +150,22 @@ def pack_parts(
     places = {split: target / split if split else target for split in parts}
     if options.part is not None and options.size is not None:
         return _pack_one_part(parts, places, target, options, tell, clock)
-    if options.resume and not any(place.exists() or replacement(place).exists() for place in places.values()):
-        raise PackError(f"{target} does not exist, so there is nothing to resume. Leave --resume out.")
-    for place in places.values():
+    finished = _finished(parts, places, target, options)
+    unfinished = [split for split in parts if split not in finished]
+    # an unfinished split says more than a finished one
+    for place in sorted((places[split] for split in unfinished), key=is_finished):
         check_out(place, options)
         check_no_parts(place, options)
-    finished = _finished(places, options)
-    if finished == set(parts) or options.has_own_sizes:
+        _check_splits(parts, places, target, options)
+    if set(finished) == set(parts) or options.has_own_sizes:
         shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
         shape = options.size or common_size(parts, options, target, tell)
-    unfinished = [split for split in parts if split not in finished]
     # where one store is replaced, all that is packed is made beside its place: train and val change together
     replaces = any(replaces_store(places[split], options) for split in unfinished)
     for split in unfinished if replaces else ():
         announce(places[split])
-    reports = {s: _finished_report(parts[s], places[s], options) for s in parts if s in finished}  # in their order
+    reports = dict(finished)
     held: list[Lock] = []
     try:
         builds = []
@@ -175,8 +176,8 @@ def pack_parts(
             reports[split] = build.run()
             builds.append(build)
             clock = StageClock("begin")
-        if replaces and any(report.too_many_rejects for report in reports.values()):
-            reports = {split: dataclasses.replace(report, is_in_place=False) for split, report in reports.items()}
+        if replaces and any(reports[split].too_many_rejects for split in unfinished):
+            reports |= {split: dataclasses.replace(reports[split], is_in_place=False) for split in unfinished}
         else:
             put_in_place(builds, held)
     finally:
@@ -194,15 +195,44 @@ def _splits_report(target: Path, places: dict[str, Path], reports: dict[str, Pac
     return dataclasses.replace(report, notes=[*report.notes, *duplicates_of(places).notes()])
 
 
-def _finished(places: dict[str, Path], options: PackOptions) -> set[str]:
-    """Return the splits of which --resume finds the stores done; an update has come to replace whole ones."""
-    finished: set[str] = set()
+def _check_splits(parts: dict[str, Inputs], places: dict[str, Path], target: Path, options: PackOptions) -> None:
+    """Refuse to begin splits of which some are finished, as where a pack was interrupted between two; says how to go on."""
+    done = [place for place in places.values() if is_finished(place)]
+    lacking = [place for place in places.values() if not is_finished(place)]
+    if done and lacking and not (options.resume or options.overwrite):
+        words = [*next(iter(parts.values())).images, str(target), *options.words(), "--resume"]
+        raise PackError(
+            f"{target} is incomplete: {done[0]} is a finished store, {lacking[0]} is none."
+            f" Continue with: {shlex.join(['pack', *words])} (or start anew with --overwrite)."
+        )
+
+
+def _finished(
+    parts: dict[str, Inputs], places: dict[str, Path], target: Path, options: PackOptions
+) -> dict[str, PackReport]:
+    """Return the reports of the splits of which --resume finds the stores done; for an update, all of them or none.
+
+    Raises:
+        PackError: a store is finished, but of other inputs or options, and --overwrite is not given.
+    """
+    finished: dict[str, PackReport] = {}
+    if options.update and not (
+        options.resume and all(is_finished(place) for place in places.values()) and _are_same(parts, places, options)
+    ):
+        return finished
     for split, place in places.items():
-        if not options.resume or options.update or is_replaced(place):
+        if not options.resume or is_replaced(place):
             break  # splits are announced, and replaced, in their order: the next ones are the old stores
-        if is_finished(place):
-            finished.add(split)
+        if is_finished(place) and (not options.overwrite or is_as_asked(parts[split], place, options)):
+            finished[split] = finished_report(parts[split], place, options, target)
     return finished
+
+
+def _are_same(parts: dict[str, Inputs], places: dict[str, Path], options: PackOptions) -> bool:
+    """Whether all stores are of these inputs and options, by the bytes of every source: an update would change nothing."""
+    return all(is_as_asked(parts[split], place, options) for split, place in places.items()) and all(
+        has_same_contents(parts[split], place) for split, place in places.items()
+    )
 
 
 def _pack_one_part(
@@ -215,10 +245,13 @@ def _pack_one_part(
 ) -> PackReport:
     """Pack the same part of each split, or of all there is."""
     part = Part.parse(options.part or "")
-    for place in places.values():
-        check_part(place, part, options)
-    reports: dict[str, PackReport] = {}
+    reports = _finished(parts, places, target, options)  # sealed already
+    for split, place in places.items():
+        if split not in reports:
+            check_part(place, part, options)
     for split, inputs in parts.items():
+        if split in reports:
+            continue
         held: list[Lock] = []
         build = Build(inputs, places[split], options.size or (1, 1), options, tell, split, clock, Job, part, held=held)
         try:
@@ -226,6 +259,7 @@ def _pack_one_part(
         finally:
             release(held, tuple(held))
         clock = StageClock("begin")
+    reports = {split: reports[split] for split in parts}
     return reports[""] if "" in reports else summed_report(target, reports)
 
 
@@ -336,27 +370,3 @@ def _check_names(parts: dict[str, Inputs]) -> None:
                     f"file names are read as {encoding} here, {path!a} among them: the store would depend on it."
                     " Set PYTHONUTF8=1 and pack again."
                 )
-
-
-def _finished_report(inputs: Inputs, out: Path, options: PackOptions) -> PackReport:
-    """Report a store that --resume found finished: nothing was done."""
-    try:
-        manifest = check_store(out)
-    except StoreError as e:
-        raise PackError(str(e)) from None
-    asked = options.shaping()
-    if asked["size"] is None and not options.has_own_sizes:
-        asked["size"] = manifest.options["size"]
-    recorded, asked = without_limits(manifest.options), without_limits(asked)
-    if asked != recorded:
-        raise PackError(f"{out} is finished, but with other options{difference(recorded, asked)}. Choose another OUT.")
-    if inputs.identity and not inputs.classes:
-        inputs.classes = manifest.classes
-    if what := store_difference(out, manifest, inputs):
-        raise PackError(f"{out} is finished, but with {what}. Pack to another OUT, or use --overwrite.")
-    # left where the pack was interrupted after its commit
-    remove_replaced(out)
-    remove_working_folder(out)
-    report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
-    too_many = manifest.rejected > options.allowed_rejects(manifest.inputs)
-    return dataclasses.replace(report, too_many_rejects=too_many)

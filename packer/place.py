@@ -16,7 +16,7 @@ from packer.disk import FULL, DiskFullError
 from packer.durable import sync_folder, write_synced
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError
-from reader.manifest import MANIFEST, REJECTED, SAMPLES, look_again, naming, read_unfinished
+from reader.manifest import MANIFEST, REJECTED, SAMPLES, command_to_go_on, look_again, naming, read_unfinished
 
 # Says that the pack that works, or will work, in the folder replaces the store beside it.
 ANNOUNCED = f"{journals.FOLDER}/announced"
@@ -60,6 +60,8 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
     if is_store and (options.overwrite or options.update or (options.resume and not is_finished(out))):
         _check_replaceable(out, foreign)
     elif is_store and not options.resume:
+        if begun := _begun_replacement(out):
+            raise PackError(begun)
         raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
     elif not is_store and journals.has_begun(out) and not options.resume and not options.overwrite:
         if not is_held:
@@ -72,6 +74,19 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
             f"{out} is incomplete: its pack was interrupted at {progress}. Go on with: {command}"
             " (or start anew with --overwrite)."
         )
+
+
+def _begun_replacement(out: Path) -> str:
+    """Say how far a pack came that was to replace the store OUT, and how to continue it; "" where none has begun."""
+    beside = replacement(out)
+    if not journals.has_begun(beside):
+        return ""
+    header = journals.read_header(beside)
+    command = "the same pack update with --resume" if header.get("update") else command_to_go_on(out, header)
+    return (
+        f"{out} holds a store whose replacement was interrupted at {read_unfinished(beside)[0]}. Continue with: {command}"
+        " (or start anew with --overwrite)."
+    )
 
 
 def own_places(out: Path) -> Iterator[Path]:

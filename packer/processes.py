@@ -16,15 +16,59 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from packer.profile import StageClock
+from packer.report import PackError
+from packer.roots import retried
 from packer.tasks import Result, Task
 
 # A worker's own exit code for MemoryError; no signal and no Python uses it.
 _NO_MEMORY = 101
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# A worker that waits for its sources gives a sign of life so often.
+_SIGN_SECONDS = 0.25
+
+_T = TypeVar("_T")
+
+
+class InFlight:
+    """The image that a worker has in hand, left where the engine can read it even after a crash: see `Job.worker`.
+
+    Args:
+        shared: what `start_worker` made; None: nobody looks.
+        pauses: seconds between tries of a source that cannot be read.
+    """
+
+    def __init__(self, shared: Any, pauses: Sequence[float]) -> None:
+        self._shared, self._pauses = shared, pauses
+
+    def mark(self, index: int, *, is_reading: bool = False) -> None:
+        """Say which image it is, and whether its source is being waited for; -1: none."""
+        if self._shared is not None:
+            self._shared[2] = is_reading
+            self._shared[1] += 1
+            self._shared[0] = index
+
+    def patiently(self, index: int, read: Callable[[], _T], *, is_reading: bool = True) -> _T:
+        """Return what read returns of an image's source; one that cannot be read now is waited for, with signs of life.
+
+        Args:
+            is_reading: read does nothing else, so that no answer from it is none of the source.
+        """
+
+        def sleep(seconds: float) -> None:
+            """Wait as no worker does that stands still."""
+            until = time.monotonic() + seconds
+            while (left := until - time.monotonic()) > 0:
+                time.sleep(min(left, _SIGN_SECONDS))
+                self.mark(index, is_reading=is_reading)
+
+        self.mark(index, is_reading=is_reading)
+        found = retried(read, self._pauses, sleep)
+        self.mark(index)
+        return found
 
 
 class Worker(Protocol):
@@ -44,7 +88,10 @@ class Job(Protocol):
     """What all blocks have in common; travels to the workers."""
 
     def worker(self, in_flight: Any, clock: StageClock) -> Worker:
-        """Make what does the work, in its process; it leaves word in in_flight: [its image or -1, how often that changed]."""
+        """Make what does the work, in its process.
+
+        It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it].
+        """
 
     def guessed_places(self, task: Task) -> int | None:
         """Guess what a block will take if just one more of its images is rejected; None: that cannot be guessed."""
@@ -76,7 +123,7 @@ def start_worker(context: Any, job: Job, inherited: Sequence[Any]) -> tuple[Any,
         inherited: what else this process has open and a forked one must close.
     """
     parent, child = context.Pipe()
-    in_flight = context.RawArray("q", [-1, 0])
+    in_flight = context.RawArray("q", [-1, 0, 0])
     # a forked child holds copies of the parent's ends; while they are open, no worker would see the parent die
     others = [*inherited, parent] if context.get_start_method() == "fork" else []
     process = context.Process(
@@ -153,7 +200,7 @@ def serve(job: Job, pipe: Any, in_flight: Any, clock: StageClock) -> None:
         return
     except MemoryError:  # told by the exit code: a message would need memory
         os._exit(_NO_MEMORY)
-    except OSError as e:  # the store's disk: the whole pack has to know
+    except (OSError, PackError) as e:  # the store's disk, or that of the inputs: the whole pack has to know
         with contextlib.suppress(OSError):
             pipe.send(("failed", e))
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tarfile
+import time
 import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packer import roots
 from packer.archives import member_places
 from packer.decode import DecodeError
 from packer.fit import Geometry
@@ -18,8 +21,11 @@ from packer.inputs import Place
 from packer.ragged import RaggedRows
 from packer.recode import pixel_versions, row_decoder
 from packer.remote import RemoteSource, is_url
+from packer.roots import NOWHERE, Roots
 from packer.source import Readable, Source
 from reader.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines
+
+NO_MEMBER = "has no such member"
 
 
 def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> Iterator[tuple[int, str]]:
@@ -50,7 +56,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
         max_pixels=max_pixels,
         requantize=options.get("requantize"),
     )
-    finder = _Finder(images)
+    finder = Finder(images)
     own = RaggedRows(root, manifest) if manifest.has_own_sizes else None
     with open(root / PIXELS, "rb") as file:
         for row, sample in samples.items():
@@ -60,7 +66,8 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
             else:
                 stored = own[row].tobytes()
             try:
-                data, _ = finder.source(sample["path"]).read(max_pixels=max_pixels)
+                read = functools.partial(finder.source(sample["path"]).read, max_pixels=max_pixels)
+                data, _ = roots.retried(read, roots.PAUSES, time.sleep)
                 with warnings.catch_warnings():
                     # Pillow's, which the pack has recorded
                     warnings.simplefilter("ignore")
@@ -72,11 +79,12 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
                 yield row, f"decoding {sample['path']} again gives other pixels"
 
 
-class _Finder:
+class Finder:
     """Finds sources by the paths of samples.jsonl; lists each archive on their way once."""
 
     def __init__(self, images: str) -> None:
         self._url = images.rstrip("/") if is_url(images) else ""
+        self._roots = NOWHERE if self._url else Roots.of([images])
         # what was packed may be named itself, where it is a tar or a zip
         self._folder = Path(images).parent if os.path.isfile(images) else Path(images)
         self._places: dict[Path, dict[str, Place]] = {}
@@ -92,15 +100,17 @@ class _Finder:
         for depth in range(1, len(parts)):
             archive = self._folder.joinpath(*parts[:depth])
             if archive.is_file():
-                return Source(str(archive), self._place(archive, "/".join(parts[depth:])))
-        return Source(os.path.join(self._folder, path))
+                return Source(str(archive), self._place(archive, "/".join(parts[depth:])), roots=self._roots)
+        return Source(os.path.join(self._folder, path), roots=self._roots)
 
     def _place(self, archive: Path, name: str) -> Place:
         if archive not in self._places:
             try:
                 self._places[archive] = member_places(archive)
             except (ValueError, OSError, tarfile.TarError, zipfile.BadZipFile) as e:
+                if isinstance(e, OSError):
+                    self._roots.check(str(archive), e)
                 raise DecodeError(f"{archive.name} cannot be read: {e}") from e
         if name not in self._places[archive]:
-            raise DecodeError(f"{archive.name} has no such member")
+            raise DecodeError(f"{archive.name} {NO_MEMBER}")
         return self._places[archive][name]

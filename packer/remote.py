@@ -6,6 +6,7 @@ request is made for that. Writes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import re
@@ -20,6 +21,7 @@ from packer.decode import DecodeError
 from packer.folders import Counter, inputs_of, named_trees
 from packer.inputs import Column, Inputs, ScanError
 from packer.options import MAX_PIXELS
+from packer.roots import SourceError
 from packer.source import State, check_size
 
 # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: so many requests hide that.
@@ -141,9 +143,10 @@ class RemoteSource:
         """Return the object's bytes, or the first most_bytes of them: one version, as storage gives whole objects.
 
         Raises:
-            DecodeError: it cannot be read.
+            DecodeError: there is no such object, or it may not be read, though its folder may.
+            SourceError: storage cannot be reached, or refuses the credentials.
         """
-        data = self.fetch(most_bytes) if self.fetched is None else self.fetched.result()
+        data = self._expected() or self.fetch(most_bytes)
         check_size(len(data), max_pixels)
         return data, (len(data), 0)
 
@@ -157,12 +160,31 @@ class RemoteSource:
                 data: bytes = files.cat_file(f"{root}/{self.path}", **bounds)
                 return data
             except FileNotFoundError:
+                self._check_root()
                 raise DecodeError("there is no such file") from None
             except PermissionError as e:
+                self._check_root()
                 raise DecodeError(f"it cannot be read: {reason(e)}") from e
             except Exception as e:  # each file system has errors of its own
                 error = e
-        raise DecodeError(f"it cannot be read: {reason(error or OSError())}") from error
+        raise SourceError(f"{self.root}/{self.path} cannot be read: {reason(error or OSError())}") from error
+
+    def _expected(self) -> bytes:
+        """Return what was asked for before; nothing where it was not, or storage could not be reached then."""
+        with contextlib.suppress(SourceError):
+            return b"" if self.fetched is None else self.fetched.result()
+        return b""
+
+    def _check_root(self) -> None:
+        """Raise SourceError where not one object is missing or refused, but all of them."""
+        files, root = open_url(self.root)
+        try:
+            files.invalidate_cache()  # what the listing said is no answer
+            files.info(root)
+        except FileNotFoundError:
+            raise SourceError(f"{self.root} is gone, or empty") from None
+        except Exception as e:  # each file system has errors of its own
+            raise SourceError(f"{self.root} cannot be read: {reason(e)}") from e
 
 
 class Fetcher:

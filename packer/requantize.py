@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packer import roots
 from packer.decode import DecodeError
 from packer.disk import FULL, DiskFullError
 from packer.durable import write_atomically
@@ -29,6 +30,7 @@ from packer.options import MAX_PIXELS, OptionsError, allowed_rejects, available_
 from packer.place import check_no_links, enclosing_store, is_dropped
 from packer.processes import EngineError
 from packer.report import PackError, Progress
+from packer.roots import Roots, SourceError
 from packer.scan import scan
 from packer.source import Source, State
 from packer.tasks import Result, Task, encode_line
@@ -113,7 +115,8 @@ def requantize(
     _check_names(paths)
     asked = None if size is None else str(size)
     head = {"quality": quality, "size": asked, "ffmpeg": versions()}
-    job = TreeJob(str(source.absolute()), str(out.absolute()), quality, _parsed(size), max_pixels)
+    folders = str(source.absolute()), str(out.absolute())
+    job = TreeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]), roots.PAUSES)
     tree = _Tree(job, paths, refused, out, head)
     lines = tree.run(workers or available_cpus(), timeout, resume, progress or (lambda _: None))
     compared = _compared(job, lines, fidelity)
@@ -179,6 +182,8 @@ class _Tree:
             shutil.rmtree(self._out / FOLDER)
         except OSError as e:
             raise _disk_error(f"{e.filename or self._out} cannot be written: {e.strerror}. {_advice(e)}", e) from None
+        except SourceError as e:
+            raise SourceError(f"{e}. What is done is kept: continue with --resume when it can be read.") from None
         except EngineError as e:
             raise PackError(f"requantizing stopped: {e}") from None
         finally:

@@ -17,6 +17,7 @@ from packer.lists import STDIN_NAMES, read_manifest, read_stdin
 from packer.masks import give_masks
 from packer.options import OptionsError, PackOptions, lasting_path
 from packer.remote import is_url, scan_url
+from packer.roots import Roots
 from packer.tables import MANIFEST_SUFFIXES
 
 _EXPECTED = (
@@ -52,6 +53,7 @@ def scan(
 
     Raises:
         ScanError: images does not exist, cannot be read, or holds no image.
+        SourceError: a disk cannot be read, or went away meanwhile.
         OptionsError: an option belongs to another kind of IMAGES.
     """
     options, count = options or PackOptions(), Counter(listed)
@@ -61,6 +63,8 @@ def scan(
         if getattr(options, name) not in (None, ()) and kind not in kinds:
             raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
     # with boxes the class list is theirs
+    labels = [path for path in (options.boxes, options.masks) if path is not None]
+    before = Roots.of(path for path in (*sources, *labels) if os.path.exists(path))
     parts = _listed(kind, sources, classes if options.boxes is None else None, options, count)
     for inputs in parts.values():
         inputs.images = tuple(map(lasting_path, sources))
@@ -68,7 +72,24 @@ def scan(
         give_boxes(parts, options, classes)
     if options.masks is not None and not options.draws_masks:
         give_masks(parts, Path(options.masks))
+    # what is missing of a disk that went away meanwhile was not listed, or has no labels
+    before.check_all()
+    for inputs in parts.values():
+        inputs.roots = _roots(inputs, options)
     return parts
+
+
+def _roots(inputs: Inputs, options: PackOptions) -> Roots:
+    """Look at what inputs and their masks lie on."""
+    masks = [] if options.masks is None or options.draws_masks else [options.masks]
+    if inputs.url:
+        return Roots.of(masks)
+    if inputs.archives:
+        return Roots.of([*(inputs.root / archive.path for archive in inputs.archives), *masks])
+    # a list may stand above the one folder that it names
+    folders = {os.path.dirname(path) for path in inputs.paths}
+    common = inputs.root if "" in folders else inputs.root / os.path.commonpath(folders)
+    return Roots.of([*dict.fromkeys((inputs.root, common)), *masks])
 
 
 def _listed(

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import functools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from packer import roots
 from packer.decode import Decoder
 from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import CHANNELS, OptionsError, PackOptions, available_cpus
 from packer.processes import begin_worker, signals_held, start_context, without_main
 from packer.report import PackError, Progress
+from packer.roots import NOWHERE, SourceError
 from packer.source import Readable, Source, most_file_bytes
 
 _SIZES_CHUNK = 256
@@ -30,7 +34,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[
     """Count the sizes of the images of each split, on worker processes.
 
     Raises:
-        PackError: a worker was killed.
+        PackError: a worker was killed; SourceError where what the inputs lie on cannot be read.
     """
     counts: dict[str, Sizes] = {split: collections.Counter() for split in parts}
     total = sum(len(inputs) for inputs in parts.values())
@@ -43,7 +47,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[
                 for i in range(0, len(inputs), _SIZES_CHUNK):
                     sources = _sources(inputs, i, i + _SIZES_CHUNK)
                     with without_main(), signals_held():  # it may start a process
-                        waiting[pool.submit(upright_sizes, sources, options.max_pixels)] = split
+                        waiting[pool.submit(upright_sizes, sources, options.max_pixels, roots.PAUSES)] = split
             for future in concurrent.futures.as_completed(waiting):
                 counts[waiting[future]].update(future.result())
                 done = min(total, done + _SIZES_CHUNK)
@@ -98,18 +102,24 @@ def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     """Locate inputs [start, stop)."""
     root, paths = inputs.base, inputs.paths[start:stop]
     places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
-    return [Source.of(root, path, inputs.archives, place) for path, place in zip(paths, places, strict=True)]
+    on = inputs.roots or NOWHERE
+    return [Source.of(root, path, inputs.archives, place, on) for path, place in zip(paths, places, strict=True)]
 
 
-def upright_sizes(sources: Sequence[Readable], max_pixels: int) -> dict[tuple[int, int], int]:
+def upright_sizes(
+    sources: Sequence[Readable], max_pixels: int, pauses: Sequence[float] = roots.PAUSES
+) -> dict[tuple[int, int], int]:
     """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
     decoder = Decoder(None, max_pixels=max_pixels)
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
         for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
+            read = functools.partial(source.read, max_pixels=max_pixels, most_bytes=most_bytes)
             try:
-                data, _ = source.read(max_pixels=max_pixels, most_bytes=most_bytes)
+                data, _ = roots.retried(read, pauses, time.sleep)
                 size = decoder.upright_size(data)
+            except SourceError:
+                raise
             except Exception:  # whatever is wrong with it, decoding says it, with a reason
                 continue
             counts[size] = counts.get(size, 0) + 1

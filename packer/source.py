@@ -1,6 +1,7 @@
 """The bytes of one input, wherever they are: a file, or a member of a tar or zip, read at its place without unpacking.
 
-One open, one version, one close; what cannot be read, or changes again and again, is a DecodeError with a human reason.
+One open, one version, one close; what cannot be read, or changes again and again, is a DecodeError with a human reason; where
+the disk or network is to blame, a SourceError.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Protocol
 from packer.decode import DecodeError
 from packer.inputs import RAW, STORED, Archive, Place
 from packer.options import MAX_PIXELS
+from packer.roots import NOWHERE, Roots, SourceChangedError
 
 # Windows opens files as text unless told otherwise.
 BINARY = getattr(os, "O_BINARY", 0)
@@ -38,6 +40,10 @@ _ZIP_HEADER = struct.Struct("<4s22xHH")
 # This process, or the system, can open nothing more: no file is to blame.
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
+# Why a file was rejected that may come back.
+_NO_FILE, _NO_TARGET = "there is no such file", "it is a symbolic link to a file that does not exist"
+MISSING = (_NO_FILE, _NO_TARGET)
+
 State = tuple[int, int]
 
 
@@ -55,30 +61,46 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """Where the bytes of an input are: all of a file, or a place in an archive that must still be the listed one."""
+    """Where the bytes of an input are: all of a file, or a place in an archive that must still be the listed one.
+
+    roots: what it lay on when it was listed, by which a file that is missing is told from a disk that is.
+    """
 
     path: str
     place: Place | None = None
     archive: Archive | None = None
+    roots: Roots = NOWHERE
 
     @classmethod
-    def of(cls, root: str, path: str, archives: tuple[Archive, ...], place: list[int] | None) -> Readable:
+    def of(
+        cls,
+        root: str,
+        path: str,
+        archives: tuple[Archive, ...] = (),
+        place: list[int] | None = None,
+        roots: Roots = NOWHERE,
+    ) -> Readable:
         """Locate an input of a pack: by its path below root, which may be a URL, or by its numbers in `Inputs.places`."""
         if "://" in root:
             from packer.remote import RemoteSource
 
             return RemoteSource(root, path)
         if place is None:
-            return cls(os.path.join(root, path))
+            return cls(os.path.join(root, path), roots=roots)
         where = Place(*place)
         archive = archives[where.archive]
-        return cls(os.path.join(root, archive.path), where, archive)
+        return cls(os.path.join(root, archive.path), where, archive, roots)
 
     def state(self) -> State:
-        """Return (size, mtime_ns) of the file, by which a resume notices that it changed; (-1, -1) where there is none."""
+        """Return (size, mtime_ns) of the file, by which a resume notices that it changed; (-1, -1) where there is none.
+
+        Raises:
+            SourceError: what it lies on cannot be read now.
+        """
         try:
             status = os.stat(self.path)
-        except OSError:
+        except OSError as e:
+            self.roots.check(self.path, e)
             return -1, -1
         return status.st_size, status.st_mtime_ns
 
@@ -91,13 +113,13 @@ class Source:
         again, until its times stand still or two reads agree.
 
         Raises:
-            DecodeError: they cannot be read, lie in no regular file, are none, change again and again, or their archive is
-                not the one that was listed.
+            DecodeError: they cannot be read, lie in no regular file, are none, or change again and again.
+            SourceError: the disk or network that they lie on cannot be read now, or their archive is not the one that was
+                listed.
             OSError: no file can be opened now.
         """
         try:
-            # NONBLOCK: opening a FIFO without a writer would wait for ever
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY)
+            descriptor = self._open()
         except OSError as e:
             if e.errno in NO_DESCRIPTOR:
                 raise
@@ -110,10 +132,27 @@ class Source:
                     return data, state
                 before, data = digest, b""  # two reads of a large file must not be in memory at once
         except OSError as e:
+            self.roots.check(self.path, e)
             raise DecodeError(_unreadable(self.path, e)) from e
         finally:
             os.close(descriptor)
         raise DecodeError("it was changed each time it was read; pack it when its writer is done")
+
+    def _open(self) -> int:
+        """Open the file; raises SourceError where what it lies on is to blame for that it cannot be."""
+        # NONBLOCK: opening a FIFO without a writer would wait for ever
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
+        try:
+            return os.open(self.path, flags)
+        except OSError as e:
+            if e.errno in NO_DESCRIPTOR:
+                raise
+            self.roots.check(self.path, e)
+        try:  # a disk that was away for a moment is found to be there: only now is the file missing for certain
+            return os.open(self.path, flags)
+        except OSError as e:
+            self.roots.check(self.path, e)
+            raise
 
     def _read_once(self, descriptor: int, max_pixels: int, most_bytes: int | None) -> tuple[bytes, State, bool]:
         """Read from an open file; returns the bytes, (size, mtime_ns), and whether they are surely one version."""
@@ -123,7 +162,7 @@ class Source:
             raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
         state = status.st_size, status.st_mtime_ns
         if self.archive is not None and state != self.archive[1:]:
-            raise DecodeError("its archive was changed since it was listed")
+            raise SourceChangedError(f"{self.path} was changed since it was listed")
         size_bytes = status.st_size if self.place is None else self.place.size_bytes
         check_size(size_bytes, max_pixels)
         wanted = size_bytes if most_bytes is None else min(size_bytes, most_bytes)
@@ -227,7 +266,7 @@ def _unreadable(path: str, error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "it is a symbolic link that leads back to itself"
     if error.errno == errno.ENOENT and os.path.islink(path):
-        return "it is a symbolic link to a file that does not exist"
+        return _NO_TARGET
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return "there is no such file"
+        return _NO_FILE
     return f"it cannot be read: {error.strerror}"

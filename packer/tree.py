@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 from packer.decode import DecodeError
 from packer.durable import temporary_of
+from packer.processes import InFlight
 from packer.profile import StageClock
 from packer.recode import Recoder
+from packer.roots import NOWHERE, PAUSES, Roots
 from packer.source import Source
 from packer.tasks import Result, Task, encode_line
 
@@ -25,6 +28,8 @@ class TreeJob:
     quality: int
     size: tuple[int | None, int] | None
     max_pixels: int
+    roots: Roots = NOWHERE
+    pauses: tuple[float, ...] = PAUSES
 
     def recoder(self) -> Recoder:
         """Make what requantizes one image after the other."""
@@ -43,7 +48,7 @@ class TreeWorker:
     """Requantizes images into DEST. A file there is whole or not there: it is synced, then renamed."""
 
     def __init__(self, job: TreeJob, in_flight: Any) -> None:
-        self._job, self._recoder, self._in_flight = job, job.recoder(), in_flight
+        self._job, self._recoder, self._in_flight = job, job.recoder(), InFlight(in_flight, job.pauses)
 
     def expect(self, task: Task) -> None:
         """Do nothing: the sources are near."""
@@ -54,9 +59,8 @@ class TreeWorker:
         result = Result(task.block, len(task.paths))
         for index in (*task.first, *range(task.start, task.start + len(task.paths))):
             if index not in done:
-                self._mark(index)
-                done[index] = self._line(task.paths[index - task.start], task.refused.get(index))
-        self._mark(-1)
+                done[index] = self._line(index, task.paths[index - task.start], task.refused.get(index))
+        self._in_flight.mark(-1)
         result.samples = [encode_line(done[index]) for index in sorted(done)]
         result.rejects = [line for line in done.values() if "reason" in line]
         result.source_bytes = sum(line.get("bytes", 0) for line in done.values())
@@ -65,17 +69,14 @@ class TreeWorker:
     def write(self, block: int, first_row: int) -> None:
         """Do nothing: a tree has no rows, its files are written."""
 
-    def _mark(self, index: int) -> None:
-        """Leave word of the image in flight where the parent can read it even after a crash."""
-        self._in_flight[1] += 1
-        self._in_flight[0] = index
-
-    def _line(self, path: str, refusal: str | None) -> dict[str, Any]:
+    def _line(self, index: int, path: str, refusal: str | None) -> dict[str, Any]:
         """Requantize one image, or keep it, or say why it is neither."""
         try:
             if refusal is not None:
                 raise DecodeError(refusal)
-            data, (_, mtime) = Source(os.path.join(self._job.images, path)).read(max_pixels=self._job.max_pixels)
+            source = Source(os.path.join(self._job.images, path), roots=self._job.roots)
+            read = functools.partial(source.read, max_pixels=self._job.max_pixels)
+            data, (_, mtime) = self._in_flight.patiently(index, read)
             recoded = self._recoder.recode(data)
         except DecodeError as e:
             self._remove(path, "")

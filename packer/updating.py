@@ -57,7 +57,7 @@ def update(
         out: the store; or the folder that holds a store of each split.
         max_pixels: as for `pack`; None: as OUT records it.
         boxes, masks: given again where OUT was packed with them.
-        resume: go on with an update that was interrupted, where there is one.
+        resume: continue an update that was interrupted; where none was, change nothing of a store that is up to date.
         The rest is as for `pack`.
 
     Raises:

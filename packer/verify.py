@@ -15,13 +15,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer.checksums import crc32_combine, sha256_file
 from packer.fit import Geometry
 from packer.options import OptionsError
 from packer.splits import stores_of
 from reader.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, check_store, read_blocks
+
+if TYPE_CHECKING:
+    from packer.sourcecheck import SourcesReport
+
 
 _TARGETS = "_tensordict/targets.memmap"
 _CONTENT = "_tensordict/content.memmap"
@@ -59,6 +63,8 @@ class VerifyReport:
     checked_bytes: int
     redecoded: int
     problems: list[Problem] = field(default_factory=list)
+    # of images without redecode
+    sources: SourcesReport | None = None
     splits: dict[str, VerifyReport] = field(default_factory=dict)
 
 
@@ -74,12 +80,14 @@ def verify(
     Args:
         out: a store, or the folder of the stores of splits.
         redecode: how many rows of each store, evenly spread, to decode again from their sources.
-        images: where those sources lie; needed with redecode.
+        images: where those sources lie; needed with redecode. Without it the bytes of all of them are compared with those
+            that were packed.
         progress: called with bytes done and bytes in all.
 
     Raises:
         StoreError: OUT is no store, or its structure is already wrong (a file missing, too short, or too long).
         OptionsError: images does not exist.
+        SourceError: the sources cannot be read now.
     """
     if images is not None and "://" not in os.fspath(images) and not os.path.exists(images):
         raise OptionsError(
@@ -96,8 +104,9 @@ def verify(
             if progress is not None:
                 progress(before + done, total)
 
-        sources = os.path.join(images, split) if images is not None and split else images
-        reports[split] = _verified(place, redecode, sources, tell)
+        has_folders = images is not None and split and not os.path.isfile(images)
+        sources = os.path.join(images, split) if images is not None and has_folders else images
+        reports[split] = _verified(place, redecode, sources, tell, "" if has_folders else split)
     return reports[""] if "" in reports else _summed(Path(out), reports)
 
 
@@ -112,7 +121,21 @@ def _summed(out: Path, reports: dict[str, VerifyReport]) -> VerifyReport:
     rows, checked, redecoded = (
         sum(getattr(report, name) for report in every) for name in ("rows", "checked_bytes", "redecoded")
     )
-    return VerifyReport(str(out), rows, checked, redecoded, problems, reports)
+    sources = {split: report.sources for split, report in reports.items() if report.sources is not None}
+    return VerifyReport(str(out), rows, checked, redecoded, problems, _summed_sources(sources), reports)
+
+
+def _summed_sources(reports: dict[str, SourcesReport]) -> SourcesReport | None:
+    """Add up what was found of sources; paths are named below their split."""
+    if not reports:
+        return None
+    from packer.sourcecheck import SourcesReport
+
+    differ, gone, new = (
+        [f"{split}/{path}" for split, report in reports.items() for path in getattr(report, name)]
+        for name in ("differ", "gone", "new")
+    )
+    return SourcesReport(sum(report.compared for report in reports.values()), differ, gone, new)
 
 
 def _total_bytes(manifest: Manifest) -> int:
@@ -120,9 +143,9 @@ def _total_bytes(manifest: Manifest) -> int:
 
 
 def _verified(
-    root: Path, redecode: int, images: str | os.PathLike[str] | None, progress: Callable[[int], None]
+    root: Path, redecode: int, images: str | os.PathLike[str] | None, progress: Callable[[int], None], split: str
 ) -> VerifyReport:
-    """Check one store; progress is called with the bytes done."""
+    """Check one store, made of that split of images; progress is called with the bytes done."""
     manifest = check_store(root)
     blocks = read_blocks(root)
     total = _total_bytes(manifest)
@@ -146,7 +169,12 @@ def _verified(
 
         found = redecode_rows(root, manifest, os.fspath(images), redecode)
         problems += [Problem(PIXELS, (row, row + 1), what) for row, what in found]
-    return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems)
+    sources = None
+    if images is not None and not redecode:
+        from packer.sourcecheck import check_sources
+
+        sources = check_sources(root, os.fspath(images), split)
+    return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems, sources)
 
 
 def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:

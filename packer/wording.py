@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from packer.info import Sources
     from packer.report import PackReport
     from packer.requantize import RequantizeReport
+    from packer.sourcecheck import SourcesReport
     from reader.manifest import Manifest
 
 _REASONS_SHOWN = 8
+_NEW_SHOWN = 5
 
 
 def summary(report: PackReport) -> str:
@@ -93,6 +95,22 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
 
 def _part_lines(report: PackReport) -> list[str]:
     return [f"this is part {report.part}; when all are there, pack seal makes the store"] if report.part else []
+
+
+def source_differences(out: str, images: str | None, report: SourcesReport) -> list[str]:
+    """Name the sources that are not what a store was packed from, one a line, and what to run."""
+    lines = [f"pack: {out}: {path} is not what was packed" for path in report.differ]
+    lines += [f"pack: {out}: {path} is gone" for path in report.gone]
+    if report.new:
+        more = f" and {len(report.new) - _NEW_SHOWN:,} more" if len(report.new) > _NEW_SHOWN else ""
+        what = "image of" if len(report.new) == 1 else "images of"
+        lines.append(
+            f"pack: note: {len(report.new):,} {what} {images} not in {out}: {', '.join(report.new[:_NEW_SHOWN])}{more}"
+        )
+    if not report.are_same:
+        what = f"{len(report.differ):,} of {report.compared:,} sources differ, {len(report.gone):,} are gone"
+        lines.append(f"pack: {out} is whole, but {what}. Bring it up to date: pack update IMAGES {out}")
+    return lines
 
 
 def requantized(report: RequantizeReport) -> str:

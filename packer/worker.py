@@ -5,6 +5,7 @@ No pixel leaves a worker but into the store's file. Knows neither the journal no
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import zlib
@@ -21,10 +22,12 @@ from packer.inputs import Archive
 from packer.kept import KeptRows
 from packer.masks import drawn_row, mask_row
 from packer.options import CHANNELS
+from packer.processes import InFlight
 from packer.profile import StageClock
 from packer.ragged import RaggedBlock
 from packer.recode import row_decoder
 from packer.remote import Fetcher, is_url
+from packer.roots import NOWHERE, PAUSES, Roots, SourceError
 from packer.source import BINARY, NO_DESCRIPTOR, Readable, Source, State
 from packer.sums import ChannelSums
 from packer.tasks import Result, Task, encode_line
@@ -54,6 +57,11 @@ class Job:
     upright_masks: bool = False
     # the store that an update replaces, and its manifest's digest
     kept: tuple[str, str] = ("", "")
+    # what the inputs and masks lie on; seconds between tries where that cannot be read
+    roots: Roots = NOWHERE
+    # on a cluster: a file that each of its nodes must see
+    witness: str = ""
+    pauses: tuple[float, ...] = PAUSES
 
     def worker(self, in_flight: Any, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""
@@ -61,11 +69,11 @@ class Job:
 
     def mask_source(self, path: str) -> Source:
         """Locate a mask."""
-        return Source(os.path.join(self.masks_root, path))
+        return Source(os.path.join(self.masks_root, path), roots=self.roots)
 
     def source(self, path: str, place: list[int] | None) -> Readable:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
-        return Source.of(self.root, path, self.archives, place)
+        return Source.of(self.root, path, self.archives, place, self.roots)
 
     def guessed_places(self, task: Task) -> int | None:
         """Guess what a block will take if just one more of its images is rejected; None: that cannot be guessed."""
@@ -114,7 +122,7 @@ class BlockWorker:
         self._sums: ChannelSums | RaggedBlock = RaggedBlock(channels)
         if not job.geometry.has_own_sizes:
             self._sums = ChannelSums(job.row_bytes // job.geometry.height, channels)
-        self._in_flight = in_flight
+        self._in_flight = InFlight(in_flight, job.pauses)
         self._held: dict[int, memoryview] = {}
         self._spare: list[npt.NDArray[np.uint8]] = []
         self._owners: dict[int, npt.NDArray[np.uint8]] = {}
@@ -153,7 +161,7 @@ class BlockWorker:
             if (result.rows - checked) * self._job.row_bytes >= _CHECK_BYTES:
                 self._check(result, rows[checked : result.rows])
                 checked = result.rows
-        self._mark(-1)
+        self._in_flight.mark(-1)
         self._check(result, rows[checked : result.rows])
         used = buffer.data[: result.rows * self._job.row_bytes]
         if isinstance(self._sums, RaggedBlock):
@@ -185,7 +193,6 @@ class BlockWorker:
 
     def _attempt(self, task: Task, index: int) -> _Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
-        self._mark(index)
         self._clock.enter("read")
         attempt = _Attempt()
         try:
@@ -194,8 +201,8 @@ class BlockWorker:
             self._decode(task, index, attempt)
         except DecodeError as e:
             attempt.reason = str(e)
-        except MemoryError:
-            raise  # this process's trouble, not the image's: it is tried again in another
+        except (MemoryError, SourceError):
+            raise  # this process's trouble, or the disk's, not the image's
         except Exception as e:
             if isinstance(e, OSError) and e.errno in NO_DESCRIPTOR:
                 raise
@@ -209,10 +216,17 @@ class BlockWorker:
         path = task.paths[index - task.start]
         place = task.places[index - task.start] if task.places else None
         source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, place)
-        attempt.source = source.state()
-        if task.masks and not self._job.draws_masks:
-            attempt.mask_source = self._job.mask_source(task.masks[index - task.start]).state()
-        data, attempt.source = source.read(max_pixels=self._job.max_pixels)
+        mask = (
+            self._job.mask_source(task.masks[index - task.start]) if task.masks and not self._job.draws_masks else None
+        )
+
+        def read() -> tuple[bytes, State]:
+            """Read it; the states stand also where that fails."""
+            attempt.source = source.state()
+            attempt.mask_source = attempt.mask_source if mask is None else mask.state()
+            return source.read(max_pixels=self._job.max_pixels)
+
+        data, attempt.source = self._in_flight.patiently(index, read)
         attempt.source_bytes = len(data)
         self._clock.enter("checksum")
         sha256 = hashlib.sha256(data).hexdigest()
@@ -225,18 +239,19 @@ class BlockWorker:
         if row is None:
             row = self._decoder.row(data)
         if task.masks:
-            attempt.mask = self._mask(task.masks[index - task.start], row, attempt)
+            attempt.mask = self._mask(index, task.masks[index - task.start], row, attempt)
         self._clock.enter("other")
         attempt.line = _sample_line(path, task.targets[index - task.start], len(data), sha256, row)
         attempt.row = row
 
-    def _mask(self, path: str, row: Row, attempt: _Attempt) -> bytes:
+    def _mask(self, index: int, path: str, row: Row, attempt: _Attempt) -> bytes:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
         if self._job.draws_masks:
             return drawn_row(path, row, self._job.geometry, is_upright=self._job.upright_masks)
+        read = functools.partial(self._job.mask_source(path).read, max_pixels=self._job.max_pixels)
         try:
             self._clock.enter("read")
-            data, attempt.mask_source = self._job.mask_source(path).read(max_pixels=self._job.max_pixels)
+            data, attempt.mask_source = self._in_flight.patiently(index, read)
             self._clock.enter("decode")
             return mask_row(data, row, self._job.geometry, is_upright=self._job.upright_masks)
         except DecodeError as e:
@@ -275,12 +290,6 @@ class BlockWorker:
             if len(spare) >= size_bytes:
                 return spare[:size_bytes] if len(spare) > size_bytes else spare
         return np.empty(size_bytes, np.uint8)
-
-    def _mark(self, index: int) -> None:
-        """Leave word of the sample in flight where the parent can read it even after a crash."""
-        if self._in_flight is not None:
-            self._in_flight[1] += 1
-            self._in_flight[0] = index
 
 
 def _sample_line(path: str, target: Any, size_bytes: int, sha256: str, row: Row) -> str:

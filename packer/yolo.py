@@ -13,6 +13,7 @@ from packer.boxlabels import BoxLabels
 from packer.classlists import MOST_CLASSES, numbered_classes, read_data_yaml
 from packer.inputs import ScanError
 from packer.outlines import Outline, box_around
+from packer.roots import NOWHERE, check_listed
 
 # beside or above the label files: one name a line, and ultralytics' file
 _CLASS_FILES = ("classes.txt", "obj.names")
@@ -63,7 +64,7 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *
 def _text_files(folder: Path) -> set[str]:
     """List the .txt below a folder, as paths relative to it."""
     found = set()
-    for root, _, files in os.walk(folder, followlinks=True):
+    for root, _, files in os.walk(folder, followlinks=True, onerror=check_listed):
         inside = os.path.relpath(root, folder).replace(os.sep, "/")
         found |= {posixpath.normpath(f"{inside}/{file}") for file in files if file.endswith(".txt")}
     return found
@@ -89,6 +90,8 @@ def _read_classes(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except (OSError, ValueError) as e:
+        if isinstance(e, OSError):
+            NOWHERE.check(str(path), e)
         raise ScanError(f"{path} cannot be read ({e}). Expected one class name a line.") from None
     names: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
@@ -125,6 +128,8 @@ class _LabelFile:
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, ValueError) as e:
+            if isinstance(e, OSError):
+                NOWHERE.check(str(path), e)
             self.found.refuse([self.index], f"its label file {self.label} cannot be read ({e.__class__.__name__})")
             return
         limit = len(self.found.classes) or MOST_CLASSES

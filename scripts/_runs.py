@@ -15,7 +15,6 @@ from typing import Any
 from _bench import photographs, repeat_files
 
 from packer import merge, pack, update
-from packer.journal import JOURNAL
 from packer.push import pull, push
 from packer.report import PackError, Progress
 from reader.manifest import MANIFEST, StoreError
@@ -100,16 +99,12 @@ class Run:
         shutil.copytree(self.start, self.disk)
 
     def flags_to_go_on(self) -> list[str]:
-        """Choose as a user would by what opening says: --resume where a pack is unfinished, else the command again."""
+        """Return what a supervisor gives whatever has happened: --resume, and --overwrite where a store is replaced."""
         if self.kind in PUSHING:
             return self.flags
-        is_begun = any(path.is_file() for path in self.disk.rglob(JOURNAL))
-        is_there = any(self.disk.rglob(MANIFEST))
         if self.kind in COPYING:
-            return ["--overwrite"] if is_there else []
-        if is_begun or (is_there and self.kind not in _REPLACING):
-            return ["--resume"]
-        return self.flags if is_there else []
+            return ["--overwrite"] if any(self.disk.rglob(MANIFEST)) else []
+        return ["--resume", *(flag for flag in self.flags if flag == "--overwrite")]
 
     def unreadable(self) -> str:
         """Say what is wrong with what a push has left where another store was pushed from: "" where it pulls as old or new."""
@@ -120,7 +115,9 @@ class Run:
         except (PackError, StoreError) as e:
             return str(e) if self.kind == "repush" else ""
         found, old = files(back), self.start.parent / "old"
-        return "" if found == files(self.source) or (old.exists() and found == files(old)) else "another store is pulled"
+        return (
+            "" if found == files(self.source) or (old.exists() and found == files(old)) else "another store is pulled"
+        )
 
     def go_on(self) -> None:
         """Run the pack to its end, in this process, with one worker; what copies is done anew."""

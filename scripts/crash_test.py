@@ -12,7 +12,7 @@ Two series, both on real processes and a real file system:
 
 After each death of the random series: of the blocks that a worker began to decode, all but a few are committed. After each
 death: no manifest means that opening says "incomplete" or that nothing was begun, in under 50 ms; then
-`pack --resume` (`pack` anew where nothing was begun) must end with the bytes of the uninterrupted pack, and must not decode
+`pack --resume` must end with the bytes of the uninterrupted pack, and must not decode
 again what the journal says is committed. Prints one line a series and one JSON object last; exits 1 at the first failure.
 """
 
@@ -246,8 +246,7 @@ def _seconds_to_refuse(out: Path) -> float:
 
 
 def _resume(images: Path, out: Path, workers: int) -> dict[str, Any]:
-    resume = ["--resume"] if (out / JOURNAL).exists() or (out / "manifest.json").exists() else []
-    done = subprocess.run([*_command(images, out, workers), *resume], capture_output=True, text=True)
+    done = subprocess.run([*_command(images, out, workers), "--resume"], capture_output=True, text=True)
     if done.returncode != 0:
         raise CrashError(f"the resume exits with {done.returncode}: {done.stderr.strip()}")
     report: dict[str, Any] = json.loads(done.stdout)

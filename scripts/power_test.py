@@ -12,7 +12,7 @@ Each kind of run (scripts/_runs.py) is recorded once, call by call, with all tha
              names and sectors
 
 No such disk may open as a complete store unless that is the finished one to the byte (or the one that is being replaced);
-and each must go on, by `pack --resume` where a pack is unfinished and else by the command again, to the bytes of an
+and each must continue, by the command with `--resume`, to the bytes of an
 undisturbed run, with nothing else left on the disk. Where strace is installed it records beside the shim, and must have
 seen the very same calls. Prints a line for each kind and one JSON object last; exits 1 at the first failure.
 """

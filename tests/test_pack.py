@@ -398,8 +398,9 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     assert report.resumed_from == 0
     pack(images, tmp_path / "whole", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "whole")
-    with pytest.raises(PackError, match="does not exist, so there is nothing to resume"):
-        pack(images, tmp_path / "never", size=32, resume=True)
+    # where nothing was begun, it begins
+    pack(images, tmp_path / "new", size=32, resume=True)
+    assert store_bytes(tmp_path / "new") == store_bytes(out)
 
 
 @pytest.fixture(scope="module")
@@ -577,7 +578,6 @@ def test_progress_tells_stages_and_counts(images: Path, tmp_path: Path) -> None:
         ({"max_rejects": "101%"}, "--max-rejects is '101%'"),
         ({"timeout": 0}, "--timeout is 0, expected more than 0 seconds"),
         ({"max_pixels": 0}, "--max-pixels is 0"),
-        ({"resume": True, "overwrite": True}, "--resume goes on with a pack, --overwrite starts anew"),
     ],
 )
 def test_wrong_options_are_one_sentence(images: Path, tmp_path: Path, options: dict[str, Any], text: str) -> None:

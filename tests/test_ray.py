@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from conftest import harm_at, make_tree, store_bytes
 
-from packer import OptionsError, PackError, build, pack, pipeline, ray_workers, update
+from packer import OptionsError, PackError, build, pack, pipeline, ray_workers, roots, update
 from packer import node as nodes
 from packer.report import Progress
 from reader.manifest import read_json_lines
@@ -322,6 +322,55 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
     assert (tmp_path / "out" / pixels).read_bytes() == (tmp_path / "clean" / pixels).read_bytes()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
+def test_a_node_says_that_a_source_went_away_and_none_of_its_images_is_rejected(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "whole", size=32)
+    monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setattr(roots, "PAUSES", (0.01,))
+    monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(build.Build, "_launcher", lambda self: _Forked())
+        harm_at(images / "class1/003.jpg", lambda: images.rename(tmp_path / "away"), patch)
+        with pytest.raises(
+            PackError, match=f"cannot be read: {images} is gone; tried 2 times within 0.01 seconds. What is"
+        ):
+            pack(images, tmp_path / "out", size=32, engine="ray")
+    assert not (tmp_path / "out/manifest.json").exists()
+    (tmp_path / "away").rename(images)
+    pack(images, tmp_path / "out", size=32, resume=True)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
+def test_a_node_that_does_not_see_the_images_stops_the_pack(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a node with an empty folder where its mount should be: it would find all images missing."""
+    original = build._witness
+    monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
+    monkeypatch.setattr(build.Build, "_launcher", lambda self: _Lacking(self, original(self._inputs)))
+    with pytest.raises(
+        PackError, match=r"on node .*, .*not-mounted/class0/000.jpg is not there. Images must lie where all nodes see"
+    ):
+        pack(images, tmp_path / "out", size=32, engine="ray", max_rejects="100%")
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+class _Lacking(_Forked):
+    """Workers to which the witness of a pack is missing."""
+
+    def __init__(self, build: Any, witness: str) -> None:
+        self._witness = witness
+
+    def start(self, job: Any) -> tuple[Any, Any]:
+        import dataclasses
+
+        assert os.path.exists(self._witness)
+        return super().start(dataclasses.replace(job, witness=self._witness.replace("/images/", "/not-mounted/")))
+
+
 class _Messages:
     """The other end of a connection, as a queue of what was said."""
 
@@ -348,9 +397,9 @@ def test_a_block_is_told_as_written_once_it_is_on_disk_and_its_worker_goes_on_me
     end = nodes._SyncingEnd(connection, [str(tmp_path / "pixels")])  # type: ignore[arg-type]
     end.send(("written", 0, {}))
     assert begun.wait(10)
-    for message in (("mark", 7, 1), ("written", 1, {}), ("written", 2, {})):
+    for message in (("mark", 7, 1, 0), ("written", 1, {}), ("written", 2, {})):
         end.send(message)
-    assert connection.said.get(timeout=10) == ("mark", 7, 1)
+    assert connection.said.get(timeout=10) == ("mark", 7, 1, 0)
     assert connection.said.empty()
     may_end.set()
     assert [connection.said.get(timeout=10)[1] for _ in range(3)] == [0, 1, 2]

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from conftest import interrupt_after, make_tree, store_bytes
 
-from packer import ScanError, build, pack, seal_parts
+from packer import ScanError, build, pack, roots, seal_parts
 from packer import remote as remotes
+from packer.roots import SourceError
 from packer.verify import verify
 from reader.manifest import read_json_lines
 
@@ -157,6 +158,62 @@ def test_an_object_that_cannot_be_read_is_rejected_and_the_network_gets_a_second
     reasons = [line["reason"] for line in read_json_lines(tmp_path / "out/rejected.jsonl")]
     denied = "it cannot be read: access is denied (Forbidden). Look at the credentials and the bucket's rights"
     assert reasons == [denied, "there is no such file"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError("ExpiredToken"), r"memory://set cannot be read: access is denied \(ExpiredToken\)"),
+        (ConnectionResetError("the peer is gone"), r"memory://set/class\d/\d+.jpg cannot be read: the peer is gone"),
+        (FileNotFoundError("NoSuchBucket"), "memory://set is gone, or empty"),
+    ],
+)
+def test_storage_that_refuses_or_vanishes_stops_the_pack_unsealed_and_it_continues(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    url = _upload(images, "memory://set")
+    pack(url, tmp_path / "whole", size=32)
+    monkeypatch.setattr(roots, "PAUSES", (0.01, 0.01))
+    kind, expired = type(fsspec.filesystem("memory")), tmp_path / "expired"
+    with monkeypatch.context() as patch:
+        for name in ("cat_file", "info"):
+            patch.setattr(kind, name, _expiring(getattr(kind, name), error, expired))
+        with pytest.raises(SourceError, match=rf"{said}.*; tried 3 times within 0.02 seconds\. What is packed is kept"):
+            pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=_touch_at(4, expired))
+    assert not (tmp_path / "out/manifest.json").exists()
+    pack(url, tmp_path / "out", size=32, resume=True)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def _expiring(call: Callable[..., Any], error: Exception, expired: Path) -> Callable[..., Any]:
+    def called(*positional: Any, **named: Any) -> Any:
+        if expired.exists():
+            raise error
+        return call(*positional, **named)
+
+    return called
+
+
+def _touch_at(done: int, path: Path) -> Callable[[Any], None]:
+    return lambda progress: path.touch() if progress.stage == "pack" and progress.done >= done else None
+
+
+@pytest.mark.slow
+def test_a_bucket_that_is_emptied_or_refused_meanwhile_is_no_reject(
+    images: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = _upload(images, f"{s3}/set")
+    monkeypatch.setattr(roots, "PAUSES", (0.01,))
+    files = fsspec.filesystem("s3")
+    objects = list(files.find("pictures/set"))
+
+    def empty(progress: Any) -> None:
+        if progress.stage == "allocate":
+            files.rm(objects)
+
+    with pytest.raises(SourceError, match=r"s3://pictures/set is gone, or empty; tried 2 times"):
+        pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=empty)
+    assert not (tmp_path / "out/manifest.json").exists()
 
 
 def test_requests_are_in_flight_while_others_wait_and_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

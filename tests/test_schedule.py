@@ -48,7 +48,7 @@ class Played:
     def begin(self, index: int) -> None:
         """Say which image is in flight; -1: none."""
         self._in_flight, self._marks = index, self._marks + 1
-        self._end.send(("mark", index, self._marks))
+        self._end.send(("mark", index, self._marks, 0))
 
     def decoded(self, block: int, rows: int = 2) -> None:
         """Answer that a block is decoded; then nothing is in flight."""

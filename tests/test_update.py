@@ -283,7 +283,7 @@ def test_update_goes_on_itself_and_begins_where_nothing_has(images: Path, tmp_pa
         make_tree(tmp_path / "splits" / split)
     pack(tmp_path / "splits", tmp_path / "out", size=32)
     before = store_bytes(tmp_path / "out")
-    assert update(tmp_path / "splits", tmp_path / "out", resume=True).kept == 48
+    assert update(tmp_path / "splits", tmp_path / "out", resume=True).resumed_from == 48, "it is up to date"
 
     def stop(progress: Progress) -> None:
         if (progress.split, progress.stage) == ("val", "pack") and progress.done >= 8:

@@ -1,0 +1,180 @@
+"""Errors of the system told from errors of the content: what the inputs lie on, and whether that is still there.
+
+A file that is missing or unreadable by itself is rejected. A folder, archive, disk or network that went away is no fault of an
+image: what needs it is tried again with pauses, and where that does not help, the pack stops unsealed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from packer.report import PackError
+
+_T = TypeVar("_T")
+
+# Between tries of what cannot be read now: a minute in all, in which a server restarts or a network comes back.
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+
+# What one file may have by itself: no such name, no right to read it, a link to itself, a device without a driver. All other
+# errors (EIO, ESTALE, ENOTCONN, ETIMEDOUT, EKEYEXPIRED, ...) are of the system that the file is on.
+_OF_THE_FILE = frozenset(
+    (
+        *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR),
+        *(errno.ENXIO, errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EILSEQ, errno.EOVERFLOW, errno.EFBIG),
+    )
+)
+_MOUNTS = "/proc/self/mountinfo"
+
+
+class SourceError(PackError):
+    """What the inputs lie on cannot be read now; nothing is wrong with the inputs."""
+
+
+class UnreadableError(SourceError):
+    """A file that is there gives an error of its disk or network: perhaps it alone."""
+
+
+class SourceChangedError(SourceError):
+    """What the inputs lie on is another than when it was listed, for good: no second try helps."""
+
+
+class Root(NamedTuple):
+    """A folder, or an archive, by what it was when it was listed: its place may be taken by another one."""
+
+    path: str
+    device: int
+    inode: int
+    is_readable: bool
+
+
+@dataclass(frozen=True)
+class Roots:
+    """What inputs lie on: the folders that hold them, or the archives; and the mount points there were, with their devices.
+
+    Mount points stand for what lies below a root, or where a symbolic link leads, on another file system; only Linux tells
+    them.
+    """
+
+    paths: tuple[Root, ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, paths: Iterable[str | os.PathLike[str]]) -> Roots:
+        """Look at folders or archives as they are now.
+
+        Raises:
+            SourceError: one is not there, or cannot be looked at.
+        """
+        return cls(tuple(map(_root, map(os.path.abspath, paths))), tuple(_mounts().items()))
+
+    def again(self) -> Roots:
+        """Look at the same places as another host sees them; raises SourceError where one is missing there."""
+        return Roots.of(root.path for root in self.paths)
+
+    def lost(self, path: str) -> str:
+        """Say what has become of what a file lies on; "" where all of it is as it was listed."""
+        path = os.path.abspath(path)
+        for root in self.paths:
+            if path == root.path or path.startswith(os.path.join(root.path, "")):
+                try:
+                    now = _root(root.path)
+                except SourceError as e:
+                    return str(e)
+                if now[:3] != root[:3]:
+                    return f"{root.path} is not the one that was listed: its disk was unmounted, or it was replaced"
+                if root.is_readable and not now.is_readable:
+                    return f"access to {root.path} is denied now"
+        if not self.mounts:
+            return ""
+        real = os.path.realpath(path)
+        before, now_mounted = _mount_of(real, dict(self.mounts)), _mount_of(real, _mounts())
+        return "" if before == now_mounted else f"the disk at {before[0]} is no longer mounted there"
+
+    def check(self, path: str, error: OSError) -> None:
+        """Raise SourceError where an error of reading path is the system's, or path is missing with what it lay on."""
+        if is_of_the_system(error):
+            name = errno.errorcode.get(error.errno or 0, "?")
+            raise UnreadableError(f"{path} cannot be read: {error.strerror} ({name})") from error
+        if lost := self.lost(path):
+            raise SourceError(f"{path} cannot be read: {lost}") from error
+
+    def check_all(self) -> None:
+        """Raise SourceError where a root, or a disk below one, has gone since this was made."""
+        now = _mounts()
+        for root in self.paths:
+            if lost := self.lost(root.path):
+                raise SourceError(lost)
+            inside = os.path.join(os.path.realpath(root.path), "")
+            for point, device in self.mounts:
+                if point.startswith(inside) and now.get(point) != device:
+                    raise SourceError(f"the disk at {point} is no longer mounted there")
+
+
+# Of what nothing is known: errors of the system are told all the same.
+NOWHERE = Roots()
+
+
+def retried(read: Callable[[], _T], pauses: Sequence[float], sleep: Callable[[float], object]) -> _T:
+    """Return what read returns, tried again after each pause while it raises SourceError.
+
+    Raises:
+        SourceError: that of the last try, with how often and how long it was tried.
+    """
+    for pause in pauses:
+        try:
+            return read()
+        except SourceChangedError:
+            raise
+        except SourceError:
+            sleep(pause)
+    try:
+        return read()
+    except SourceError as e:
+        tries = f"; tried {len(pauses) + 1} times within {sum(pauses):g} seconds" if pauses else ""
+        raise type(e)(f"{e}{tries}") from e
+
+
+def check_listed(error: OSError) -> None:
+    """Raise SourceError where a folder cannot be listed for a reason of the system; for os.walk, which passes over it."""
+    NOWHERE.check(str(error.filename), error)
+
+
+def is_of_the_system(error: OSError) -> bool:
+    """Whether an error tells of a file system, disk or network rather than of one file."""
+    return bool(error.errno) and error.errno not in _OF_THE_FILE
+
+
+def _root(path: str) -> Root:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise SourceError(f"{path} is gone") from None
+    except OSError as e:
+        raise SourceError(
+            f"{path} cannot be reached: {e.strerror} ({errno.errorcode.get(e.errno or 0, '?')})"
+        ) from None
+    return Root(path, status.st_dev, status.st_ino, os.access(path, os.R_OK))
+
+
+def _mounts() -> dict[str, str]:
+    """Return mount point -> device, of two at one point the upper one; nothing where the system does not say."""
+    found = {}
+    with contextlib.suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            # 36 35 98:0 /root /mnt rw,noatime ...; a space in a name is \040: proc_pid_mountinfo(5)
+            _, _, device, _, point, *_ = line.split(" ")
+            found[re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)] = device
+    return found
+
+
+def _mount_of(path: str, mounts: dict[str, str]) -> tuple[str, str]:
+    """Return the mount point that a path is on, and its device."""
+    while path not in mounts and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path, mounts.get(path, "")
