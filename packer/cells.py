@@ -33,6 +33,8 @@ def without_missing(cells: Sequence[Any], words: Collection[str] = (), names: Co
         (['1', None, None, None], ['cat', None, 'NA', None])
     """
     known = [_replaced(cell, lambda piece: _is_missing(piece, words) and piece not in names) for cell in cells]
+    if not any(map(_may_be_unavailable, known)):
+        return known
     pieces = [piece for cell in known for piece in _pieces(cell) if piece is not None]
     numbers = [piece for piece in pieces if not is_not_available(piece)]
     if len(numbers) in (0, len(pieces)) or not all(is_number(parsed(piece)) for piece in numbers):
@@ -88,12 +90,19 @@ def texts(cell: Any) -> list[str]:
 
 
 def _is_missing(piece: Any, words: Collection[str]) -> bool:
+    if isinstance(piece, str):
+        text = piece.strip()
+        return not text or text in words or (len(text) == 3 and text.lower() == "nan")
     if piece is None or (isinstance(piece, float) and math.isnan(piece)):
         return True
-    if isinstance(piece, bool | list | dict):
-        return False
-    text = str(piece).strip()
-    return not text or text.lower() == "nan" or text in words
+    return bool(words) and not isinstance(piece, bool | list | dict) and str(piece) in words
+
+
+def _may_be_unavailable(cell: Any) -> bool:
+    """Tell cheaply that a cell is not NA or the like: a million numbers are asked."""
+    if isinstance(cell, str):
+        return ";" in cell or is_not_available(cell)
+    return isinstance(cell, list)
 
 
 def _pieces(cell: Any) -> list[Any]:
@@ -105,7 +114,7 @@ def _pieces(cell: Any) -> list[Any]:
 
 def _replaced(cell: Any, is_missing: Callable[[Any], bool]) -> Any:
     """Return a cell with None where it is missing, or where pieces of it are; as it is where nothing is."""
-    pieces = _pieces(cell)
-    if pieces == [cell]:
+    if not isinstance(cell, list) and not (isinstance(cell, str) and ";" in cell):
         return None if is_missing(cell) else cell
+    pieces = _pieces(cell)
     return [None if is_missing(piece) else piece for piece in pieces] if any(map(is_missing, pieces)) else cell

@@ -54,6 +54,7 @@ def label_columns(
         if reason := unfit(name, labels.extras):
             raise ScanError(f"the column {name!r} of {table.name} can be no further target: {reason}. Rename it.")
         labels.extras[name] = other.targets
+        labels.notes += other.notes
         labels.further_targets[name] = FurtherTarget(other.kind, other.classes)
     add_extras(labels, table, names)
     return labels
@@ -102,7 +103,7 @@ def _as_known(table: Table, name: str, known: FurtherTarget) -> Labels:
         return regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in cells])
     made = single(table, name, known.classes, takes_whole_floats=True)
     if made.kind == "class" and known.kind == "multi-hot":
-        return Labels(as_multi_hot(made.targets, len(known.classes)), "multi-hot", known.classes)
+        return Labels(as_multi_hot(made.targets, len(known.classes)), "multi-hot", known.classes, notes=made.notes)
     if made.kind != known.kind:
         raise ScanError(f"the column {name!r} of {table.name} has {made.kind} targets, in the store {known.kind} ones.")
     return made

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.boxlabels import BoxLabels
-from packer.classlists import MOST_CLASSES, numbered_classes, read_data_yaml
+from packer.classlists import MOST_CLASSES, named_twice, numbered_classes, read_data_yaml
 from packer.inputs import ScanError
 from packer.outlines import Outline, box_around
 from packer.roots import NOWHERE, check_listed
@@ -102,6 +102,8 @@ def _read_classes(path: Path) -> tuple[str, ...]:
             raise ScanError(
                 f"lines {names[name]} and {number} of {path} are both {name!r}. Give each class a name of its own."
             )
+    if (twice := named_twice(names)) is not None:
+        raise ScanError(f"{path} names the class {twice!r} twice, in two spellings. Give each class a name of its own.")
     return tuple(names)
 
 

@@ -62,6 +62,16 @@ def test_na_among_names_is_a_class_that_is_reported_unless_it_is_given_as_missin
     assert labelled(tmp_path, ["nan", "x"], classes=("nan", "x")).targets.tolist() == [0, 1]
 
 
+def test_missing_labels_of_each_of_several_targets_are_counted(tmp_path: Path) -> None:
+    text = "path,kind,color\na,cat,red\nb,,blue\nc,dog,nan\n"
+    inputs = scanned(tmp_path / "l.csv", text, target_column="kind,color")
+    assert (inputs.targets.tolist(), inputs.extras["color"].tolist()) == ([0, -1, 1], [1, 0, -1])
+    assert [note.split(",")[0] for note in inputs.notes] == [
+        "1 of 3 inputs have no kind",
+        "1 of 3 inputs have no color",
+    ]
+
+
 def test_a_number_given_as_missing_is_none_in_every_form_of_manifest(tmp_path: Path) -> None:
     assert labelled(tmp_path, ["1", "999", "0"], missing=("999",)).targets.tolist() == [1, -1, 0]
     text = '{"path": "a", "label": 1}\n{"path": "b", "label": 999}\n{"path": "c", "label": NaN}\n{"path": "d"}\n'
@@ -155,6 +165,12 @@ def test_two_spellings_of_a_name_are_one_class_in_columns_folders_and_class_list
     (tmp_path / "names.txt").write_text(f"{COMPOSED}\n{DECOMPOSED}\n", encoding="utf-8")
     with pytest.raises(ScanError, match="names the class .* twice"):
         load_classes(str(tmp_path / "names.txt"))
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels/a.txt").write_text("0 .5 .5 .5 .5\n")
+    (tmp_path / "names.txt").rename(tmp_path / "classes.txt")
+    photo(40, 40, 1).save(tmp_path / "labels/a.jpg")
+    with pytest.raises(ScanError, match="classes.txt names the class .* twice, in two spellings"):
+        scan(tmp_path / "labels", options=PackOptions(boxes=str(tmp_path / "labels")))
 
 
 def test_two_spellings_of_a_folder_are_one_class_in_folders_splits_and_lists(tmp_path: Path, feed: Any) -> None:
