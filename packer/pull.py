@@ -252,4 +252,7 @@ def _as_they_end(
 
 
 def _damaged(copy: Copy, name: str) -> PackError:
-    return PackError(f"{copy.url}/{name} is not what the manifest there says. Push the store again.")
+    return PackError(
+        f"{copy.url}/{name} is not what the manifest there says. Remove the file there, then push the store"
+        " again, which sends what is missing."
+    )

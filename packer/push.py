@@ -153,7 +153,7 @@ class _Push:
     def _commit(self) -> None:
         """Put the manifest in its place, by which the URL holds this store; after a look that no other push was faster."""
         objects, content = self.copy.objects, (self.root / MANIFEST).read_bytes()
-        if self.folder and objects.size(self._place(MANIFEST)) != len(content):
+        if self.folder and not self._has_manifest(content):
             objects.put(self._place(MANIFEST), content)
         if self.is_there:
             return
@@ -168,6 +168,11 @@ class _Push:
         # one that committed since that look may have removed what it found here; the same command sends it again
         if any(objects.size(self._place(name)) < 0 for name in [*self.manifest.files, MANIFEST]):
             raise _taken_over(self.copy.url)
+
+    def _has_manifest(self, content: bytes) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self.copy.objects.read(self._place(MANIFEST)) == content
+        return False
 
     def _create(self, name: str, content: bytes) -> None:
         try:

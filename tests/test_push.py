@@ -446,11 +446,14 @@ def test_a_generation_that_is_not_the_one_that_is_named_is_not_pulled(three: lis
     push(three[0], str(far))
     push(three[1], str(far), overwrite=True)
     (folder,) = (far / "generations").iterdir()
+    whole = (folder / MANIFEST).read_bytes()
     shutil.copyfile(three[2] / MANIFEST, folder / MANIFEST)
     with pytest.raises(PackError, match=r"is not what .*/far/manifest.json names\. Push the store again"):
         pull(str(far), tmp_path / "back")
-    push(three[1], str(far))
-    assert pulled(str(far), tmp_path / "back") == store_bytes(three[1])
+    for damaged in ((folder / MANIFEST).read_bytes(), whole[:99] + b" " + whole[100:]):
+        (folder / MANIFEST).write_bytes(damaged)
+        push(three[1], str(far))
+        assert pulled(str(far), tmp_path / "back") == store_bytes(three[1])
 
 
 # -- pull
@@ -493,8 +496,11 @@ def test_damage_is_neither_pushed_nor_pulled(store: Path, tmp_path: Path, name: 
     data = bytearray(memory.cat_file(path))
     data[7] ^= 1
     memory.pipe_file(path, bytes(data))
-    with pytest.raises(PackError, match="is not what the manifest there says"):
+    with pytest.raises(PackError, match=r"is not what the manifest there says\. Remove the file there, then push"):
         pull("memory://stores/out", tmp_path / "back")
+    memory.rm_file(path)
+    push(store, "memory://stores/out")
+    assert pulled("memory://stores/out", tmp_path / "again") == store_bytes(store)
     os.chmod(store / name, 0o644)
     (store / name).write_bytes(bytes(data))
     with pytest.raises(StoreError, match=r"is not what the manifest says: nothing of it was sent\. Run: pack verify"):
