@@ -101,7 +101,10 @@ class LocalObjects:
         """Copy a file to a name, at once, whatever was there."""
         path = self._place(name)
         temporary = temporary_of(path)
-        _copy(source, temporary)
+        written = _copy(source, temporary)
+        # another push of this file has put a beginning of its own there: that must not get the name
+        if not os.path.samestat(os.stat(temporary), written):
+            raise FileExistsError(errno.EEXIST, "another process writes it just now", str(temporary))
         os.replace(temporary, path)
         sync_folder(path.parent)
 
@@ -213,8 +216,8 @@ class RemoteObjects:
         return path[len(self._root) :].strip("/")
 
 
-def _copy(source: Path, path: Path) -> None:
-    """Copy a file's bytes, and return when they are on disk; an error names the file that it is about."""
+def _copy(source: Path, path: Path) -> os.stat_result:
+    """Copy a file's bytes, and return when they are on disk, which file that is; an error names the file that it is about."""
     with naming(source), open(source, "rb") as old:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o666)
         try:
@@ -224,6 +227,7 @@ def _copy(source: Path, path: Path) -> None:
                         data = data[os.write(descriptor, data) :]
             with naming(path):
                 os.fsync(descriptor)
+                return os.fstat(descriptor)
         finally:
             with naming(path):
                 os.close(descriptor)

@@ -383,6 +383,26 @@ def test_a_death_within_the_making_of_a_file_leaves_no_second_name_of_it(tmp_pat
     assert (objects.read("x"), objects.top()) == (b"second", ["x"])
 
 
+def test_a_file_that_two_pushes_send_at_once_gets_its_name_when_it_is_whole(
+    three: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has just begun to write it when this one has ended."""
+    objects, fsync = LocalObjects(tmp_path), os.fsync
+
+    def other_begins(descriptor: int) -> None:
+        fsync(descriptor)
+        monkeypatch.undo()
+        (tmp_path / ".samples.jsonl.tmp").unlink()
+        (tmp_path / ".samples.jsonl.tmp").write_bytes(b"the beginning")
+
+    monkeypatch.setattr(os, "fsync", other_begins)
+    with pytest.raises(FileExistsError, match="another process writes it just now"):
+        objects.send(three[0] / "samples.jsonl", "samples.jsonl")
+    assert objects.top() == [".samples.jsonl.tmp"]
+    objects.send(three[0] / "samples.jsonl", "samples.jsonl")
+    assert objects.read("samples.jsonl") == (three[0] / "samples.jsonl").read_bytes()
+
+
 def test_a_replacement_that_was_interrupted_can_be_taken_back(three: list[Path], tmp_path: Path) -> None:
     url = f"file://{tmp_path}/far"
     push(three[0], url)
