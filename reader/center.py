@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from reader.draws import check_batch
 from reader.labels import Motion
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms import checked_size, content_of, cropped_extras, resized_boxes
@@ -41,10 +42,7 @@ class CenterCrop:
         Raises:
             ValueError: one row instead of a batch.
         """
-        if isinstance(batch, ImageBatch) and batch.pixels.ndim != 4:
-            raise ValueError(
-                f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row."
-            )
+        check_batch(self, batch, takes_ragged=True)
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
         boxes = torch.stack([x0, y0, x1, y1], dim=-1)
         grids = self._grids(y1 - y0, x1 - x0)

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from reader.draws import stamped
 from reader.store import ImageBatch, RaggedBatch
 
 
@@ -19,9 +20,17 @@ class TupleBatch(tuple[Any, ...]):
         return self if index == 0 else super().__getitem__(index)
 
 
+def seeded(batch: Any) -> Any:
+    """Write on a batch a seed of torch's generator, which DataLoader seeds anew for each worker and epoch; returns it.
+
+    Which epoch it is, nobody says here. Random transforms draw from it.
+    """
+    return stamped(batch, seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()))
+
+
 def _collate_batch(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
     # __getitems__ gives one ImageBatch; ConcatDataset gives a list of one-row ones
-    return batch if isinstance(batch, ImageBatch) else torch.stack(list(batch))
+    return batch if isinstance(batch, ImageBatch) else seeded(torch.stack(list(batch)))
 
 
 def _collate_ragged(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from reader.draws import COLOR_JITTER, draw
+from reader.draws import COLOR_JITTER, check_batch, draw
 from reader.manifest import Manifest
-from reader.store import ImageBatch, replaced
+from reader.store import ImageBatch, RaggedBatch, replaced
 
 # How much red, green and blue count in gray: torchvision's numbers (ITU-R 601).
 _GRAY = (0.2989, 0.587, 0.114)
@@ -52,12 +53,20 @@ class Normalize(torch.nn.Module):
         """Normalise a batch or one image.
 
         Raises:
-            TypeError: a list of images of different sizes, which no tensor holds.
+            TypeError: what is no tensor: a list of images of different sizes, a batch with its targets.
         """
-        if not hasattr(images, "float"):  # asked so: what stands in for a tensor while a model is traced is none
+        given: Any = images
+        if isinstance(given, list):
             raise TypeError(
                 "images is a list: rows with sizes of their own come as a list."
                 " Give the loader a transform that makes them one size, such as RandomResizedCrop(224)."
+            )
+        is_batch = isinstance(given, ImageBatch | RaggedBatch)
+        # asked so: what stands in for a tensor while a model is traced is none
+        if is_batch or not hasattr(given, "float"):
+            instead = "normalize(batch.images)" if is_batch else "images, targets = batch; normalize(images)"
+            raise TypeError(
+                f"Normalize takes images uint8[..., C, H, W], and was given a {type(given).__name__}. Write {instead}."
             )
         scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
         return torch.addcmul(shift, images.float(), scale).to(self.dtype)
@@ -98,6 +107,7 @@ class ColorJitter:
         Raises:
             ValueError: the images have neither 1 nor 3 channels.
         """
+        check_batch(self, batch)
         drawn = draw(batch, self.seed, COLOR_JITTER).float()
         if batch.pixels.shape[-1] not in (1, 3):
             raise ValueError(f"ColorJitter takes 1 or 3 channels, the rows have {batch.pixels.shape[-1]}.")

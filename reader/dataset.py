@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from reader.buffers import BufferPool
-from reader.collating import TupleBatch
+from reader.collating import TupleBatch, seeded
 from reader.copying import is_run
 from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
 from reader.opened import OpenedStore, fresh
@@ -166,9 +166,10 @@ class MemmapDataset(Dataset[Any]):
         if self._transforms_samples():
             return [self._sample(int(i)) for i in indices]
         batch = self._gather(self._positions(indices), self._leased if get_worker_info() is None else fresh)
-        if isinstance(batch, RaggedBatch) and not self.as_tuple:
-            return [batch]
-        return TupleBatch(plain(batch, by_name=self.names_targets)) if self.as_tuple else batch
+        if self.as_tuple:
+            return TupleBatch(plain(batch, by_name=self.names_targets))
+        seeded(batch)
+        return [batch] if isinstance(batch, RaggedBatch) else batch
 
     def store_rows(self, positions: Rows) -> Rows:
         """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""

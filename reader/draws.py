@@ -1,6 +1,6 @@
-"""Random numbers that are a function of (seed, epoch, row): neither ranks, workers nor batch size change what a row becomes.
+"""Random numbers that are a function of (seed, epoch, position in the epoch's order, row), whatever ranks and batch sizes are.
 
-Knows which epoch it is, in this thread. Never touches torch's generators, so a transform leaves the model's randomness alone.
+A batch carries what they hang on. Never touches torch's generators, so a transform leaves the model's randomness alone.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import UNKNOWN, ImageBatch, RaggedBatch
 
 # Which random numbers are whose: no two transforms share a stream, so two with one seed do not draw alike. To change one is to
 # change everybody's augmentation.
@@ -21,12 +22,34 @@ CROP = range(1, 3)
 RESIZED_CROP = range(3, 25)
 COLOR_JITTER = range(25, 28)
 
+# Odd 64-bit constants, without small relations between them.
+_A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER = (
+    0x9E3779B97F4A7C15,
+    0xD1B54A32D192ED03,
+    0xD6E8FEB86659FD93,
+    0xBF58476D1CE4E5B9,
+)
+
 _epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
+
+
+def stamped(batch: Any, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> Any:
+    """Write on a batch what the random numbers of its rows hang on; returns it.
+
+    position: where in the epoch's order its first row stands; the others follow.
+    """
+    origin = torch.empty(len(batch), 3, dtype=torch.int64, device=batch.pixels.device)
+    origin[:, 0].fill_(epoch)
+    step = 1 if position >= 0 else -1
+    torch.arange(position, position + step * len(batch), step, out=origin[:, 1])
+    origin[:, 2].fill_(_wrapped(seed))
+    batch.set("origin", origin)
+    return batch
 
 
 @contextlib.contextmanager
 def in_epoch(epoch: int) -> Iterator[None]:
-    """Let every random transform that runs inside, however deeply nested, draw for this epoch. MemmapLoader does this."""
+    """Let random transforms that run inside draw for this epoch where a batch says none: it was indexed, or made by hand."""
     token = _epoch.set(epoch)
     try:
         yield
@@ -34,23 +57,38 @@ def in_epoch(epoch: int) -> Iterator[None]:
         _epoch.reset(token)
 
 
-def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range, *, takes_ragged: bool = False) -> torch.Tensor:
-    """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device.
+def check_batch(transform: object, batch: Any, *, takes_ragged: bool = False) -> None:
+    """Check what a transform was called with.
 
     Raises:
-        ValueError: one row instead of a batch, a batch that does not know its rows, or images of different sizes unless the
-            transform takes them.
+        TypeError: it is no batch, but a tuple of one, or a tensor.
+        ValueError: it is one row, or its images have different sizes and the transform takes none such.
     """
+    name = type(transform).__name__
+    if not isinstance(batch, ImageBatch | RaggedBatch):
+        raise TypeError(
+            f"{name} takes a whole ImageBatch, and was given a {type(batch).__name__}: give it to the loader,"
+            f" MemmapLoader(..., transform={name}(...)), or read with as_tuple=False."
+        )
     if isinstance(batch, RaggedBatch):
         if not takes_ragged:
             raise ValueError("the images have sizes of their own: let RandomResizedCrop or CenterCrop come first.")
     elif batch.pixels.ndim != 4:
         raise ValueError(
-            f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row."
+            f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row, such as"
+            " dataset[3:4]."
         )
+
+
+def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Tensor:
+    """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device.
+
+    Raises:
+        ValueError: the batch does not know its rows.
+    """
     if batch.rows is None:
         raise ValueError("the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader.")
-    return _uniform(batch.rows, _wrapped(seed), streams.start, len(streams))
+    return _uniform(batch.rows, batch.origin, _wrapped(seed), streams.start, len(streams))
 
 
 # An op of its own, since torch.compile must neither trace the epoch, which would become a constant of the graph, nor record
@@ -58,14 +96,19 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range, *, takes_ra
 @torch.library.custom_op(
     "pixpack::uniform",
     mutates_args=(),
-    schema="(Tensor rows, int seed, int first, int count) -> Tensor",
+    schema="(Tensor rows, Tensor? origin, int seed, int first, int count) -> Tensor",
     tags=(torch.Tag.cudagraph_unsafe,),
 )
-def _uniform(rows: torch.Tensor, seed: int, first: int, count: int) -> torch.Tensor:
-    """Hash (seed, epoch, stream, row): splitmix64's finaliser, in wrapping int64."""
+def _uniform(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, first: int, count: int) -> torch.Tensor:
+    """Hash (seed, origin or epoch, stream, row): splitmix64's finaliser, in wrapping int64."""
     streams = torch.arange(first, first + count, device=rows.device)[:, None] * _wrapped(0x8CB92BA72F3D8DD7)
-    key = _wrapped((seed * 0x9E3779B97F4A7C15) ^ (_epoch.get() * 0xD1B54A32D192ED03))
-    value = rows + (streams ^ key)
+    epoch, value = _epoch.get(), rows
+    if origin is not None:
+        epoch, position, of_loader = 0, origin[:, 1], origin[:, 2]
+        # a Weyl sequence: two positions never draw alike for one row
+        value = rows + position * _wrapped(_A_POSITION)
+        value = value + ((of_loader * _wrapped(_A_LOADER)) ^ (origin[:, 0] * _wrapped(_AN_EPOCH)))
+    value = value + (streams ^ _wrapped((seed * _A_SEED) ^ (epoch * _AN_EPOCH)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         value = (value ^ _shifted(value, shift)) * _wrapped(factor)
     value = value ^ _shifted(value, 31)
@@ -73,7 +116,7 @@ def _uniform(rows: torch.Tensor, seed: int, first: int, count: int) -> torch.Ten
 
 
 @_uniform.register_fake
-def _(rows: torch.Tensor, seed: int, first: int, count: int) -> torch.Tensor:
+def _(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, first: int, count: int) -> torch.Tensor:
     return rows.new_empty((count, *rows.shape), dtype=torch.float64)
 
 

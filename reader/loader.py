@@ -23,7 +23,7 @@ from reader import residency as residencies
 from reader import schedule as schedules
 from reader.arguments import checked_device, checked_sampler, whole_number
 from reader.dataset import MemmapDataset
-from reader.draws import in_epoch
+from reader.draws import in_epoch, stamped
 from reader.feed import Feed, without_thread
 from reader.gathering import Gathering
 from reader.producer import Group, Producer, Unfinished
@@ -32,7 +32,7 @@ from reader.resident import Resident, ResidentImages, free_bytes
 from reader.schedule import WINDOW_BLOCKS, Schedule, block_rows, chosen_order, lies_by_class, window_bytes
 from reader.shared import missing_on, reads_of, resident_on
 from reader.stages import stage
-from reader.store import ImageBatch, RaggedBatch, plain, stamped
+from reader.store import ImageBatch, RaggedBatch, plain
 from reader.transfer import entered
 
 _log = logging.getLogger("reader")
@@ -431,7 +431,9 @@ def _finish(loader: MemmapLoader, epoch: int, batch: Any, start: int) -> Any:
 
     start: where in the epoch's order the batch's first row stands.
     """
-    made: Any = stamped(batch, epoch=epoch, position=start, seed=loader.seed)
+    made: Any = batch
+    if loader.transform is not None or not loader.as_tuple:
+        stamped(batch, epoch=epoch, position=start, seed=loader.seed)
     if loader.transform is not None:
         with stage("transform"), in_epoch(epoch):
             made = loader.transform(batch)

@@ -21,6 +21,10 @@ from reader.order import Rows
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
 
 
+# Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others lie below it.
+UNKNOWN = -1
+
+
 class ImageBatch(TensorClass):
     """Images with their labels: a whole store, a batch of it, or one row.
 
@@ -29,8 +33,8 @@ class ImageBatch(TensorClass):
     content: int32[..., 4] y0, x0, y1, x1 (half-open) of the pixels that are image, or None: all are
     extras:  a TensorDict of further per-row tensors, or None
     rows:    int64[...] positions in the store; filled in batches, None for a store
-    epoch, position, seed: of a batch of a MemmapLoader, what the random numbers of its rows hang on: its epoch, where in the
-        epoch's order its first row stands, and the loader's seed; else None. Parts of a batch keep them.
+    origin:  int64[..., 3] of each row of a loader's batch what its random numbers hang on: epoch, position in the epoch's
+        order, and the loader's seed (below 0: not known); else None. A tensor, so that torch.compile makes no constants of it
     """
 
     pixels: torch.Tensor
@@ -38,14 +42,27 @@ class ImageBatch(TensorClass):
     content: torch.Tensor | None = None
     extras: TensorDict | None = None
     rows: torch.Tensor | None = None
-    epoch: int | None = None
-    position: int | None = None
-    seed: int | None = None
+    origin: torch.Tensor | None = None
 
     @property
     def images(self) -> torch.Tensor:
         """The view uint8[..., C, H, W] that models take; its memory is channels_last."""
         return self.pixels.movedim(-1, -3)
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of a loader's batch, else None. Asked of a batch on a device, it waits for the device."""
+        return _origin(self, 0)
+
+    @property
+    def position(self) -> int | None:
+        """Where in the epoch's order the first row of a loader's batch stands, else None."""
+        return _origin(self, 1)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of a batch's loader, else None; of torch's DataLoader a number that its generator gave."""
+        return _origin(self, 2)
 
 
 class RaggedBatch(TensorClass):
@@ -58,7 +75,7 @@ class RaggedBatch(TensorClass):
     extras:  a TensorDict of further per-row tensors, or None
     rows:    int64[B] positions in the store; filled in batches, None for a store
     mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right behind it; None: there are none
-    epoch, position, seed: as ImageBatch has them
+    origin: int64[B, 3] as ImageBatch has it
 
     Its batch_size is [], as pixels have no dimension of rows; `len` is B.
     """
@@ -70,12 +87,25 @@ class RaggedBatch(TensorClass):
     extras: TensorDict | None = None
     rows: torch.Tensor | None = None
     mask_offsets: torch.Tensor | None = None
-    epoch: int | None = None
-    position: int | None = None
-    seed: int | None = None
+    origin: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @property
+    def epoch(self) -> int | None:
+        """As of an ImageBatch."""
+        return _origin(self, 0)
+
+    @property
+    def position(self) -> int | None:
+        """As of an ImageBatch."""
+        return _origin(self, 1)
+
+    @property
+    def seed(self) -> int | None:
+        """As of an ImageBatch."""
+        return _origin(self, 2)
 
     def image(self, index: int) -> torch.Tensor:
         """Return the view uint8[H, W, C] of one image.
@@ -191,24 +221,23 @@ def replaced(
     batch: ImageBatch | RaggedBatch, *, pixels: torch.Tensor, content: torch.Tensor | None, extras: TensorDict | None
 ) -> ImageBatch:
     """Make a batch of the same rows and targets, of the same epoch and position."""
-    made = ImageBatch(
+    return ImageBatch(
         pixels=pixels,
         targets=batch.targets,
         content=content,
         extras=extras,
         rows=batch.rows,
+        origin=batch.origin,
         batch_size=pixels.shape[:1],
         device=pixels.device,
     )
-    return stamped(made, epoch=batch.epoch, position=batch.position, seed=batch.seed)
 
 
-def stamped(batch: Any, *, epoch: int | None, position: int | None, seed: int | None) -> Any:
-    """Write on a batch what its random numbers hang on; returns it."""
-    # where tensordict keeps what is no tensor: set as attributes they would cost 60 us a batch, so 0.5; they are
-    # carried to parts, copies, other devices and processes all the same
-    batch._non_tensordict.update(epoch=epoch, position=position, seed=seed)
-    return batch
+def _origin(batch: ImageBatch | RaggedBatch, column: int) -> int | None:
+    if batch.origin is None or not batch.origin.numel():
+        return None
+    value = int(batch.origin.reshape(-1, 3)[0, column])
+    return None if value < 0 and column < 2 else value
 
 
 def names_targets(manifest: Manifest) -> bool:

@@ -1,7 +1,7 @@
 """Batched operations on the device that move pixels: flip and crops.
 
-Each sample has parameters of its own, drawn from (seed, epoch, row). Boxes and masks in extras move with the pixels. The given
-batch is never changed. All of it may stand inside a function that torch.compile compiles to one graph.
+Each sample has parameters of its own, drawn from (seed, epoch, position, row). Boxes and masks in extras move with the pixels.
+The given batch is never changed. All of it may stand inside a function that torch.compile compiles to one graph.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from tensordict import TensorDict
 
-from reader.draws import CROP, FLIP, RESIZED_CROP, draw
+from reader.draws import CROP, FLIP, RESIZED_CROP, check_batch, draw
 from reader.labels import Motion, moved_content, moved_extras
 from reader.resample import cut, nearest, nearest_of_images, resized, resized_images
 from reader.store import ImageBatch, RaggedBatch, replaced
@@ -38,6 +38,7 @@ class RandomHorizontalFlip:
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes."""
+        check_batch(self, batch)
         flip = draw(batch, self.seed, FLIP)[0] < self.p
         pixels, content, extras = _chosen(flip, batch.pixels.flip(-2), batch.pixels), batch.content, batch.extras
         if content is not None or extras is not None:
@@ -68,6 +69,7 @@ class RandomCrop:
         Raises:
             ValueError: the padded images are smaller than size.
         """
+        check_batch(self, batch)
         down, across = draw(batch, self.seed, CROP)
         pad, (row_height, row_width) = self.padding, batch.pixels.shape[1:3]
         if row_height + 2 * pad < self.height or row_width + 2 * pad < self.width:
@@ -144,9 +146,10 @@ class RandomResizedCrop:
 
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels."""
+        check_batch(self, batch, takes_ragged=True)
         y0, x0, y1, x1 = content_of(batch).unbind(-1)
         height, width = y1 - y0, x1 - x0
-        drawn = draw(batch, self.seed, RESIZED_CROP, takes_ragged=True)
+        drawn = draw(batch, self.seed, RESIZED_CROP)
         areas, ratios, (down, across) = drawn[:_TRIES], drawn[_TRIES : 2 * _TRIES], drawn[2 * _TRIES :]
         area = height * width * _between(areas, self.scale)
         ratio = _between(ratios, (math.log(self.ratio[0]), math.log(self.ratio[1]))).exp()

@@ -37,7 +37,7 @@ from reader import (
     manifest,
     open_store,
 )
-from reader.draws import in_epoch
+from reader.draws import stamped
 from reader.manifest import (
     PIXELS,
     Manifest,
@@ -49,6 +49,7 @@ from reader.manifest import (
     read_manifest,
 )
 from reader.metadata import metadata_files
+from reader.order import permuted
 from reader.ragged import pages_of
 from reader.resample import resized_by_padding, resized_images
 
@@ -443,32 +444,31 @@ def test_crops_are_those_of_each_image_alone(ragged_store: Path, transform: Any)
     loader.set_epoch(2)
     made = _batches(loader)
     assert sorted(made) == list(range(90))
-    with in_epoch(2):
-        for row in (0, 7, 61):
-            one = data[row]
-            alone = ImageBatch(one.pixels[None], one.targets[None], rows=one.rows[None], batch_size=[1])
-            assert torch.equal(made[row], transform(alone).pixels[0])
+    order = permuted(90, 0, 90, seed=0, epoch=2).tolist()
+    for row in (0, 7, 61):
+        one = data[row]
+        alone = ImageBatch(one.pixels[None], one.targets[None], rows=one.rows[None], batch_size=[1])
+        stamped(alone, epoch=2, position=order.index(row), seed=0)
+        assert torch.equal(made[row], transform(alone).pixels[0])
 
 
 @pytest.mark.parametrize("device", devices())
-def test_neither_batches_orders_ranks_nor_residency_change_a_crop(ragged_store: Path, device: str) -> None:
+def test_neither_batches_ranks_nor_residency_change_a_crop(ragged_store: Path, device: str) -> None:
     data = MemmapDataset(ragged_store, as_tuple=False)
     crop = RandomResizedCrop(16, seed=1)
-    expected = _batches(MemmapLoader(data, 90, transform=crop, device=device, as_tuple=False))
+    same: dict[str, Any] = {"shuffle": "full", "transform": crop, "device": device, "as_tuple": False}
+    expected = _batches(MemmapLoader(data, 90, **same))
     others: list[dict[str, Any]] = [
-        {"batch_size": 7, "shuffle": "full", "residency": "ram"},
-        {"batch_size": 32, "shuffle": "block", "residency": "disk"},
+        {"batch_size": 7, "residency": "ram"},
+        {"batch_size": 32, "residency": "disk"},
         {"batch_size": 1, "residency": "disk", "prefetch": 0},
-        {"batch_size": 11, "shuffle": True, "residency": "cache"},
+        {"batch_size": 11, "residency": "cache"},
     ]
     for options in others:
-        made = _batches(MemmapLoader(data, transform=crop, device=device, **options, as_tuple=False))
+        made = _batches(MemmapLoader(data, **options, **same))
         assert made.keys() == expected.keys()
         assert all(is_same_crop(made[row], expected[row]) for row in made)
-    shared = [
-        MemmapLoader(data, 15, shuffle=True, rank=rank, world_size=2, transform=crop, device=device, as_tuple=False)
-        for rank in (0, 1)
-    ]
+    shared = [MemmapLoader(data, 15, rank=rank, world_size=2, **same) for rank in (0, 1)]
     parts = [_batches(loader) for loader in shared]
     assert sorted([*parts[0], *parts[1]]) == list(range(90))
     assert all(is_same_crop((parts[0] | parts[1])[row], expected[row]) for row in expected)

@@ -219,14 +219,21 @@ def test_parts_copies_and_other_processes_keep_what_a_batch_says(shared_store: P
         kept = [batch.clone(), batch.to("cpu"), to_device(batch, "cpu"), pickle.loads(pickle.dumps(batch))]
         kept += [RandomResizedCrop(16)(batch)]
         if isinstance(batch, ImageBatch):
-            kept += [batch[2:5], batch[[1, 3]], batch[4], *batch.split(4), torch.stack([batch[0], batch[1]])]
+            kept += [batch.view(2, 4), torch.stack([batch[0], batch[1]])]
+            # a part has the position of its own first row
+            parts = [batch[2:5], batch[[6, 3]], batch[4], *batch.split(4)]
+            assert [stamp(part) for part in parts] == [(0, position, 3) for position in (2, 6, 4, 0, 4)]
         assert {stamp(part) for part in kept} == {(0, 0, 3)}
 
 
 def test_what_indexing_gives_says_nothing_of_an_epoch(shared_store: Path) -> None:
     train = MemmapDataset(shared_store, as_tuple=False)
-    for batch in (train[3], train[2:5], train[[1, 2]], train.store, next(iter(DataLoader(train, 4)))):
+    for batch in (train[3], train[2:5], train[[1, 2]], train[[]], train.store):
         assert stamp(batch) == (None, None, None)
+    # a DataLoader tells nobody its epoch; the seed is of torch's generator
+    batch = next(iter(DataLoader(train, 4)))
+    assert stamp(batch)[:2] == stamp(batch[2:])[:2] == (None, None)
+    assert batch.seed is not None
 
 
 def test_a_store_as_tensordict_writes_it_has_no_trace_of_them(shared_store: Path, tmp_path: Path) -> None:
