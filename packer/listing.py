@@ -61,6 +61,7 @@ def located(listing: Listing, start: Path, options: PackOptions, *, is_found: bo
     if is_found:
         whole, found = _without_folders(listing, whole)
         notes += found
+    _check_base(listing, base, whole, options)
     root = os.path.normpath(start) if options.root is None else root_of(options)
     outside = next((i for i, path in enumerate(whole) if not path.startswith(os.path.join(root, ""))), None)
     if outside is not None or (is_found and options.root is None):
@@ -110,6 +111,18 @@ def _base(listing: Listing, start: Path, options: PackOptions) -> str:
             f"{first!r} of {listing.name} is a file both in the current folder and in --root {options.root}. Give absolute paths."
         )
     return root if is_below else here
+
+
+def _check_base(listing: Listing, base: str, whole: list[str], options: PackOptions) -> None:
+    """Raise ScanError where --root is that of other paths: none of the folders that these name is below it."""
+    if options.root is None or any(map(os.path.isabs, listing.paths)):
+        return
+    folder = _common_folder(whole)
+    if not os.path.isdir(folder):
+        raise ScanError(
+            f"the paths of {listing.name}, {listing.paths[0]!r} first, start from {base}, and there is no folder {folder}. Give"
+            " the --root that they start from, or one that they begin with."
+        )
 
 
 def _slashed(listing: Listing, start: Path, options: PackOptions) -> list[str]:

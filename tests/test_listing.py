@@ -110,6 +110,12 @@ def test_one_folder_below_the_root_is_a_class_and_the_root_alone_is_none(photos:
     assert scan("-", options=PackOptions(root="photos/class2"))[""].classes == ()
 
 
+def test_a_root_that_the_paths_do_not_start_from_is_named(photos: Path, feed: Feed) -> None:
+    feed(b"photos\nphotos/class0/001.jpg\nphotos/class1/001.jpg\n")
+    with pytest.raises(ScanError, match=r"'photos' first, start from .*/class2, and there is no folder .*photos"):
+        scan("-", options=PackOptions(root="photos/class2"))
+
+
 def test_splits_in_a_list_are_no_classes(tmp_path: Path, feed: Feed) -> None:
     for split in ("train", "val"):
         make_tree(tmp_path / "data" / split, classes=2, each=2)
