@@ -24,6 +24,7 @@ _CHECKED = {
     "listing": "other input files",
     "block_inputs": "another version of pixpack",
     "journal": "another version of pixpack",
+    "labels": "labels that are read otherwise",
 }
 _NAMED = 3
 
@@ -38,6 +39,8 @@ def header_difference(
     """
     for key, what in _CHECKED.items():
         before, now = found.get(key), expected.get(key)
+        if key == "labels" and key not in found:
+            continue  # begun by pixpack 0.1; classes and listing are compared all the same
         if key == "options":
             before, now = without_limits(before or {}), without_limits(now or {})
         if before != now:
@@ -120,6 +123,8 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
         return f"other extras: {extras}"
     if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
         return f"room for other boxes in a row ({room}, now {inputs.boxes.capacity})"
+    if manifest.tells_labels and manifest.labels != inputs.labels:
+        return "labels that are read otherwise" + difference(dict(manifest.labels), inputs.labels)
     return ""
 
 

@@ -321,6 +321,9 @@ def build(
 @click.option(
     "--max-pixels", type=int, metavar="N", help="Reject images whose header claims more.  [default: as OUT records it]"
 )
+@click.option(
+    "--max-gone", metavar="N|P%", help="Refuse where more rows of a store would be gone.  [default: 10%, at least 10]"
+)
 @click.option("--resume", is_flag=True, help="Begin, continue an interrupted update, or find that OUT is up to date.")
 @_RUN
 def update(
@@ -329,14 +332,16 @@ def update(
     """Make of the store OUT what packing IMAGES anew makes, byte for byte: with what is new, without what is gone.
 
     Every image is read; one whose bytes have not changed keeps its row, the others are decoded, by the options that OUT was
-    packed with. Boxes, masks, and what says how to read a list, are named again. The new store is built beside OUT, which keeps
-    its readers until then: the disk must hold both.
+    packed with, and with the labels that its columns and class list give. What is a path is given again: --boxes, --masks,
+    --root. Refused is what would give other class numbers to rows that stay, unless --classes says so, and what would lose
+    more rows than --max-gone. The new store is built beside OUT, which keeps its readers until then: the disk must hold both.
 
     \b
     Examples:
       pack update images/ out/
       find photos -name '*.jpg' | sort | pack update - out/
       pack update photos/ out/ --boxes instances.json
+      pack update photos/ out/ --classes classes.txt     a new class, behind those of OUT
     """
     from packer.updating import update as run
 

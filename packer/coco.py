@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.boxlabels import BoxLabels
+from packer.checksums import sha256_file
 from packer.classlists import named_twice, one_spelling
 from packer.inputs import ScanError
 from packer.outlines import Outline, OutlineError, box_around, is_finite, outline_of
@@ -26,6 +27,7 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, 
     content = _load(path)
     index_of, classes = _categories(path, content["categories"], imposed)
     found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
+    found.digest = sha256_file(path)
     owners = _images(path, content["images"], found, _Finder(names, path))
     if not any(owners.values()):
         raise ScanError(f"{path} lists none of the {len(names)} images, {names[0]} among them, by its file_name.")

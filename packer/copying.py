@@ -10,12 +10,13 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import itertools
 import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,14 +35,16 @@ from packer.failures import as_pack_error
 from packer.inputs import Inputs
 from packer.options import OptionsError, PackOptions, available_cpus
 from packer.parts import check_no_parts
+from packer.pipeline import settled_out
 from packer.place import ANNOUNCED, check_out, check_places, sync_names
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.rowfiles import Digested, channel_statistics
 from packer.rowreader import Ints
 from packer.seal import commit_manifest, settle
 from packer.shares import Scratch, Share, Source, check_same
-from packer.site import Site, finish, remove_tree
+from packer.site import Site, finish, remove_tree, replaces_store
 from packer.source import BINARY
+from packer.swapping import finish_swap
 from reader.manifest import (
     MANIFEST,
     PAGE_BYTES,
@@ -81,6 +84,7 @@ class Plan:
     extras: Mapping[str, TensorSpec]
     further_targets: Mapping[str, FurtherTarget]
     options: Mapping[str, Any]
+    labels: Mapping[str, Any]
     # whether what the stores rejected is said of this one too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
@@ -89,60 +93,118 @@ class Plan:
 def copy_plans(
     plans: Mapping[str, Plan], out: Path, *, overwrite: bool, progress: Callable[[Progress], None] | None
 ) -> PackReport:
-    """Make the store OUT of the plan "", or OUT/<split> of the plan of each split, one after the other; as `copy_rows`."""
-    if "" in plans:
-        return copy_rows(plans[""], out, overwrite=overwrite, progress=progress)
-    if (out / MANIFEST).exists():
-        raise PackError(
-            f"{out} holds a store; the splits {', '.join(plans)} cannot be put into it. Choose another OUT."
-        )
-    for split in plans:
-        check_out(out / split, PackOptions(overwrite=overwrite))
-    return summed_report(
-        out,
-        {split: copy_rows(plan, out / split, overwrite=overwrite, progress=progress) for split, plan in plans.items()},
-    )
+    """Make the store OUT of the plan "", or OUT/<split> of the plan of each split.
 
-
-def copy_rows(plan: Plan, out: Path, *, overwrite: bool, progress: Callable[[Progress], None] | None) -> PackReport:
-    """Make the store OUT of a plan's rows; it may take the place of one of their stores.
+    They may take the places of their stores: then all are made before the first does.
 
     Raises:
         OptionsError: OUT lies inside one of the stores.
         PackError: OUT is in the way, a store is damaged or was replaced meanwhile; DiskFullError, LockedError.
     """
-    begun, tell = time.monotonic(), progress or (lambda _: None)
+    if "" not in plans and (out / MANIFEST).exists():
+        raise PackError(
+            f"{out} holds a store; the splits {', '.join(plans)} cannot be put into it. Choose another OUT."
+        )
     guard_standard_streams()
-    options = PackOptions(overwrite=overwrite)
+    options, places = PackOptions(overwrite=overwrite), {split: out / split if split else out for split in plans}
     check_places([], out)
-    check_out(out, options)
-    check_no_parts(out, options)
-    site = Site(out, options, None)
-    for share in plan.shares:
-        _check_apart(share.path, out, site.out)
+    for place in places.values():
+        check_out(place, options)
+        check_no_parts(place, options)
+    replaces = any(replaces_store(place, options) for place in places.values())
+    sites = {split: Site(place, options, None, replaces=replaces) for split, place in places.items()}
+    for split, plan in plans.items():
+        for share in plan.shares:
+            _check_apart(share.path, places[split], sites[split].out)
+    reports: dict[str, PackReport] = {}
+    locks: list[journals.Lock] = []
+    with contextlib.ExitStack() as held, contextlib.ExitStack() as undone:
+        for split, site in sites.items():
+            reports[split] = _copied(plans[split], site, locks, held, undone, progress or (lambda _: None))
+            if not replaces:
+                undone.pop_all()
+                _finished([site], locks)
+        undone.pop_all()
+        if replaces:
+            _finished([*sites.values()], locks)
+    return reports[""] if "" in reports else summed_report(out, reports)
+
+
+def copy_target(out: str | os.PathLike[str]) -> Path:
+    """Return OUT without dots, before any store is opened; raises PackError where it had been left half replaced.
+
+    Then it is whole, but what replaced it may have been this very command: rows would be merged twice.
+    """
+    target = settled_out(out)
+    if finish_swap(target):
+        raise PackError(
+            f"{target} was half replaced, as a command had been interrupted. It is whole now, all of it the new one: look at"
+            f" it (pack info {target}), and give this command again if it is still to be done."
+        )
+    return target
+
+
+def _copied(
+    plan: Plan,
+    site: Site,
+    locks: list[journals.Lock],
+    held: contextlib.ExitStack,
+    undone: contextlib.ExitStack,
+    tell: Tell,
+) -> PackReport:
+    """Make one store in its site, which is held then; and undone, unless it is finished."""
+    begun = time.monotonic()
     sizes: dict[str, int] = {}
     try:
         created = site.make()
-        with contextlib.closing(_locked(site, created)) as lock:
-            site.look_again()
-            try:
-                manifest = _made(plan, site, sizes, tell)
-            except BaseException as e:
-                site.remove(created)
-                if isinstance(e, Exception):
-                    _check_all_same(plan)
-                raise
-            finish([site], [lock])
+        for lock in _locked(site, created):
+            locks.append(lock)
+            held.callback(lock.close)
+        site.look_again()
+        undone.callback(site.remove, created)
+        try:
+            manifest = _made(plan, site, sizes, tell)
+        except Exception:
+            _check_all_same(plan)
+            raise
     except OSError as e:
         raise as_pack_error(e, site.out, sizes, _AGAIN) from None
-    inputs = Inputs(out, notes=[*plan.notes, *site.notes])
-    return store_report(manifest, inputs, out, time.monotonic() - begun, 0)
+    inputs = Inputs(site.final, notes=[*plan.notes, *site.notes])
+    report = store_report(manifest, inputs, site.out, time.monotonic() - begun, 0)
+    return dataclasses.replace(report, out=str(site.final))
 
 
-def _locked(site: Site, created: bool) -> journals.Lock:
+def _finished(sites: Sequence[Site], locks: Sequence[journals.Lock]) -> None:
+    try:
+        finish(sites, locks)
+    except OSError as e:
+        raise as_pack_error(e, sites[0].out, {}, _AGAIN) from None
+
+
+def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, Any]:
+    """Return how the labels of rows of these stores were read, as far as that is known and the same of all.
+
+    Args:
+        is_list_given: whether the class list is one that the user gave.
+    """
+    # digests of label files tell of their change alone: those of several are none
+    kept = [{**manifest.labels, "boxes": None} if len(manifests) > 1 else manifest.labels for manifest in manifests]
+    is_known = all(manifest.tells_labels for manifest in manifests) and all(labels == kept[0] for labels in kept)
+    known = {name: value for name, value in kept[0].items() if value is not None} if is_known else {"unknown": True}
+    return known | ({"classes": True} if is_list_given else {})
+
+
+def _check_all_same(plan: Plan) -> None:
+    """Whatever failed: where a store is another now, say that; it is the reason."""
+    with contextlib.suppress(OSError):
+        for share in plan.shares:
+            check_same(share.path, share.manifest)
+
+
+def _locked(site: Site, created: bool) -> list[journals.Lock]:
     """Hold the site's folder, or leave none that was made for this."""
     try:
-        return site.lock()[0]
+        return site.lock()
     except BaseException:
         if created:
             with contextlib.suppress(OSError):  # another has put something there
@@ -160,13 +222,6 @@ def _made(plan: Plan, site: Site, sizes: dict[str, int], tell: Tell) -> Manifest
         manifest = copy.run()
     check_store(site.out)  # what cannot be opened must take no store's place
     return manifest
-
-
-def _check_all_same(plan: Plan) -> None:
-    """Whatever failed: where a store is another now, say that; it is the reason."""
-    with contextlib.suppress(OSError):
-        for share in plan.shares:
-            check_same(share.path, share.manifest)
 
 
 def _check_apart(store: Path, out: Path, beside: Path) -> None:
@@ -296,6 +351,7 @@ class _Copy:
             "options": plan.options,
             "decoders": like.decoders,
             "further_targets": plan.further_targets,
+            "labels": plan.labels,
             "reader_features": like.reader_features,
         }
 

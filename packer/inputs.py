@@ -128,6 +128,8 @@ class Inputs:
     places: Column = field(default_factory=lambda: Column("int64", len(Place._fields)))
     # only of a dataset, whose targets are known once its items are read: what its first item is, to know it by
     identity: str = ""
+    # how targets, classes and boxes were read, as the manifest records it: names of columns, digests, no path
+    labels: dict[str, Any] = field(default_factory=dict)
     # what the user should know of the inputs though nothing is wrong with them
     notes: list[str] = field(default_factory=list)
     # what folders were taken for, in words: "2 splits (train, val), 1,000 classes"
@@ -195,6 +197,7 @@ class Inputs:
             boxes=self.boxes and self.boxes.chosen(order),
             masks=self.masks and [self.masks[index] for index in order],
             identity=self.identity,
+            labels=self.labels,
             notes=self.notes,
             layout=self.layout,
             url=self.url,

@@ -36,6 +36,7 @@ def give_boxes(parts: dict[str, Inputs], options: PackOptions, classes: tuple[st
             check_no_masks(inputs)
             inputs.masks = drawings[span.start : span.stop]
         inputs.classes = found.classes
+        inputs.labels["boxes"] = found.digest
         inputs.refused = {i - span.start: found.refused[i] for i in span if i in found.refused} | inputs.refused
     next(iter(parts.values())).notes += found.notes
 

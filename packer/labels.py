@@ -33,6 +33,8 @@ class Labels:
     extras: dict[str, Column] = field(default_factory=dict)
     further_targets: dict[str, FurtherTarget] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    # the columns that the targets are from, as --target-column names them
+    target_column: str = ""
 
 
 def label(table: Table, count: int, *, target_column: str | None, classes: tuple[str, ...] | None) -> Labels:

@@ -76,6 +76,7 @@ def read_manifest(path: Path, classes: tuple[str, ...] | None, options: PackOpti
         raise ScanError(f"{path} names no image. Expected a column 'path' and a line for each image.")
     inputs = located(listing, path.absolute().parent, options, is_found=False)
     inputs.notes += notes
+    inputs.labels["path_column"] = column
     table = Table.of(listing.name, listing.columns, listing.where, options.missing, classes)
     return with_labels(inputs, label_columns(table, len(inputs), options.target_column, classes, options.classes))
 
@@ -112,6 +113,8 @@ def with_labels(inputs: Inputs, labels: Labels) -> Inputs:
     inputs.targets, inputs.target_kind, inputs.classes = labels.targets, labels.kind, labels.classes
     inputs.extras, inputs.further_targets = labels.extras, labels.further_targets
     inputs.notes += labels.notes
+    if labels.target_column:
+        inputs.labels["target_column"] = labels.target_column
     return inputs
 
 

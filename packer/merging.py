@@ -11,9 +11,8 @@ import numpy as np
 
 from packer.changes import some
 from packer.classlists import load_classes
-from packer.copying import Plan, copy_plans
+from packer.copying import Plan, copy_plans, copy_target, joint_labels
 from packer.options import OptionsError, without_limits
-from packer.pipeline import settled_out
 from packer.report import PackError, PackReport, Progress
 from packer.shares import Share, has_boxes, opened
 from packer.splits import stores_of
@@ -52,6 +51,7 @@ def merge(
     paths = [] if isinstance(stores, str | os.PathLike) else [*stores]
     if len(paths) < 2:
         raise OptionsError("merge takes two stores or more, then OUT.")
+    target = copy_target(out)
     groups = _groups(paths)
     every = [one for group in groups.values() for one in group]
     for group in groups.values():
@@ -69,8 +69,8 @@ def merge(
         )
         for name, target in every[0][1].further_targets.items()
     }
-    plans = {split: _plan(group, names, further) for split, group in groups.items()}
-    return copy_plans(plans, settled_out(out), overwrite=overwrite, progress=progress)
+    plans = {split: _plan(group, names, further, is_list_given=classes is not None) for split, group in groups.items()}
+    return copy_plans(plans, target, overwrite=overwrite, progress=progress)
 
 
 def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Path, Manifest]]]:
@@ -88,7 +88,13 @@ def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Pat
     return groups
 
 
-def _plan(found: list[tuple[Path, Manifest]], names: tuple[str, ...], further: Mapping[str, FurtherTarget]) -> Plan:
+def _plan(
+    found: list[tuple[Path, Manifest]],
+    names: tuple[str, ...],
+    further: Mapping[str, FurtherTarget],
+    *,
+    is_list_given: bool,
+) -> Plan:
     """Lay the rows of alike stores behind each other, with their targets counted in these lists."""
     manifests = [manifest for _, manifest in found]
     like = manifests[0]
@@ -108,6 +114,7 @@ def _plan(found: list[tuple[Path, Manifest]], names: tuple[str, ...], further: M
         extras=extras,
         further_targets=further,
         options=_options(manifests),
+        labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,
         notes=_notes(shares, names, further),
     )

@@ -226,11 +226,16 @@ def lasting_path(path: str) -> str:
 
 def allowed_rejects(limit: str, inputs: int) -> int:
     """Return how many of so many inputs may be rejected under a limit such as "10" or "1%"; shares are rounded down."""
+    return allowed_share("--max-rejects", limit, inputs)
+
+
+def allowed_share(option: str, limit: str, count: int) -> int:
+    """Return how many of so many an option allows: a number, or a share such as "1%", rounded down."""
     text = str(limit).strip()
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text)
     if not match or (not match[2] and "." in text) or (match[2] and float(match[1]) > 100):
-        raise OptionsError(f"--max-rejects is {text!r}, expected a count such as 10 or a share such as 1%.")
-    return math.floor(inputs * float(match[1]) / 100) if match[2] else int(match[1])
+        raise OptionsError(f"{option} is {text!r}, expected a count such as 10 or a share such as 1%.")
+    return math.floor(count * float(match[1]) / 100) if match[2] else int(match[1])
 
 
 def check_quality(option: str, quality: int | None) -> None:

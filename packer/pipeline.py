@@ -298,10 +298,14 @@ def pack_sources(
     target: Path,
     options: PackOptions,
     progress: Callable[[Progress], None] | None,
+    check: Callable[[dict[str, Inputs]], None] | None = None,
 ) -> PackReport:
-    """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`."""
+    """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`.
+
+    check: called with the inputs of each split before anything is made, to raise where they may not be packed.
+    """
     tell = progress or (lambda _: None)
-    sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
+    sources = named_sources(images)
     clock = StageClock("list")
     guard_standard_streams()
     _check_libraries(options)
@@ -316,8 +320,15 @@ def pack_sources(
         raise PackError(
             f"{target / gone[0]} is the store of a split that {sources[0]} no longer has. Remove it, or move it away."
         )
+    if check is not None:
+        check(parts)
     clock.enter("begin")
     return pack_parts(parts, target, options, tell, clock)
+
+
+def named_sources(images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return IMAGES, one or several, as text."""
+    return [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
 
 
 def _check_libraries(options: PackOptions) -> None:

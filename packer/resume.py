@@ -66,6 +66,7 @@ def journal_header(
         "classes": list(inputs.classes),
         "options": options.shaping() | ({} if size is None else {"size": [*size]}),
         "decoders": pixel_versions(options.requantize),
+        "labels": dict(sorted(inputs.labels.items())),
         "block_inputs": block_inputs,
         # not compared: how the command reads that goes on
         "images": list(inputs.images),

@@ -76,7 +76,13 @@ def scan(
     before.check_all()
     for inputs in parts.values():
         inputs.roots = _roots(inputs, options)
+        _record(inputs, options)
     return parts
+
+
+def belongs(option: str, images: Sequence[str]) -> bool:
+    """Whether an option of lists belongs to what these IMAGES are; raises ScanError where they cannot be packed."""
+    return _kind([*images]) in _BELONGS[option]
 
 
 def _roots(inputs: Inputs, options: PackOptions) -> Roots:
@@ -90,6 +96,17 @@ def _roots(inputs: Inputs, options: PackOptions) -> Roots:
     folders = {os.path.dirname(path) for path in inputs.paths}
     common = inputs.root if "" in folders else inputs.root / os.path.commonpath(folders)
     return Roots.of([*dict.fromkeys((inputs.root, common)), *masks])
+
+
+def _record(inputs: Inputs, options: PackOptions) -> None:
+    """Record by which options labels were read, beside what is known of columns and label files; never a path."""
+    given = {
+        "classes": options.classes is not None and bool(inputs.classes),
+        "extension": options.extension,
+        "missing": list(options.missing),
+        "root": options.root is not None,
+    }
+    inputs.labels |= {name: value for name, value in given.items() if value}
 
 
 def _listed(

@@ -152,6 +152,8 @@ def _fields(written: RowFiles, header: dict[str, Any], job: Job, inputs: Inputs)
         "options": header["options"],
         "decoders": header["decoders"],
         "further_targets": inputs.further_targets,
+        # a journal of pixpack 0.1 has none
+        "labels": header.get("labels", {}),
         "reader_features": _features(inputs, job),
     }
 

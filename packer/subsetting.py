@@ -15,9 +15,8 @@ import numpy as np
 
 from packer.changes import some
 from packer.classlists import load_classes
-from packer.copying import Plan, copy_plans
+from packer.copying import Plan, copy_plans, copy_target, joint_labels
 from packer.options import OptionsError
-from packer.pipeline import settled_out
 from packer.report import PackError, PackReport, Progress
 from packer.rowreader import Ints
 from packer.shares import Share, class_targets, has_boxes, opened
@@ -67,8 +66,9 @@ def subset(
     if rows is not None:
         check_one_store(store, "--rows")
     # all are chosen before the first is written
+    target = copy_target(out)
     plans = {split: _plan(place, rows, classes, per_class, fraction, seed) for split, place in stores_of(store).items()}
-    return copy_plans(plans, settled_out(out), overwrite=overwrite, progress=progress)
+    return copy_plans(plans, target, overwrite=overwrite, progress=progress)
 
 
 def _plan(
@@ -108,6 +108,7 @@ def _plan(
         extras=manifest.extras,
         further_targets=manifest.further_targets,
         options=manifest.options,
+        labels=joint_labels([manifest], is_list_given=classes is not None),
     )
 
 

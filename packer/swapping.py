@@ -52,8 +52,8 @@ def swap(places: Sequence[Path]) -> None:
         remove_working_folder(place)
 
 
-def finish_swap(out: Path) -> None:
-    """Finish what a crash has left of exchanging the stores of OUT's splits.
+def finish_swap(out: Path) -> bool:
+    """Finish what a crash has left of exchanging the stores of OUT's splits; returns whether any had not been exchanged.
 
     Raises:
         LockedError: another process is at it.
@@ -61,12 +61,12 @@ def finish_swap(out: Path) -> None:
     names = {name for folder in _folders(out) for name in read_swapping(out / folder)}
     places = [out / name for name in sorted(names)]
     if not places:
-        return
+        return False
     with contextlib.ExitStack() as held:
         pending = []
         for place in places:
             new = replacement(place)
-            if not (new / journals.JOURNAL).is_file() or not (new / MANIFEST).is_file():
+            if not (new / journals.FOLDER).is_dir() or not (new / MANIFEST).is_file():
                 continue
             try:
                 held.enter_context(contextlib.closing(journals.Lock(new)))
@@ -80,6 +80,7 @@ def finish_swap(out: Path) -> None:
             with contextlib.suppress(FileNotFoundError), contextlib.closing(journals.Lock(place)):
                 remove_replaced(place)
                 remove_working_folder(place)
+    return bool(pending)
 
 
 def _folders(out: Path) -> list[str]:

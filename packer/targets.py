@@ -42,7 +42,9 @@ def label_columns(
             f"{source} has {names[0]!r} as a further target, beside its first. Give the --target-column that it was packed with."
         )
     if len(names) < 2 or (not known and all(_has_numbers(table, name) for name in names)):
-        return label(table, count, target_column=target_column, classes=classes)
+        made_one = label(table, count, target_column=target_column, classes=classes)
+        made_one.target_column = ",".join(names)
+        return made_one
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ScanError(f"--target-column names {twice!r} twice. Name each column once.")
@@ -50,6 +52,7 @@ def label_columns(
     mine = [name for name in names if name not in known]
     first = next((name for name in mine if made[name].kind != "regression"), mine[0])
     labels = made.pop(first)
+    labels.target_column = ",".join(names)
     for name, other in made.items():
         if reason := unfit(name, labels.extras):
             raise ScanError(f"the column {name!r} of {table.name} can be no further target: {reason}. Rename it.")

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.changes import names_difference
+from packer.inputs import ScanError
 from packer.kept import check_keepable
 from packer.options import PackOptions
-from packer.pipeline import missing_words, pack_sources, settled_out
+from packer.pipeline import missing_words, named_sources, pack_sources, settled_out
 from packer.recode import pixel_versions
+from packer.recorded import LabelCheck, settled_labels
 from packer.report import PackError, PackReport, Progress
 from packer.splits import stores_of
 from packer.swapping import finish_swap
@@ -40,6 +41,7 @@ def update(
     workers: int | None = None,
     on_error: str = "skip",
     max_rejects: int | str = "1%",
+    max_gone: int | str | None = None,
     max_pixels: int | None = None,
     timeout: float = 30.0,
     resume: bool = False,
@@ -74,26 +76,25 @@ def update(
     """
     target = settled_out(out)
     finish_swap(target)
-    stores = {path: _whole(path) for path in stores_of(target).values()}
+    places = stores_of(target)
+    stores = {path: _whole(path) for path in places.values()}
     recorded = next(iter(stores.values()))
     _check_labels(target, recorded, boxes=boxes is not None, masks=masks is not None)
-    shaping: dict[str, Any] = {name: value for name, value in recorded.options.items() if name in _FIELDS}
-    size = shaping.pop("size", None)
-    # is given again
-    shaping.pop("masks", None)
-    if max_pixels is not None:
-        shaping["max_pixels"] = max_pixels
+    given = {
+        "classes": classes,
+        "root": None if root is None else os.fspath(root),
+        "path_column": path_column,
+        "target_column": target_column,
+        "extension": extension,
+        "missing": missing_words(missing) or None,
+    }
+    sources = named_sources(images)
+    first = next(iter(stores))
     options = PackOptions(
-        **shaping,
-        size=None if size is None else tuple(size),
+        **_shaping(recorded, max_pixels),
+        **settled_labels(first, recorded, given, sources),
         boxes=None if boxes is None else os.fspath(boxes),
         masks=None if masks is None else os.fspath(masks),
-        classes=classes,
-        root=None if root is None else os.fspath(root),
-        path_column=path_column,
-        target_column=target_column,
-        extension=extension,
-        missing=missing_words(missing),
         workers=workers,
         on_error=on_error,
         max_rejects=str(max_rejects),
@@ -106,8 +107,30 @@ def update(
     )
     for path, manifest in stores.items():
         check_keepable(path, manifest, options.shaping(), pixel_versions(options.requantize))
-    report = pack_sources(images, target, options, progress)
-    return dataclasses.replace(report, notes=[*report.notes, *_class_notes(stores)])
+    limit = None if max_gone is None else str(max_gone)
+    check = LabelCheck({split: (path, stores[path]) for split, path in places.items()}, sources, given, limit)
+    try:
+        report = pack_sources(images, target, options, progress, check)
+    except ScanError as e:
+        raise _explained(e, first, is_reused=classes is None and options.classes is not None) from None
+    return dataclasses.replace(report, notes=[*report.notes, *check.notes])
+
+
+def _shaping(recorded: Manifest, max_pixels: int | None) -> dict[str, Any]:
+    """Return the options that shape rows, as a store records them."""
+    options = {name: value for name, value in recorded.options.items() if name in _FIELDS}
+    size = options.pop("size", None)
+    options.pop("masks", None)  # is given again
+    return options | ({} if max_pixels is None else {"max_pixels": max_pixels}) | {"size": size and tuple(size)}
+
+
+def _explained(error: ScanError, store: Path, *, is_reused: bool) -> ScanError:
+    """Say whose class list does not fit, where the user gave none."""
+    if not is_reused or "--classes" not in str(error):
+        return error
+    return ScanError(
+        f"{error} That is the list of {store}, which was packed with --classes. Give --classes with one that fits."
+    )
 
 
 def _whole(path: Path) -> Manifest:
@@ -130,17 +153,3 @@ def _check_labels(target: Path, manifest: Manifest, *, boxes: bool, masks: bool)
             raise PackError(
                 f"{target} was packed without --{name}, which an update cannot add. Pack anew with --overwrite."
             )
-
-
-def _class_notes(stores: dict[Path, Manifest]) -> list[str]:
-    """Say what has become of the classes, since targets are places in their list."""
-    notes = []
-    for path, before in stores.items():
-        now = _whole(path)
-        if now.classes != before.classes and now.target_kind == "class":
-            what = names_difference(before.classes, now.classes) or "in another order"
-            notes.append(
-                f"{path} has other classes than before ({what}), and targets count in the new list. A list of your own"
-                " (--classes FILE) keeps numbers as they are."
-            )
-    return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import posixpath
@@ -30,16 +31,16 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *
     classes = imposed or (() if class_file is None else _read_classes(class_file))
     found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
     found.frames[:] = 1
-    missing, used = [], set()
+    missing = []
+    used: dict[str, bytes] = {}
     keypoints = _keypoints_file(folder)
     for index, name in enumerate(names):
         label = next((label for label in _label_names(name) if label in files), None)
         if label is None:
             missing.append(name)
             continue
-        used.add(label)
         reader = _LabelFile(found, index, label, "" if imposed or class_file is None else class_file.name)
-        reader.read(folder / label, has_keypoints=keypoints is not None)
+        used[label] = reader.read(folder / label, has_keypoints=keypoints is not None)
     if not used:
         raise ScanError(
             f"{folder} has a label file for none of the {len(names)} images. Expected {_label_names(names[0])[0]} for {names[0]}."
@@ -56,9 +57,17 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *
         )
     found.note(missing, f"images have no label file in {folder} and no boxes")
     found.note(
-        sorted(files - used - {class_file.name if class_file else ""}), f"label files of {folder} belong to no image"
+        sorted(files - used.keys() - {class_file.name if class_file else ""}),
+        f"label files of {folder} belong to no image",
     )
+    found.digest = _digest(used)
     return found
+
+
+def _digest(files: dict[str, bytes]) -> str:
+    """Return one digest of label files, by name and sha256 of each, whatever their order and wherever their folder lies."""
+    lines = (f"{len(name)} {name} ".encode("utf-8", "surrogatepass") + files[name] for name in sorted(files))
+    return f"sha256:{hashlib.sha256(b''.join(lines)).hexdigest()}"
 
 
 def _text_files(folder: Path) -> set[str]:
@@ -125,15 +134,16 @@ class _LabelFile:
     label: str
     class_file: str
 
-    def read(self, path: Path, *, has_keypoints: bool) -> None:
-        """Add the boxes and outlines of a file; what makes no sense refuses the input."""
+    def read(self, path: Path, *, has_keypoints: bool) -> bytes:
+        """Add the boxes and outlines of a file; what makes no sense refuses the input. Returns its sha256, b"" of none."""
         try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            data = path.read_bytes()
+            lines = data.decode("utf-8-sig").splitlines()
         except (OSError, ValueError) as e:
             if isinstance(e, OSError):
                 NOWHERE.check(str(path), e)
             self.found.refuse([self.index], f"its label file {self.label} cannot be read ({e.__class__.__name__})")
-            return
+            return b""
         limit = len(self.found.classes) or MOST_CLASSES
         for number, line in enumerate(lines, start=1):
             values = [_number(word) for word in line.split()]
@@ -143,6 +153,7 @@ class _LabelFile:
                 self._add(int(values[0]), values[1:])
             elif values:
                 self._refuse(number, line, limit)
+        return hashlib.sha256(data).digest()
 
     def _add(self, target: int, values: list[float]) -> None:
         outline: Outline | None = None

@@ -157,6 +157,8 @@ class Manifest:
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
     further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
+    # how targets, classes and boxes were read, as far as options said it; what a store of format 1.0 does not tell
+    labels: Mapping[str, Any] = field(default_factory=dict)
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -206,6 +208,11 @@ class Manifest:
         return {name: f"_tensordict/{name}.memmap" for name in self.tensors}
 
     @property
+    def tells_labels(self) -> bool:
+        """Whether it is known how labels were read: that labels says nothing of an option means that it was not used."""
+        return self.version >= (1, 1) and not self.labels.get("unknown")
+
+    @property
     def has_own_sizes(self) -> bool:
         """Whether rows have sizes of their own: pixels is then flat, and offsets and shapes say where each row is."""
         return OWN_SIZES in self.reader_features
@@ -244,6 +251,7 @@ class Manifest:
             "classes": list(self.classes),
             # only where there are any: other stores keep their bytes
             **({"further_targets": further} if further else {}),
+            **({"labels": dict(sorted(self.labels.items()))} if self.labels else {}),
             "mean": list(self.mean),
             "std": list(self.std),
             "inputs": self.inputs,
@@ -285,6 +293,7 @@ class Manifest:
                 further_targets={
                     k: FurtherTarget(v["kind"], tuple(v["classes"])) for k, v in head.get("further_targets", {}).items()
                 },
+                labels=dict(head.get("labels", {}).items()),
                 digest=digest,
             )
         except (KeyError, TypeError, AttributeError, IndexError) as e:

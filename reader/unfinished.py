@@ -61,11 +61,12 @@ def tell_half_replaced(out: Path) -> str:
     if not root.name:
         return ""
     names = read_swapping(root) or read_swapping(_beside(root))
-    old = [name for name in names if (_beside(root.with_name(name)) / JOURNAL).exists()]
+    old = [name for name in names if (_beside(root.with_name(name)) / FOLDER).is_dir()]
     if not old or len(old) == len(names):
         return ""
     new = ", ".join(name for name in names if name not in old)
-    _, command = read_unfinished(_beside(root.with_name(old[0])))
+    beside = _beside(root.with_name(old[0]))
+    command = read_unfinished(beside)[1] if (beside / JOURNAL).is_file() else "the same command again"
     return (
         f"{root.parent} is half replaced: {new} done, {', '.join(old)} not yet, and they do not belong together."
         f" Finish it: {command}"

@@ -17,7 +17,7 @@ from _bench import photographs, repeat_files
 from packer import merge, pack, update
 from packer.push import pull, push
 from packer.report import PackError, Progress
-from reader.manifest import MANIFEST, StoreError
+from reader.manifest import MANIFEST, StoreError, check_store
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
@@ -184,6 +184,20 @@ def _pushing_run(kind: str, sources: Path, start: Path, disk: Path, whole: Path,
 def files(folder: Path) -> dict[str, bytes]:
     """Read every file below a folder: relative path -> bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def are_mixed(run: Run) -> bool:
+    """Whether splits open of which one is the old store and one the new."""
+    seen = set()
+    for manifest in sorted(run.out.glob(f"[!.]*/{MANIFEST}")):
+        try:
+            check_store(manifest.parent)
+        except StoreError:
+            continue
+        name, content = str(manifest.relative_to(run.disk)), manifest.read_bytes()
+        if run.expected.get(name) != files(run.start).get(name):
+            seen.add(run.expected.get(name) == content)
+    return len(seen) > 1
 
 
 def difference(found: dict[str, bytes], expected: dict[str, bytes]) -> str:

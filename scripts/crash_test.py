@@ -36,7 +36,7 @@ from typing import Any
 
 from _bench import BenchError, photographs, repeat_files
 from _calls import Shim
-from _runs import KINDS, PUSHING, Run, difference, files, make_run
+from _runs import KINDS, PUSHING, Run, are_mixed, difference, files, make_run
 
 from packer.journal import JOURNAL, read_blocks
 from reader.manifest import IncompleteStoreError, StoreError, check_store
@@ -154,6 +154,8 @@ def _die_everywhere(run: Run, shim: Shim, every: int) -> int:
                 _check_pushed(run, n)
             else:
                 _check_unfinished(run.out)
+            if are_mixed(run):
+                raise CrashError(f"{run.kind} run, death at call {n}: an old and a new split open")
             run.go_on()
         if files(run.disk) != run.expected:
             raise CrashError(f"{run.kind} run, death at call {n}: {difference(files(run.disk), run.expected)} differ")

@@ -1,4 +1,4 @@
-"""Make the stores of tests/golden anew: `golden_make.py OUT`, `golden_make.py OUT own-sizes` or `... own-masks`.
+"""Make the stores of tests/golden anew: `golden_make.py OUT`, `golden_make.py OUT own-sizes`, `... own-masks` or `... labels`.
 
 Only for a new format version or feature, into a new folder: an old golden store never changes.
 """
@@ -71,7 +71,20 @@ def own_sizes(out: Path, *, has_masks: bool = False) -> None:
     write(out, contents, fields, blocks)
 
 
-def main(out: Path) -> None:
+# Of v1.1: what it records of how labels were read, with a key that no reader of today knows.
+LABELS = {
+    "boxes": "sha256:" + "0123456789abcdef" * 4,
+    "classes": True,
+    "extension": ".jpg",
+    "later": {"any": ["thing", 1]},
+    "missing": ["NA", "näh"],
+    "path_column": "id",
+    "root": True,
+    "target_column": "breed,näme",
+}
+
+
+def main(out: Path, labels: dict[str, Any] | None = None) -> None:
     """Write 5 rows of 4 x 6 x 3 with content, one extra and two blocks."""
     (out / "_tensordict/extras").mkdir(parents=True)
     pixels = bytes(
@@ -105,6 +118,7 @@ def main(out: Path) -> None:
         "rejected": 1,
         "options": {"fit": "pad", "size": [4, 6]},
         "decoders": {"pillow": {"version": "0"}},
+        "labels": labels or {},
     }
     blocks = [Block(0, 3, zlib.crc32(pixels[:216]), 0), Block(3, 5, zlib.crc32(pixels[216:]), sum(map(len, lines[:3])))]
     write(out, contents, fields, blocks)
@@ -128,4 +142,4 @@ if __name__ == "__main__":
     if sys.argv[2:] in (["own-sizes"], ["own-masks"]):
         own_sizes(Path(sys.argv[1]), has_masks=sys.argv[2] == "own-masks")
     else:
-        main(Path(sys.argv[1]))
+        main(Path(sys.argv[1]), LABELS if sys.argv[2:] == ["labels"] else None)

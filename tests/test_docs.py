@@ -275,6 +275,13 @@ def test_the_format_page_has_the_current_version_and_every_key() -> None:
     head = read_manifest(ROOT / "tests" / "golden" / "v1.0").to_json()
     table = rows_of_table(section(FORMAT, "### The head, in its order"))[1:]
     assert list(head) == [key for cells in table for key in re.findall(r"`(\w+)`", cells[0])]
+    labels = read_manifest(ROOT / "tests" / "golden" / "v1.1").labels.keys() - {"later"}
+    told = [
+        key
+        for cells in rows_of_table(section(FORMAT, "### labels (1.1)"))[1:]
+        for key in re.findall(r"`(\w+)`", cells[0])
+    ]
+    assert sorted({*labels, "unknown"}) == sorted(told)
 
 
 def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(a_place_with_data: Path) -> None:

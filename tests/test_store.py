@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import zlib
 from pathlib import Path
 
+import golden_make
 import numpy as np
 import pytest
 import torch
@@ -33,6 +35,7 @@ from reader.manifest import (
 from reader.metadata import metadata_files
 
 GOLDEN = Path(__file__).parent / "golden" / "v1.0"
+GOLDEN_1_1 = Path(__file__).parent / "golden" / "v1.1"
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
@@ -61,6 +64,35 @@ def test_todays_writer_makes_the_golden_bytes() -> None:
             assert sha256_file(GOLDEN / name) == entry.digest
     pixels = (GOLDEN / "_tensordict/pixels.memmap").read_bytes()
     assert manifest.files["_tensordict/pixels.memmap"].digest == f"crc32:{zlib.crc32(pixels):08x}"
+
+
+def test_the_golden_store_of_version_1_1_loads_for_ever_and_tells_how_its_labels_were_read() -> None:
+    manifest, store = open_store(GOLDEN_1_1)
+    assert (manifest.version, manifest.rows, manifest.classes) == ((1, 1), 5, ("bird", "cat", "näïve"))
+    assert store.targets.tolist() == [0, 0, 1, 2, 2]
+    assert manifest.tells_labels
+    assert not read_manifest(GOLDEN).tells_labels
+    assert manifest.labels == {
+        "boxes": "sha256:" + "0123456789abcdef" * 4,
+        "classes": True,
+        "extension": ".jpg",
+        "later": {"any": ["thing", 1]},
+        "missing": ["NA", "näh"],
+        "path_column": "id",
+        "root": True,
+        "target_column": "breed,näme",
+    }
+
+
+def test_todays_writer_makes_the_golden_bytes_of_version_1_1(tmp_path: Path) -> None:
+    golden_make.main(tmp_path / "out", golden_make.LABELS)
+    for path in sorted(GOLDEN_1_1.rglob("*")):
+        if path.is_file():
+            assert (tmp_path / "out" / path.relative_to(GOLDEN_1_1)).read_bytes() == path.read_bytes(), path
+    manifest = read_manifest(GOLDEN_1_1)
+    assert encode_manifest(manifest, read_blocks(GOLDEN_1_1)) == (GOLDEN_1_1 / "manifest.json").read_bytes()
+    older = dataclasses.replace(manifest, version=(1, 0), labels={})
+    assert encode_manifest(older, read_blocks(GOLDEN_1_1)) == (GOLDEN / "manifest.json").read_bytes()
 
 
 def _manifest_of(target_kind: str, count: int | None, content: bool, extras: dict[str, TensorSpec]) -> Manifest:

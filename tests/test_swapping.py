@@ -16,7 +16,7 @@ from conftest import make_tree, photo, store_bytes
 from test_update import no_decoder
 
 import reader.manifest
-from packer import LockedError, PackError, PackReport, build, pack, swapping, update
+from packer import LockedError, PackError, PackReport, build, copying, merge, pack, swapping, update
 from packer import journal as journals
 from packer.cli import run
 from packer.verify import verify
@@ -234,6 +234,48 @@ def test_an_unfinished_split_beside_a_store_comes_together_with_it(splits: Path,
     assert len(MemmapDataset(out / "train")) == 12
     report = pack(splits, out, size=32, overwrite=True)
     assert report.rows == 26
+    assert sorted(os.listdir(out)) == ["train", "val"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kills")
+@pytest.mark.parametrize("names", [0, 1])
+def test_merged_splits_take_the_places_of_others_together(
+    names: int, splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, more = tmp_path / "out", tmp_path / "more"
+    pack(splits, more, size=32)
+    before = store_bytes(out)
+    words = ["merge", str(out), str(more), str(out), "--overwrite"]
+    done = subprocess.run([sys.executable, "-c", DIES, str(names), *words], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    monkeypatch.setattr(reader.manifest, "_SWAP_SECONDS", 0)
+    if names:
+        with pytest.raises(IncompleteStoreError, match="do not belong together. Finish it: the same command again$"):
+            MemmapDataset(out / "val")
+    # the same command finishes it, and does not merge the rows twice
+    with pytest.raises(PackError, match="out was half replaced, .* It is whole now, all of it the new one: look at it"):
+        merge([out, more], out, overwrite=True)
+    assert {name: len(MemmapDataset(out / name)) for name in ("train", "val")} == {"train": 25, "val": 25}
+    assert sorted(os.listdir(out)) == ["train", "val"]
+    assert store_bytes(out) != before
+
+
+def test_a_merge_that_fails_in_one_split_leaves_all_of_them(
+    splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, more, made = tmp_path / "out", tmp_path / "more", copying._made
+    pack(splits, more, size=32)
+    before = store_bytes(out)
+
+    def failing(plan: Any, site: Any, *given: Any) -> Any:
+        if site.final.name == "val":
+            raise OSError(5, "Input/output error", str(site.out))
+        return made(plan, site, *given)
+
+    monkeypatch.setattr(copying, "_made", failing)
+    with pytest.raises(PackError, match="Input/output error"):
+        merge([out, more], out, overwrite=True)
+    assert store_bytes(out) == before
     assert sorted(os.listdir(out)) == ["train", "val"]
 
 

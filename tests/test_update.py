@@ -245,13 +245,16 @@ def test_an_input_that_is_listed_twice_is_kept_twice(images: Path, tmp_path: Pat
     assert list(MemmapDataset(tmp_path / "out").targets) == [7, 8]
 
 
-def test_a_class_that_comes_or_goes_moves_the_targets_and_is_told(images: Path, tmp_path: Path) -> None:
+def test_a_class_that_comes_or_goes_moves_no_target_in_silence(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     (images / "class1").rename(images / "zebra")
-    report = update(images, tmp_path / "out")
+    with pytest.raises(PackError, match=r"class2 was 2, now 1 \(gone: class1; new: zebra\)"):
+        update(images, tmp_path / "out")
+    (tmp_path / "classes.txt").write_text("class0\nclass2\nzebra\n")
+    report = update(images, tmp_path / "out", classes=str(tmp_path / "classes.txt"))
     assert report.kept == 16
     assert MemmapDataset(tmp_path / "out").classes == ["class0", "class2", "zebra"]
-    assert [note for note in report.notes if "(gone: class1; new: zebra)" in note]
+    assert [note for note in report.notes if "(gone: class1; new: zebra); numbers moved: class2 was 2, now 1" in note]
     assert update(images, tmp_path / "out").notes == []
 
 
@@ -489,7 +492,7 @@ def test_rows_of_a_dataset_are_not_mistaken_for_files(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     pack_dataset([(pixels, 0)] * 9, tmp_path / "out")
     (tmp_path / "0").write_bytes(jpeg(40, 30, 1))
-    (tmp_path / "list.csv").write_text("path,target\n0,1\n")
+    (tmp_path / "list.csv").write_text("path,target\n0,0\n")
     report = update(tmp_path / "list.csv", tmp_path / "out")
     assert (report.rows, report.kept, report.gone) == (1, 0, 8)
 
