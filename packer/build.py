@@ -288,7 +288,7 @@ class Build:
         from packer.ray_workers import RayWorkers
 
         self._job = dataclasses.replace(self._job, witness=_witness(self._inputs))
-        tell_decoders = functools.partial(pixel_versions, self._options.requantize)
+        tell_decoders = functools.partial(pixel_versions, self._options.shaping())
         # the lock names this process: no other folder of that name holds the same
         lock = self._site.out.absolute() / journals.LOCK
         return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), tell_decoders(), tell_decoders)
@@ -398,6 +398,8 @@ def _job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, ma
         max_pixels=options.max_pixels,
         archives=inputs.archives,
         requantize=options.requantize,
+        icc=options.icc,
+        bit_depth=options.bit_depth,
         masks_root=os.path.abspath(options.masks or ""),
         draws_masks=options.draws_masks,
         # masks of rows with sizes of their own stand behind the pixels

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from packer import __version__, wording
-from packer.options import CHANNELS, ENGINES, FITS, MAX_PIXELS, RESAMPLES, OptionsError, parse_size
+from packer.options import CHANNELS, ENGINES, FITS, ICC, MAX_PIXELS, RESAMPLES, OptionsError, parse_size
 from packer.profile import profile_table
 from packer.progress import ProgressBar
 
@@ -234,6 +234,19 @@ _COPY = _options(
     type=int,
     metavar="Q",
     help="Store what the JPEG would decode to after ffmpeg -q:v Q: 2 (best) to 31 (smallest).",
+)
+@click.option(
+    "--icc",
+    type=click.Choice(ICC),
+    default="keep",
+    show_default=True,
+    help="convert: bring images with another ICC profile than sRGB to sRGB; keep: count them.",
+)
+@click.option(
+    "--bit-depth",
+    type=int,
+    metavar="N",
+    help="Bits over which 16-bit files spread their values, 8 to 16, such as 12 of a camera's.  [default: as they say, or 16]",
 )
 @_INPUTS
 @click.option(

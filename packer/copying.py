@@ -33,6 +33,7 @@ from packer.disk import allocate, check_room, guard_standard_streams, write_at
 from packer.durable import sync_folder
 from packer.failures import as_pack_error
 from packer.inputs import Inputs
+from packer.noted import Noted
 from packer.options import OptionsError, PackOptions, available_cpus
 from packer.parts import check_no_parts
 from packer.pipeline import settled_out
@@ -265,6 +266,7 @@ class _Copy:
     def __init__(self, plan: Plan, sources: list[Source], out: Path, tell: Tell) -> None:
         self._plan, self._out, self._tell = plan, out, tell
         self._like = plan.shares[0].manifest
+        self._noted = Noted()
         self._sources, self._mine = sources, threading.local()
         self._bounds = [0, *itertools.accumulate(len(share.rows) for share in plan.shares)]
         self._rows = self._bounds[-1]
@@ -314,7 +316,9 @@ class _Copy:
             for name, (path, spec) in self._tensors.items():
                 assert (values[name].dtype, values[name].shape[1:]) == (np.dtype(spec.dtype), spec.row_shape), name
                 files[path].write(_little_endian(values[name]))
-            files[SAMPLES].write(self._lines(start, stop))
+            lines = self._lines(start, stop)
+            self._noted.add(lines.decode("ascii"))
+            files[SAMPLES].write(lines)
             self._tell(Progress("copy", stop, self._rows))
         for source in self._sources if self._plan.has_rejects else ():
             with naming(source.path / REJECTED):
@@ -352,6 +356,7 @@ class _Copy:
             "decoders": like.decoders,
             "further_targets": plan.further_targets,
             "labels": plan.labels,
+            "icc": self._noted.profiles,
             "reader_features": like.reader_features,
         }
 

@@ -1,47 +1,37 @@
 """Bytes of any image -> one row of uint8 pixels, upright, or a DecodeError with a reason that a person understands.
 
-JPEG goes through libjpeg-turbo (`jpeg.py`) where it accepts the file; Pillow, which lives here, does everything else.
+JPEG goes through libjpeg-turbo (`jpeg.py`) where it accepts the file; Pillow does everything else.
 """
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile
 
-from packer import jpeg, jxl, plugins
-from packer.explain import explain, plain
+from packer import icc, jpeg, jxl, plugins
+from packer.depth import Depth, DepthError, eight_bits
+from packer.explain import plain
 from packer.fit import Geometry
+from packer.opening import (
+    UPRIGHT,
+    DecodeError,
+    Orientation,
+    header_orientation,
+    loaded,
+    opened,
+    profile_of,
+    stored_size,
+)
 from packer.options import MAX_PIXELS
 from packer.profile import StageClock
 
-# Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
-# Those that need more than Pillow are in `plugins.py`.
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")
-
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
-# EXIF orientation -> the transposition that makes it upright (TIFF 6.0, tag 274)
-UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-_ORIENTATION = 0x0112
 _DCT_SCALES = (8, 4, 2)
-
-
-class DecodeError(ValueError):
-    """This input cannot become a row; the message is what rejected.jsonl says."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +45,6 @@ class Row:
     done: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Orientation:
-    """EXIF's 1 to 8, and whether the library that decoded has made the picture upright already."""
-
-    value: int
-    is_undone: bool = False
-
-    def upright(self, image: Image.Image) -> Image.Image:
-        """Return the decoded picture upright."""
-        turn = None if self.is_undone else UPRIGHT.get(self.value)
-        return image if turn is None else image.transpose(turn)
-
-
 class Decoder:
     """Turns bytes into rows; one a process."""
 
@@ -79,10 +56,13 @@ class Decoder:
         exact: bool = False,
         strict: bool = False,
         max_pixels: int = MAX_PIXELS,
+        icc: str = "keep",
+        bit_depth: int | None = None,
         clock: StageClock | None = None,
     ) -> None:
         self._geometry, self._mode, self._clock = geometry, _MODES[channels], clock or StageClock("decode")
         self._exact, self._strict, self._max_pixels = exact, strict, max_pixels
+        self._converts, self._bit_depth = icc == "convert", bit_depth
         self._jpeg = jpeg.JpegDecoder()
         # process-wide, and this process is ours: the header check below replaces Pillow's limit
         Image.MAX_IMAGE_PIXELS = None
@@ -136,10 +116,14 @@ class Decoder:
         pixels = self._jpeg.decode(data, width, height)
         # RGBX is a mode that Pillow maps without a copy; the fourth byte is dropped when the row is written out
         image = Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
-        if self._mode != "RGB":
-            image = Image.frombytes("RGB", image.size, pixels, "raw", "RGBX").convert(self._mode)
         done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
-        return self._finish(image, (header.width, header.height), Orientation(orientation), scale, done)
+        is_foreign = self._note_profile(header.icc, done)
+        if self._mode != "RGB" or (is_foreign and self._converts):
+            image = Image.frombytes("RGB", image.size, pixels, "raw", "RGBX")
+            # as a profile of gray wants it
+            image = image.convert("L") if header.components == 1 and is_foreign else image
+            image = self._in_mode(image, header.icc, done)
+        return self._finish(image, (header.width, header.height), Orientation(orientation), scale, done, header.icc)
 
     def _pillow_row(self, data: bytes, notes: list[str]) -> Row:
         if large := jxl.read_header(data):  # opening it decodes it
@@ -149,18 +133,31 @@ class Decoder:
             with opened(data) as image:
                 self._check_pixels(*image.size, len(data))
                 size, scale = stored_size(image), self._draft(image)
+                depth, profile = Depth.of(image), profile_of(image, data)
                 orientation = loaded(image, data)
-                upright = to_mode(image, self._mode)
+                try:
+                    pixels, deep, warning = eight_bits(image, depth, self._bit_depth, lambda: opened(data))
+                except DepthError as e:
+                    raise DecodeError(str(e)) from e
+                done: dict[str, Any] = {"decoder": plugins.decoder_of(image.format), "format": image.format} | deep
+                self._note_profile(profile, done)
+                upright = self._in_mode(pixels, profile, done)
+        notes += [warning] if warning else []
         notes += [str(w.message).splitlines()[0] for w in caught]
-        done: dict[str, Any] = {"decoder": plugins.decoder_of(image.format), "format": image.format}
         if notes:
             done["warnings"] = notes
             if self._strict:
                 raise DecodeError(f"it decodes only with warnings (--strict): {notes[0]}")
-        return self._finish(upright, size, orientation, scale, done)
+        return self._finish(upright, size, orientation, scale, done, profile)
 
     def _finish(
-        self, image: Image.Image, size: tuple[int, int], orientation: Orientation, scale: int, done: dict[str, Any]
+        self,
+        image: Image.Image,
+        size: tuple[int, int],
+        orientation: Orientation,
+        scale: int,
+        done: dict[str, Any],
+        profile: bytes,
     ) -> Row:
         width, height = size[::-1] if orientation.value >= 5 else size
         self._clock.enter("resize")
@@ -172,7 +169,25 @@ class Decoder:
         if self._geometry is None:
             raise DecodeError("no size was given to decode to")
         image, content = self._geometry.place(image, self._geometry.resized(width, height))
+        if "icc_converted" in done:  # here, where there are fewest pixels
+            image = icc.to_srgb(image, profile, content).convert(self._mode)
         return Row(image.tobytes("raw", self._mode), content, width, height, done)
+
+    def _note_profile(self, profile: bytes, done: dict[str, Any]) -> bool:
+        """Note the name of a profile that is not sRGB; returns whether there is one."""
+        name = icc.foreign_name(profile) if profile else ""
+        if name:
+            done["icc"] = name
+        return bool(name)
+
+    def _in_mode(self, image: Image.Image, profile: bytes, done: dict[str, Any]) -> Image.Image:
+        """Return an image in the mode of rows; or, where it is to be converted, in that of its profile, and note that."""
+        if self._converts and "icc" in done:
+            profiled = icc.as_profiled(image, profile)
+            if profiled is not None and icc.transform(profile) is not None:
+                done["icc_converted"] = True
+                return profiled
+        return image if image.mode == self._mode else image.convert(self._mode)
 
     def _dct_scale(self, width: int, height: int, orientation: int) -> int:
         """Return the largest of 8, 4, 2 that leaves twice the resized picture in both directions, else 1."""
@@ -213,97 +228,17 @@ class Decoder:
             )
 
 
-def agrees(data: bytes, sample: Mapping[str, Any]) -> bool:
-    """Whether a row's line in samples.jsonl says of its source what would be said now, as far as the header tells.
-
-    pixpack 0.1 did not record the orientation of a TIFF. What a plugin decoded counts only where the same one is here.
-    """
-    if sample.get("format") != "TIFF":
-        return "format" not in sample or sample["decoder"] == plugins.decoder_of(sample["format"])
-    with opened(data) as image:
-        return header_orientation(image) == sample.get("exif_orientation", 1)
-
-
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Convert a loaded image to RGB, L or RGBA as people expect: 16 bits keep their high byte, alpha is dropped for RGB."""
-    if image.mode.startswith("I;16"):
-        high = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
-        image = Image.fromarray(high)
-    elif image.mode == "I":
-        values = np.asarray(image)
-        # 16-bit PNG and PGM open as I in some versions; true 32-bit data has no agreed range
-        if values.min() < 0 or values.max() > 0xFFFF:
-            raise DecodeError("it holds 32-bit integers, which have no agreed range; convert it to 8 or 16 bits")
-        image = Image.fromarray((values >> 8).astype(np.uint8))
-    elif image.mode == "F":
-        raise DecodeError("it holds floating point pixels, which have no agreed range; convert it to 8 or 16 bits")
-    return image if image.mode == mode else image.convert(mode)
+    """Convert an image that a program made to RGB, L or RGBA as files are: of 16 bits the high byte, for RGB without alpha.
 
-
-def opened(data: bytes) -> Image.Image:
-    """Open an image of a known format, its header read and (but for JPEG XL) no pixel decoded; raises DecodeError."""
-    kind = plugins.kind_of(data)
-    library = plugins.library(kind) if kind else plugins.Library(FORMATS)
-    if library.lacks:
-        raise DecodeError(f"it is {_a(kind)} {kind} image; to decode it, install {library.lacks}")
-    try:
-        return Image.open(io.BytesIO(data), formats=library.formats)
-    except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
-        if kind and problem(e) is None:
-            raise DecodeError(f"it begins as {_a(kind)} {kind} image but its header is damaged or cut short") from e
-        raise DecodeError(explain(data, problem(e))) from e
-
-
-def _a(kind: str) -> str:
-    return "an" if kind == plugins.AVIF else "a"
-
-
-def problem(error: Exception) -> str | None:
-    """Return what Pillow said of an image, None where it knows no such format."""
-    return None if isinstance(error, UnidentifiedImageError) else str(error)
-
-
-def stored_size(image: Image.Image) -> tuple[int, int]:
-    """Return (width, height) of an opened image as its pixels are stored, before any orientation; decodes nothing."""
-    undone = _tiff_tag(image) if image.format == "TIFF" else plugins.orientation(image)
-    # who turns a picture itself gives its size after that
-    return image.size[::-1] if undone is not None and undone >= 5 else image.size
-
-
-def header_orientation(image: Image.Image) -> int:
-    """Return the orientation, 1 to 8, of an opened image without decoding it."""
-    undone = plugins.orientation(image)
-    if undone is not None:
-        return undone
-    try:
-        # the base class's: PngImageFile's own decodes the whole image first
-        return _orientation(Image.Image.getexif(image))
-    except Exception:  # damaged EXIF counts as none, as it does for Pillow
-        return 1
-
-
-def loaded(image: Image.Image, data: bytes) -> Orientation:
-    """Decode an opened image in place; returns its orientation. Raises DecodeError.
-
-    data: what it was opened from, to explain what fails.
+    Raises:
+        DecodeError: its pixels have no agreed range.
     """
-    before, is_undone = header_orientation(image), image.format == "TIFF" or plugins.orientation(image) is not None
     try:
-        image.load()
-    except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
-        raise DecodeError(explain(data, problem(e))) from e
-    # a PNG may hold its EXIF behind the pixels
-    return Orientation(before, is_undone=True) if is_undone else Orientation(_orientation(image.getexif()))
-
-
-def _orientation(exif: Image.Exif) -> int:
-    value = exif.get(_ORIENTATION, 1)
-    return value if value in UPRIGHT else 1
-
-
-def _tiff_tag(image: Any) -> int:
-    value = image.tag_v2.get(_ORIENTATION, 1)
-    return value if value in UPRIGHT else 1
+        pixels, _, _ = eight_bits(image, Depth.of(image), None, lambda: image)
+    except DepthError as e:
+        raise DecodeError(str(e)) from e
+    return pixels if pixels.mode == mode else pixels.convert(mode)
 
 
 def _judge(message: str, header: jpeg.JpegHeader, data: bytes) -> str:

@@ -19,6 +19,9 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 # EXIF tag 0x0112, in both byte orders, before a type below 256, and XMP's name for it: any of them, and Pillow is asked
 _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
+_ICC_MARK = b"ICC_PROFILE\0"
+# 65,535 of a segment, less its length, the mark, the number and the count
+_ICC_BYTES = 65_519
 # turbojpeg.h, enum TJPF: a number that jpeg4py does not know
 _TJPF_CMYK = 11
 
@@ -32,7 +35,10 @@ class JpegError(ValueError):
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """What the frame header says. width and height are as stored, before any EXIF orientation."""
+    """What the frame header says. width and height are as stored, before any EXIF orientation.
+
+    icc: the colour profile, joined of its segments; b"" where there is none.
+    """
 
     width: int
     height: int
@@ -41,19 +47,22 @@ class JpegHeader:
     progressive: bool
     lossless: bool
     may_be_rotated: bool
+    icc: bytes = b""
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """Walk the segments up to the first frame header; None where the data is no JPEG or breaks off before it."""
+    """Walk the segments up to the first scan; None where the data is no JPEG or breaks off before a frame header."""
     if data[:2] != b"\xff\xd8":
         return None
     at, size, may_be_rotated = 2, len(data), False
+    frame: tuple[int, int] | None = None
+    profile: list[bytes] = []
     while at + 4 <= size:
         if data[at] != 0xFF:
             # libjpeg skips what stands between two markers, with a warning
             at = data.find(b"\xff", at)
             if at < 0:
-                return None
+                break
             continue
         marker = data[at + 1]
         if marker == 0xFF:
@@ -64,18 +73,38 @@ def read_header(data: bytes) -> JpegHeader | None:
             continue
         (length,) = struct.unpack_from(">H", data, at + 2)
         if marker in _FRAMES:
-            if at + 10 > size:
-                return None
-            precision, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
-            progressive, lossless = marker & 3 == 2, marker & 3 == 3
-            return JpegHeader(width, height, components, precision, progressive, lossless, may_be_rotated)
-        if marker in (0xD9, 0xDA) or length < 2:
-            return None
-        if marker == 0xE1:
+            frame = frame or (at, marker)
+        elif marker in (0xD9, 0xDA) or length < 2:
+            break
+        elif marker == 0xE1:
             segment = data[at + 4 : at + 2 + length]
             may_be_rotated = may_be_rotated or any(mark in segment for mark in _ORIENTATION_MARKS)
+        elif marker == 0xE2 and data.startswith(_ICC_MARK, at + 4):
+            profile.append(data[at + 4 + len(_ICC_MARK) : at + 2 + length])
         at += 2 + length
-    return None
+    if frame is None or frame[0] + 10 > size:
+        return None
+    precision, height, width, components = struct.unpack_from(">BHHB", data, frame[0] + 4)
+    kind = frame[1] & 3
+    icc = joined_profile(profile) if profile else b""
+    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, may_be_rotated, icc)
+
+
+def joined_profile(parts: list[bytes]) -> bytes:
+    """Return the colour profile of APP2 segments, each with its number and their count in front (ICC.1:2022, annex B.4).
+
+    One that lacks a segment is b"?": damaged.
+    """
+    numbers = sorted(parts, key=lambda part: part[:1])
+    is_whole = [part[:2] for part in numbers] == [bytes([n, len(parts)]) for n in range(1, len(parts) + 1)]
+    return b"".join(part[2:] for part in numbers) if is_whole else b"?"
+
+
+def profile_segments(profile: bytes) -> bytes:
+    """Return the APP2 segments of a colour profile, as `joined_profile` reads them."""
+    parts = [profile[at : at + _ICC_BYTES] for at in range(0, len(profile), _ICC_BYTES)]
+    contents = [_ICC_MARK + bytes([number, len(parts)]) + part for number, part in enumerate(parts, start=1)]
+    return b"".join(b"\xff\xe2" + struct.pack(">H", len(content) + 2) + content for content in contents)
 
 
 class JpegDecoder:

@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packer import icc, jpeg, plugins
 from packer.changes import difference
-from packer.decode import Row, agrees
+from packer.decode import Row
+from packer.depth import Depth
 from packer.fit import Geometry
+from packer.opening import header_orientation, opened, profile_of
 from packer.options import without_limits
 from packer.ragged import RaggedRows
 from packer.report import PackError
@@ -53,6 +56,7 @@ class KeptRows:
         manifest = read_manifest(out)
         if manifest.digest != digest:
             raise StoreError(f"{out} is another store than that of which rows were to be taken over.")
+        self._is_old = manifest.version < (1, 1)
         self._row_bytes, self._geometry = manifest.row_bytes, Geometry.recorded(manifest)
         self._ragged = RaggedRows(out, manifest) if manifest.has_own_sizes else None
 
@@ -75,7 +79,7 @@ class KeptRows:
             sample: dict[str, Any] = json.loads(self._lines.readline())
             if sample.get("sha256") != sha256:  # a dataset's items have none
                 return None
-            if not agrees(data, sample) or not self._pixels.is_whole(number):
+            if not _agrees(data, sample, is_old=self._is_old) or not self._pixels.is_whole(number):
                 return None
             begin, size_bytes = number * self._row_bytes, self._row_bytes
             if self._ragged is not None:
@@ -110,3 +114,24 @@ def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
         )
     if what := damage(out, manifest, manifest.files.keys() - {PIXELS}):
         raise PackError(f"{what} {anew}")
+
+
+def _agrees(data: bytes, sample: Mapping[str, Any], *, is_old: bool) -> bool:
+    """Whether a row's line in samples.jsonl says of its source what would be said now, as far as the header tells.
+
+    is_old: the store is of format 1.0, which knew no profiles, no bits that are used, and no orientation of a TIFF.
+    """
+    header = jpeg.read_header(data)
+    if header is not None:  # cheap enough to look each time: a merged store may have rows of an old one
+        return sample.get("icc", "") == (icc.foreign_name(header.icc) if header.icc else "")
+    if "format" not in sample:
+        return True
+    if sample["decoder"] != plugins.decoder_of(sample["format"]):
+        return False
+    if not is_old and sample["format"] != "TIFF":
+        return True
+    with opened(data) as image:
+        profile = profile_of(image, data)
+        is_same = sample.get("icc", "") == (icc.foreign_name(profile) if profile else "")
+        is_turned = image.format != "TIFF" or header_orientation(image) == sample.get("exif_orientation", 1)
+        return is_same and is_turned and not (is_old and Depth.of(image) != Depth())

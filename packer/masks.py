@@ -12,9 +12,10 @@ import numpy as np
 from PIL import Image
 
 from packer.boxlabels import label_paths
-from packer.decode import UPRIGHT, DecodeError, Row, loaded, opened, stored_size
+from packer.decode import Row
 from packer.fit import Geometry
 from packer.inputs import Inputs, ScanError
+from packer.opening import UPRIGHT, DecodeError, loaded, opened, stored_size
 from packer.outlines import OutlineError, draw, frame_of
 from packer.roots import check_listed
 

@@ -12,6 +12,7 @@ from typing import Any
 FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
 ENGINES = ("local", "ray")
+ICC = ("keep", "convert")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # What belongs to one run alone, and what is a path.
@@ -71,11 +72,16 @@ class PackOptions:
     max_boxes: int | None = None
     upright_labels: bool = False
     masks: str | None = None
+    icc: str = "keep"
+    bit_depth: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("fit", self.fit, FITS)
         _one_of("resample", self.resample, RESAMPLES)
         _one_of("channels", self.channels, tuple(CHANNELS))
+        _one_of("icc", self.icc, ICC)
+        if self.bit_depth is not None and not (isinstance(self.bit_depth, int) and 8 <= self.bit_depth <= 16):
+            raise OptionsError(f"--bit-depth is {self.bit_depth!r}, expected 8 to 16 bits.")
         _one_of("on-error", self.on_error, ("skip", "fail"))
         if self.size is not None:
             for side in self.size:
@@ -162,6 +168,8 @@ class PackOptions:
     def shaping(self) -> dict[str, Any]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
         optional: dict[str, Any] = {} if self.requantize is None else {"requantize": self.requantize}
+        optional |= {} if self.icc == "keep" else {"icc": self.icc}
+        optional |= {} if self.bit_depth is None else {"bit_depth": self.bit_depth}
         if self.boxes is not None:
             optional |= {"min_visibility": self.min_visibility, "max_boxes": self.max_boxes}
         if self.boxes is not None or self.masks is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from packer import jpeg
 from packer.build import Build, put_in_place, release
 from packer.classlists import has_multi_hot, load_classes
+from packer.decoders import littlecms_version
 from packer.disk import guard_standard_streams
 from packer.ffmpeg import open_ffmpeg
 from packer.finished import finished_report, has_same_contents, is_as_asked
@@ -55,6 +56,8 @@ def pack(
     extension: str | None = None,
     missing: str | Sequence[str] = (),
     requantize: int | None = None,
+    icc: str = "keep",
+    bit_depth: int | None = None,
     max_size: int | str | None = None,
     boxes: str | os.PathLike[str] | None = None,
     min_visibility: float = 0.1,
@@ -88,6 +91,8 @@ def pack(
         engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
         masks: a folder with a mask for each image, which become extras too; "boxes": drawn of the outlines that boxes has.
+        icc: "keep" the colours of images with another ICC profile than sRGB as they are, or "convert" them to sRGB.
+        bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         resume: begin, continue, or confirm a finished store of the same inputs and options; with overwrite, its replacement.
         progress: called a few times a second from this thread.
@@ -116,6 +121,8 @@ def pack(
         extension=extension,
         missing=missing_words(missing),
         requantize=requantize,
+        icc=icc,
+        bit_depth=bit_depth,
         max_size=max_size,
         boxes=None if boxes is None else os.fspath(boxes),
         min_visibility=min_visibility,
@@ -339,6 +346,10 @@ def _check_libraries(options: PackOptions) -> None:
         raise PackError(
             "--strict needs jpeg4py and libturbojpeg, which alone tell what is wrong with a JPEG that decodes, and one of them"
             " is missing. Install it (pack doctor says how), or leave --strict out."
+        )
+    if options.icc == "convert" and not littlecms_version():
+        raise PackError(
+            "--icc convert needs a Pillow with littleCMS, as its own wheel is. Install one, or leave --icc out."
         )
     if options.engine == "ray":
         _check_ray(options.address)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packer import jpeg
+from packer import icc, jpeg
 from packer.decode import Decoder, Row
-from packer.decoders import decoder_versions
+from packer.decoders import decoder_versions, littlecms_version
 from packer.ffmpeg import NotRequantized, open_ffmpeg, versions
 from packer.fit import Geometry
 from packer.options import MAX_PIXELS
@@ -49,13 +50,14 @@ class Recoder:
         self._check = Decoder(Geometry(1, 1, "squash"), strict=strict, max_pixels=max_pixels)
 
     def recode(self, data: bytes) -> Recoded:
-        """Requantize one image; its EXIF orientation is kept, all other metadata is not.
+        """Requantize one image; its EXIF orientation and an ICC profile other than sRGB are kept, all other metadata is not.
 
         Raises:
             DecodeError: it is broken, and would be rejected by a pack.
         """
         checked = self._check.row(data)
-        if jpeg.read_header(data) is None:
+        source = jpeg.read_header(data)
+        if source is None:
             return Recoded(data, "it is no JPEG")
         if "warnings" in checked.done:
             return Recoded(data, f"it decodes only with warnings ({checked.done['warnings'][0]})")
@@ -69,7 +71,8 @@ class Recoder:
         expected = size or (checked.width, checked.height)[:: -1 if orientation >= 5 and size is None else 1]
         if header is None or (header.width, header.height) != expected:
             return Recoded(data, "FFmpeg decodes it to another size")
-        return Recoded(with_orientation(encoded, orientation))
+        # some versions of FFmpeg write the profile themselves
+        return Recoded(with_metadata(encoded, orientation, b"" if header.icc else source.icc))
 
     def compare(self, before: bytes, after: bytes) -> tuple[float, float]:
         """Return PSNR in dB and SSIM of a requantized image to its source, scaled to the same size."""
@@ -119,25 +122,51 @@ def row_decoder(
     strict: bool,
     max_pixels: int,
     requantize: int | None,
+    icc: str = "keep",
+    bit_depth: int | None = None,
     clock: StageClock | None = None,
 ) -> Decoder | RequantizingDecoder:
     """Return what makes the rows of a pack; exact must be given together with requantize."""
-    decoder = Decoder(geometry, channels=channels, exact=exact, strict=strict, max_pixels=max_pixels, clock=clock)
+    decoder = Decoder(
+        geometry,
+        channels=channels,
+        exact=exact,
+        strict=strict,
+        max_pixels=max_pixels,
+        icc=icc,
+        bit_depth=bit_depth,
+        clock=clock,
+    )
     if requantize is None:
         return decoder
     return RequantizingDecoder(requantize, decoder, strict=strict, max_pixels=max_pixels, clock=clock)
 
 
-def pixel_versions(requantize: int | None) -> dict[str, Any]:
-    """Return what decides about the pixels of a pack, for the manifest; raises FfmpegError where FFmpeg is needed and missing."""
-    return decoder_versions() | ({} if requantize is None else {"ffmpeg": versions()})
+def pixel_versions(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides about the pixels of a pack with these recorded options, for the manifest.
+
+    Raises:
+        FfmpegError: FFmpeg is needed and missing.
+    """
+    versions_used = decoder_versions()
+    if options.get("requantize") is not None:
+        versions_used["ffmpeg"] = versions()
+    if options.get("icc") == "convert":
+        versions_used["littlecms"] = {"version": littlecms_version()}
+    return versions_used
 
 
-def with_orientation(encoded: bytes, orientation: int) -> bytes:
-    """Put EXIF that holds nothing but an orientation, 1 to 8, into a JPEG that has none; 1 needs none."""
-    if orientation == 1:
-        return encoded
-    # TIFF 6.0: one entry, tag 0x0112, one SHORT, padded to 4 bytes; no further directory
-    tiff = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
-    segment = b"Exif\0\0" + tiff
-    return encoded[:2] + b"\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment + encoded[2:]
+def with_metadata(encoded: bytes, orientation: int, profile: bytes = b"") -> bytes:
+    """Put into a JPEG that has neither EXIF with an orientation, 1 to 8, and an ICC profile; 1 and sRGB need none."""
+    segments = b""
+    if orientation != 1:
+        # TIFF 6.0: one entry, tag 0x0112, one SHORT, padded to 4 bytes; no further directory
+        tiff = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+        segments += _segment(b"\xff\xe1", b"Exif\0\0" + tiff)
+    if profile and icc.foreign_name(profile) not in ("", icc.DAMAGED):
+        segments += jpeg.profile_segments(profile)
+    return encoded[:2] + segments + encoded[2:]
+
+
+def _segment(marker: bytes, content: bytes) -> bytes:
+    return marker + struct.pack(">H", len(content) + 2) + content

@@ -38,7 +38,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
         StoreError: other decoders than those of the pack are installed, whose pixels may differ.
     """
     options: dict[str, Any] = dict(manifest.options)
-    here = pixel_versions(options.get("requantize"))
+    here = pixel_versions(options)
     if manifest.decoders != here:
         raise StoreError(
             f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(here)}:"
@@ -55,6 +55,8 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
         strict=options["strict"],
         max_pixels=max_pixels,
         requantize=options.get("requantize"),
+        icc=options.get("icc", "keep"),
+        bit_depth=options.get("bit_depth"),
     )
     finder = Finder(images)
     own = RaggedRows(root, manifest) if manifest.has_own_sizes else None

@@ -42,6 +42,7 @@ class PackReport:
     reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
     inputs as they were listed: duplicates, columns that were left out.
     is_in_place: whether OUT holds this store; where more was rejected than allowed, the store that was there before stays.
+    icc: how many rows are of images with an ICC profile other than sRGB, by its name.
     part is "2/4" where only that part was packed: rows, rejects and bytes are the part's, and there is no store yet.
     profile: seconds by stage of each process and thread: "main", "commit", "worker 1" and on.
     changed: the first source that is not what the interrupted pack had read; all from its block on was packed anew.
@@ -69,6 +70,7 @@ class PackReport:
     reject_lines: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     layout: str = ""
+    icc: dict[str, int] = field(default_factory=dict)
     changed: str = ""
     changed_count: int = 0
     changed_paths: list[str] = field(default_factory=list)
@@ -102,6 +104,7 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
         target_kind=manifest.target_kind,
         reject_lines=_reject_lines(out),
         has_own_sizes=manifest.has_own_sizes,
+        icc=dict(manifest.icc),
         notes=inputs.notes,
         layout=inputs.layout,
     )
@@ -139,8 +142,10 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
     parts = list(reports.values())
     seconds = sum(part.seconds for part in parts)
     reasons: collections.Counter[str] = collections.Counter()
+    profiles: collections.Counter[str] = collections.Counter()
     for part in parts:
         reasons.update(part.reasons)
+        profiles.update(part.icc)
 
     def total(name: str) -> int:
         """Add up one field over all stores."""
@@ -161,6 +166,7 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         images_per_second=(total("inputs") - total("resumed_from")) / seconds if seconds else 0.0,
         too_many_rejects=any(part.too_many_rejects for part in parts),
         reasons=dict(reasons.most_common()),
+        icc=dict(profiles.most_common()),
         resumed_from=total("resumed_from"),
         notes=[note for part in parts for note in part.notes],
         layout=parts[0].layout,

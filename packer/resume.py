@@ -65,7 +65,7 @@ def journal_header(
         "listing": _listing(inputs),
         "classes": list(inputs.classes),
         "options": options.shaping() | ({} if size is None else {"size": [*size]}),
-        "decoders": pixel_versions(options.requantize),
+        "decoders": pixel_versions(options.shaping()),
         "labels": dict(sorted(inputs.labels.items())),
         "block_inputs": block_inputs,
         # not compared: how the command reads that goes on

@@ -20,6 +20,7 @@ from packer.boxes import BoxRows
 from packer.checksums import crc32_combine
 from packer.classlists import gap_notes
 from packer.inputs import Column, Inputs
+from packer.noted import Noted
 from packer.options import CHANNELS
 from packer.tasks import Result, encode_line
 from packer.worker import Job
@@ -47,6 +48,7 @@ class RowFiles:
         self.sums = [0] * CHANNELS[job.channels]
         self.square_sums = [0] * CHANNELS[job.channels]
         self.blocks: list[Block] = []
+        self.noted = Noted()
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
         self._boxes = inputs.boxes and BoxRows(inputs.boxes, job.geometry)
@@ -63,7 +65,9 @@ class RowFiles:
             offset = files[SAMPLES].size_bytes
             self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset, size_bytes))
             self.crc32 = crc32_combine(self.crc32, result.crc32, size_bytes)
-        files[SAMPLES].write("".join(result.samples).encode("ascii"))
+        lines = "".join(result.samples)
+        self.noted.add(lines)
+        files[SAMPLES].write(lines.encode("ascii"))
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
         rows = self._accepted(result)
         for name, column in self._columns.items():
@@ -124,9 +128,9 @@ class RowFiles:
         return Column.of(column.dtype, targets, column.count)
 
     def notes(self) -> list[str]:
-        """Say what became of boxes, and which classes a dataset that does not name them has no image of."""
+        """Say what became of boxes, what many sources have in common, and which classes of a dataset have no image."""
         gaps = [] if self._all.classes else gap_notes(self._numbers, "the dataset")
-        return gaps + (self._boxes.notes() if self._boxes else [])
+        return [*gaps, *(self._boxes.notes() if self._boxes else []), *self.noted.notes()]
 
     def numbered_classes(self) -> tuple[str, ...]:
         """Name the classes of a dataset that does not."""

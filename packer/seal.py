@@ -154,6 +154,7 @@ def _fields(written: RowFiles, header: dict[str, Any], job: Job, inputs: Inputs)
         "further_targets": inputs.further_targets,
         # a journal of pixpack 0.1 has none
         "labels": header.get("labels", {}),
+        "icc": written.noted.profiles,
         "reader_features": _features(inputs, job),
     }
 

@@ -106,7 +106,7 @@ def update(
         update=True,
     )
     for path, manifest in stores.items():
-        check_keepable(path, manifest, options.shaping(), pixel_versions(options.requantize))
+        check_keepable(path, manifest, options.shaping(), pixel_versions(options.shaping()))
     limit = None if max_gone is None else str(max_gone)
     check = LabelCheck({split: (path, stores[path]) for split, path in places.items()}, sources, given, limit)
     try:

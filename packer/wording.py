@@ -170,6 +170,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
+        **({"icc": ", ".join(f"{name} ({rows:,})" for name, rows in m.icc.items())} if m.icc else {}),
         "options": f"\n{'':12}".join(textwrap.wrap(options, 88)),
         "decoders": decoders,
     }

@@ -50,6 +50,8 @@ class Job:
     max_pixels: int
     archives: tuple[Archive, ...] = ()
     requantize: int | None = None
+    icc: str = "keep"
+    bit_depth: int | None = None
     # where masks lie, or that they are drawn of what a task says; and where their rows go
     masks_root: str = ""
     draws_masks: bool = False
@@ -116,6 +118,8 @@ class BlockWorker:
             strict=job.strict,
             max_pixels=job.max_pixels,
             requantize=job.requantize,
+            icc=job.icc,
+            bit_depth=job.bit_depth,
             clock=self._clock,
         )
         channels = CHANNELS[job.channels]

@@ -159,6 +159,8 @@ class Manifest:
     further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
     # how targets, classes and boxes were read, as far as options said it; what a store of format 1.0 does not tell
     labels: Mapping[str, Any] = field(default_factory=dict)
+    # name of an ICC profile other than sRGB -> rows whose images have it (format 1.1)
+    icc: Mapping[str, int] = field(default_factory=dict)
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -258,6 +260,7 @@ class Manifest:
             "rejected": self.rejected,
             "options": dict(self.options),
             "decoders": dict(self.decoders),
+            **({"icc": dict(self.icc)} if self.icc else {}),
             "files": {k: {"size_bytes": v.size_bytes, "digest": v.digest} for k, v in sorted(self.files.items())},
         }
 
@@ -294,6 +297,7 @@ class Manifest:
                     k: FurtherTarget(v["kind"], tuple(v["classes"])) for k, v in head.get("further_targets", {}).items()
                 },
                 labels=dict(head.get("labels", {}).items()),
+                icc=dict(head.get("icc", {})),
                 digest=digest,
             )
         except (KeyError, TypeError, AttributeError, IndexError) as e:

@@ -3,10 +3,11 @@
 
     python scripts/bench_inputs.py large     photographs of 4000 x 3000, with DCT scaling and with --exact
     python scripts/bench_inputs.py small     60,000 PNGs of 32 x 32, beside merely reading and merely decoding them
+    python scripts/bench_inputs.py icc       photographs of 500 x 375 without ICC profile, with sRGB's, Display P3's, converted
     python scripts/bench_inputs.py many      list a million files, then pack 1,000 and all of them: seconds and memory
 
-large and small run in turns, which one begins moves on by one each run; files are warm in the page cache. Checked: no input is
-rejected; DCT-scaled rows are within 2 levels of exact ones on average. many makes hard links of a few JPEGs of 8 x 8. Its
+large, small and icc run in turns, which one begins moves on by one each run; files are warm in the page cache. Checked: no input
+is rejected; DCT-scaled rows are within 2 levels of exact ones on average. many makes hard links of a few JPEGs of 8 x 8. Its
 memory is the peak of the share (PSS) of anonymous and shared pages, looked at every 10 ms. Linux only.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import struct
 import sys
 import tempfile
 import time
@@ -26,21 +28,26 @@ import numpy as np
 from _bench import BenchError, machine, publish, ratios, spread, table
 from _pack_ways import Job, Task, in_processes, make_rows
 from bench_pack import SCALED_LEVELS, watched_pack
-from PIL import Image
+from PIL import Image, ImageCms
 from scenes import SCENES, draw
 
 import packer
+from packer.jpeg import profile_segments
 from packer.profile import profile_table
 from packer.scan import scan
 from packer.source import Source
-from reader.manifest import PIXELS
+from reader.manifest import PIXELS, read_manifest
 
 LARGE, SMALL, TINY = (4000, 3000), (32, 32), (8, 8)
 # height, width that scenes are drawn in
 DRAWN = (375, 500)
 # ext4 takes 65,000 links to one file
 LINKS, FOLDER_FILES = 50_000, 1000
-COUNTS = {"large": 24, "small": 60_000, "many": 1_000_000}
+# XYZ under D50 of red, green and blue; and the bytes of HP's sRGB, the most common profile
+SRGB = ((0.4361, 0.2225, 0.0139), (0.3851, 0.7169, 0.0971), (0.1431, 0.0606, 0.7141))
+P3 = ((0.5151, 0.2412, -0.0011), (0.2919, 0.6922, 0.0419), (0.1572, 0.0666, 0.7841))
+PROFILE_BYTES = 3144
+COUNTS = {"large": 24, "icc": 2000, "small": 60_000, "many": 1_000_000}
 
 
 def main() -> int:
@@ -109,6 +116,24 @@ def small(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     return rates(*in_turns(ways, count, runs), ours="pack")
 
 
+def icc(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
+    """Pack the same photographs without a profile, with sRGB's and with Display P3's, and the latter converted, in turns."""
+    plain = drawn(work / "plain", count, DRAWN[::-1], "jpg")
+    profiles = {"srgb": with_primaries(SRGB), "p3": with_primaries(P3)}
+    folders = {name: tagged(plain, work / name, profile) for name, profile in profiles.items()}
+    ways = {
+        "plain": lambda: pack(plain, work / "out-plain", 224, workers),
+        "srgb": lambda: pack(folders["srgb"], work / "out-srgb", 224, workers),
+        "p3": lambda: pack(folders["p3"], work / "out-p3", 224, workers),
+        "converted": lambda: pack(folders["p3"], work / "out-converted", 224, workers, icc="convert"),
+    }
+    found, given = in_turns(ways, count, runs)
+    told = {name: sum(read_manifest(work / f"out-{name}").icc.values()) for name in ways}
+    if told != {"plain": 0, "srgb": 0, "p3": count, "converted": count}:
+        raise BenchError(f"images with another profile were counted as {told}.")
+    return rates(found, given, ours="plain")
+
+
 def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     """List all inputs, then pack a few and all of them, looking at memory."""
     few, all_of_them = linked(work / "few", min(1000, count)), linked(work / "all", count)
@@ -136,7 +161,7 @@ def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     return report
 
 
-KINDS = {"large": large, "small": small, "many": many}
+KINDS = {"large": large, "small": small, "icc": icc, "many": many}
 
 
 # -- running
@@ -147,9 +172,9 @@ def read_alone(job: Job) -> Task:
     return lambda i: Source(str(job.paths[i])).read() and None
 
 
-def pack(images: Path, out: Path, size: int, workers: int, *, exact: bool = False) -> dict[str, Any]:
+def pack(images: Path, out: Path, size: int, workers: int, **options: Any) -> dict[str, Any]:
     """Pack from this process; returns the profile."""
-    report = packer.pack(images, out, size=size, workers=workers, exact=exact, max_rejects=0, overwrite=out.exists())
+    report = packer.pack(images, out, size=size, workers=workers, max_rejects=0, overwrite=out.exists(), **options)
     if report.rejected:
         raise BenchError(f"{report.rejected} inputs were rejected: {report.reasons}")
     return report.profile
@@ -209,6 +234,26 @@ def drawn(root: Path, count: int, size: tuple[int, int], suffix: str) -> Path:
         noise = rng.integers(-6, 7, (height, width, 1), np.int16)
         pixels = np.clip(scenes[i % len(scenes)] + noise, 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(path, **({"quality": 88} if suffix == "jpg" else {"compress_level": 1}))
+    os.sync()
+    return root
+
+
+def with_primaries(primaries: tuple[tuple[float, ...], ...]) -> bytes:
+    """Return littleCMS's profile of sRGB with other red, green and blue (XYZ under D50), as long as a camera's."""
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    for number in range(struct.unpack_from(">I", profile, 128)[0]):
+        name, at, _ = struct.unpack_from(">4sII", profile, 132 + 12 * number)
+        if name in (names := (b"rXYZ", b"gXYZ", b"bXYZ")):
+            struct.pack_into(">3i", profile, at + 8, *(round(v * 65536) for v in primaries[names.index(name)]))
+    return bytes(profile).ljust(PROFILE_BYTES, b"\0")
+
+
+def tagged(images: Path, root: Path, profile: bytes) -> Path:
+    """Copy JPEGs with a profile in front of all else."""
+    for path in images.rglob("*.jpg"):
+        copy, data = root / path.relative_to(images), path.read_bytes()
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(data[:2] + profile_segments(profile) + data[2:])
     os.sync()
     return root
 

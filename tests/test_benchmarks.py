@@ -296,7 +296,7 @@ def test_bench_copy_times_every_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "count"), [("large", 2), ("small", 40), ("many", 30)])
+@pytest.mark.parametrize(("kind", "count"), [("large", 2), ("small", 40), ("icc", 8), ("many", 30)])
 def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) -> None:
     out = tmp_path / "found.json"
     words = [kind, "--count", count, "--runs", 1, "--work", tmp_path, "--json", out]
@@ -308,8 +308,8 @@ def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) 
         assert report["all"]["images"] == 30
         assert report["all"]["own_mib"]["worker"] > 0
     else:
-        other = {"large": "exact", "small": "row"}[kind]
-        assert set(report["ratio"][f"pack/{other}"]) >= {"median", "p10", "p90"}
+        other = {"large": "pack/exact", "small": "pack/row", "icc": "plain/converted"}[kind]
+        assert set(report["ratio"][other]) >= {"median", "p10", "p90"}
         assert "decode" in report["profile"]["pack"]["worker 1"] | report["profile"]["pack"].get("worker 2", {})
     assert not list(tmp_path.glob("pixpack-*"))
 

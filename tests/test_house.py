@@ -54,9 +54,15 @@ def test_what_the_packages_share_needs_the_standard_library_alone(module: str) -
         ("click", {"cli.py"}),
         ("tqdm", {"progress.py"}),
         ("jpeg4py", {"jpeg.py"}),
-        # decoders.py asks which it is; fit.py names it for types alone; masks.py decodes masks; show.py and overlay.py
+        # decoders.py asks which it is; depth.py and fit.py name it for types; masks.py decodes masks; show.py and overlay.py
         # draw; datasets.py is given images of it
-        ("PIL", {"datasets.py", "decode.py", "decoders.py", "fit.py", "masks.py", "overlay.py", "show.py"}),
+        (
+            "PIL",
+            {
+                *("datasets.py", "decode.py", "decoders.py", "depth.py", "fit.py", "icc.py", "masks.py", "opening.py"),
+                *("overlay.py", "show.py"),
+            },
+        ),
         ("matplotlib", {"bench.py"}),
         ("av", {"ffmpeg.py"}),
         ("pillow_heif", {"plugins.py"}),

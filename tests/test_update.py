@@ -431,7 +431,7 @@ def test_a_store_whose_small_files_are_damaged_is_refused(name: str, images: Pat
 
 def test_a_store_of_other_decoders_is_refused(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack(images, tmp_path / "out", size=32)
-    monkeypatch.setattr(updating, "pixel_versions", lambda requantize: {"Pillow": "1.0"})
+    monkeypatch.setattr(updating, "pixel_versions", lambda options: {"Pillow": "1.0"})
     with pytest.raises(
         PackError, match=r'out was packed by \{.*\}, here is \{"Pillow": "1.0"\}: .* Use the same versions'
     ):

@@ -1,0 +1,63 @@
+"""What samples.jsonl says of many sources, counted for the manifest and the report: ICC profiles, and bits that are not used."""
+
+from __future__ import annotations
+
+import collections
+import json
+
+_MARKS = ('"icc":"', '"bits_used":')
+_NAMED = 3
+
+
+class Noted:
+    """Counts over the rows of a store, as its lines stream by."""
+
+    def __init__(self) -> None:
+        self._profiles: collections.Counter[str] = collections.Counter()
+        self._converted = self._dark = self._bits = 0
+
+    def add(self, lines: str) -> None:
+        """Count some lines; where a name holds a mark its quotes are escaped, so that it is none."""
+        if not any(mark in lines for mark in _MARKS):
+            return
+        for line in lines.splitlines():
+            if any(mark in line for mark in _MARKS):
+                sample = json.loads(line)
+                self._profiles.update([sample["icc"]] if "icc" in sample else [])
+                self._converted += "icc_converted" in sample
+                self._dark += "bits_used" in sample
+                self._bits = max(self._bits, sample.get("bits_used", 0))
+
+    @property
+    def profiles(self) -> dict[str, int]:
+        """How many rows are of images with an ICC profile other than sRGB, by its name, most first."""
+        return dict(sorted(self._profiles.items(), key=lambda item: (-item[1], item[0])))
+
+    def notes(self) -> list[str]:
+        """Say what was counted, and what can be done about it."""
+        return [note for note in (self._of_profiles(), self._of_bits()) if note]
+
+    def _of_profiles(self) -> str:
+        count = self._profiles.total()
+        if not count:
+            return ""
+        names = [f"{name} {number:,}" for name, number in self.profiles.items()]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        what = f"{_images(count)} another ICC profile than sRGB ({', '.join(names[:_NAMED])}{more})"
+        if self._converted == count:
+            return f"{what} and {'was' if count == 1 else 'were'} converted to sRGB."
+        if self._converted:
+            return f"{what}; {self._converted:,} were converted to sRGB, the profiles of the others do not fit or are damaged."
+        return f"{what}. Their values are stored as they are; --icc convert converts them to sRGB."
+
+    def _of_bits(self) -> str:
+        if not self._dark:
+            return ""
+        return (
+            f"{_images(self._dark)} 16 bits of which {self._bits} or fewer are used, so that the rows are dark."
+            f" If that is what the camera records, pack with --bit-depth {max(9, self._bits)}."
+        )
+
+
+def _images(count: int) -> str:
+    return "1 image has" if count == 1 else f"{count:,} images have"
