@@ -108,7 +108,8 @@ def _plan(
         extras=manifest.extras,
         further_targets=manifest.further_targets,
         options=manifest.options,
-        labels=joint_labels([manifest], is_list_given=classes is not None),
+        # in their own order the names are what folders of these classes alone would give
+        labels=joint_labels([manifest], is_list_given=classes is not None and [*names] != sorted(names)),
     )
 
 
