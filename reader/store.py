@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorClass, TensorDict
+from torch.utils import _pytree as pytree
 
 from reader.manifest import Manifest, StoreError, check_store
 from reader.order import Rows
@@ -231,6 +232,44 @@ def replaced(
         batch_size=pixels.shape[:1],
         device=pixels.device,
     )
+
+
+def _kept_from_torchvision(kind: Any) -> None:
+    """Let torchvision refuse a batch, of which its transforms would take pixels[..., H, W, C] for channels first.
+
+    Those of v2 walk torch's pytrees; a kernel of a flip that is called by itself asks what it is given to flip.
+    """
+    node, flip = pytree.SUPPORTED_NODES[kind], kind.flip
+
+    def flatten(batch: Any) -> Any:
+        """Do as tensordict does, for all others."""
+        _refuse_torchvision(batch)
+        return node.flatten_fn(batch)
+
+    def flipped(batch: Any, *dims: Any) -> Any:
+        """Flip dimensions of the batch, as tensordict does."""
+        _refuse_torchvision(batch)
+        return flip(batch, *dims)
+
+    pytree.SUPPORTED_NODES[kind] = node._replace(flatten_fn=flatten)
+    kind.flip = flipped
+
+
+def _refuse_torchvision(batch: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") == pytree.__name__:
+        frame = frame.f_back
+    if frame is not None and str(frame.f_globals.get("__name__")).startswith("torchvision."):
+        raise TypeError(
+            f"torchvision takes images uint8[..., C, H, W], and was given a whole {type(batch).__name__}. Write"
+            " transform=lambda batch: (t(batch.images), batch.targets), or take our own transforms, which move boxes too."
+        )
+
+
+for _kind in (ImageBatch, RaggedBatch):
+    _kept_from_torchvision(_kind)
 
 
 def _origin(batch: ImageBatch | RaggedBatch, column: int) -> int | None:
