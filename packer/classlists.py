@@ -104,13 +104,13 @@ def one_spelling(names: Iterable[str], known: Collection[str] = ()) -> dict[str,
         True
     """
     found = [name for name in names if not name.isascii()]
-    given = {unicodedata.normalize("NFC", name): name for name in known if not name.isascii()}
+    given = {composed(name): name for name in known if not name.isascii()}
     spellings: dict[str, set[str]] = {}
     for name in found:
-        spellings.setdefault(unicodedata.normalize("NFC", name), set()).add(name)
+        spellings.setdefault(composed(name), set()).add(name)
     one: dict[str, str] = {}
-    for composed, several in spellings.items():
-        name = given.get(composed) or (composed if len(several) > 1 else next(iter(several)))
+    for joined, several in spellings.items():
+        name = given.get(joined) or (joined if len(several) > 1 else next(iter(several)))
         one |= {spelling: name for spelling in several if spelling != name and spelling not in known}
     return one
 
@@ -124,14 +124,18 @@ def spelling_note(one: dict[str, str]) -> list[str]:
     return [f"names are spelled in two ways (Unicode NFC and NFD), each pair is one class: {named}."]
 
 
+def composed(name: str) -> str:
+    """Return a name as Unicode NFC has it, in which both spellings are alike."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
 def named_twice(names: Iterable[str]) -> str | None:
     """Return a name that stands twice in a list, be it in two spellings; None where there is none."""
     seen = set()
     for name in names:
-        composed = unicodedata.normalize("NFC", name)
-        if composed in seen:
+        if composed(name) in seen:
             return name
-        seen.add(composed)
+        seen.add(composed(name))
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from packer.boxlabels import BoxLabels
 from packer.checksums import sha256_file
-from packer.classlists import named_twice, one_spelling
+from packer.classlists import composed, named_twice, one_spelling
 from packer.inputs import ScanError
 from packer.outlines import Outline, OutlineError, box_around, is_finite, outline_of
 from packer.roots import NOWHERE
@@ -182,9 +182,10 @@ class _Finder:
     """Finds inputs by the path that a label file gives: the same, or one of the two is the end of the other."""
 
     def __init__(self, names: list[str], source: Path) -> None:
-        self._names, self._source = names, source
+        # é may be one character in the file and two on the disk
+        self._names, self._source = [composed(name) for name in names], source
         self._by_base: dict[str, list[int]] = {}
-        for index, name in enumerate(names):
+        for index, name in enumerate(self._names):
             self._by_base.setdefault(posixpath.basename(name), []).append(index)
 
     def find(self, name: str) -> list[int]:
@@ -193,7 +194,7 @@ class _Finder:
         Raises:
             ScanError: several images end so.
         """
-        name = posixpath.normpath(name.replace("\\", "/"))
+        name = composed(posixpath.normpath(name.replace("\\", "/")))
         found = [i for i in self._by_base.get(posixpath.basename(name), ()) if _is_end(self._names[i], name)]
         exact = [i for i in found if self._names[i] == name]
         different = sorted({self._names[i] for i in exact or found})

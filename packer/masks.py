@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from packer.boxlabels import label_paths
+from packer.classlists import composed
 from packer.decode import Row
 from packer.fit import Geometry
 from packer.inputs import Inputs, ScanError
@@ -42,7 +43,7 @@ def give_masks(parts: dict[str, Inputs], folder: Path) -> None:
         check_no_masks(inputs)
         inputs.masks = []
         for index, name in enumerate(label_paths(split, inputs)):
-            stem = posixpath.splitext(name)[0]
+            stem = composed(posixpath.splitext(name)[0])
             own = found.get(stem, [])
             used.add(stem)
             inputs.masks.append(own[0] if own else "")
@@ -124,14 +125,14 @@ def _in_row(mask: Image.Image, geometry: Geometry) -> bytes:
 
 
 def _files(folder: Path) -> dict[str, list[str]]:
-    """List the masks below a folder: relative path without suffix -> relative paths."""
+    """List the masks below a folder: relative path without suffix, in Unicode NFC -> relative paths."""
     found: dict[str, list[str]] = {}
     for root, _, files in os.walk(folder, followlinks=True, onerror=check_listed):
         inside = os.path.relpath(root, folder).replace(os.sep, "/")
         for file in sorted(files):
             if file.lower().endswith(_SUFFIXES):
                 path = posixpath.normpath(f"{inside}/{file}")
-                found.setdefault(posixpath.splitext(path)[0], []).append(path)
+                found.setdefault(composed(posixpath.splitext(path)[0]), []).append(path)
     return found
 
 

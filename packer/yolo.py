@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.boxlabels import BoxLabels
-from packer.classlists import MOST_CLASSES, named_twice, numbered_classes, read_data_yaml
+from packer.classlists import MOST_CLASSES, composed, named_twice, numbered_classes, read_data_yaml
 from packer.inputs import ScanError
 from packer.outlines import Outline, box_around
 from packer.roots import NOWHERE, check_listed
@@ -34,8 +34,10 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *
     missing = []
     used: dict[str, bytes] = {}
     keypoints = _keypoints_file(folder)
+    spelled = {composed(file): file for file in sorted(files)} | {file: file for file in files}
     for index, name in enumerate(names):
-        label = next((label for label in _label_names(name) if label in files), None)
+        asked = (spelling for label in _label_names(name) for spelling in (label, composed(label)))
+        label = next((spelled[spelling] for spelling in asked if spelling in spelled), None)
         if label is None:
             missing.append(name)
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import unicodedata
 from pathlib import Path
@@ -190,6 +191,24 @@ def test_two_spellings_of_a_folder_are_one_class_in_folders_splits_and_lists(tmp
     assert (inputs.classes, inputs.targets.tolist(), inputs.notes) == ((COMPOSED,), [0, 0], [NOTE])
     pack(tmp_path / "images", tmp_path / "out", size=16, workers=1)
     assert MemmapDataset(tmp_path / "out/train").classes == [COMPOSED]
+
+
+def test_label_files_and_masks_are_found_in_either_spelling(tmp_path: Path) -> None:
+    for folder, spelling in (("images", DECOMPOSED), ("labels", COMPOSED), ("masks", COMPOSED)):
+        (tmp_path / folder).mkdir()
+        photo(40, 40, 1).convert("L").save(tmp_path / folder / f"{spelling}.png")
+    (tmp_path / "labels" / f"{COMPOSED}.txt").write_text("0 .5 .5 .5 .5\n")
+    content: dict[str, Any] = {
+        "images": [{"id": 1, "file_name": f"{COMPOSED}.png"}],
+        "categories": [{"id": 1, "name": "a"}],
+    }
+    content["annotations"] = [{"image_id": 1, "category_id": 1, "bbox": [1, 1, 9, 9]}]
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    for boxes in ("labels", "c.json"):
+        options = PackOptions(boxes=str(tmp_path / boxes), masks=str(tmp_path / "masks"))
+        inputs = scan(tmp_path / "images", options=options)[""]
+        assert inputs.boxes is not None
+        assert (inputs.boxes.counts.tolist(), inputs.masks, inputs.refused) == ([1], [f"{COMPOSED}.png"], {})
 
 
 def test_labels_in_tars_follow_the_same_rules(tmp_path: Path) -> None:

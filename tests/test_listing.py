@@ -17,6 +17,7 @@ from packer.cli import run
 from packer.options import PackOptions
 from packer.scan import scan
 from packer.verify import verify
+from reader.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -51,7 +52,17 @@ def test_a_list_below_a_root_is_the_folder(find: str, root: str, photos: Path, t
     done = shell(f"{find} | LC_ALL=C sort | pack - {tmp_path}/out --size 16 --root {root}", tmp_path)
     assert done.returncode == 0, done.stderr
     report = pack(photos, tmp_path / "folder", size=16, workers=1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "folder")
+    # but for what the manifest says of how labels were read, and so its digest
+    stores = [store_bytes(tmp_path / name) for name in ("out", "folder")]
+    heads = [store.pop("manifest.json").splitlines() for store in stores]
+    assert stores[0] == stores[1]
+    assert read_manifest(tmp_path / "out").labels == {"root": True}
+    assert {line.split(b":")[0] for line in set(heads[0]) ^ set(heads[1])} <= {
+        b'  "labels"',
+        b'  "digest"',
+        b'    "root"',
+        b"  }",
+    }
     assert "found 3 classes, the first folders below --root, 2 images in folders below those" in done.stdout
     assert report.layout == "3 classes, 2 images in folders below those of the classes"
 
