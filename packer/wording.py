@@ -108,8 +108,8 @@ def source_differences(out: str, images: str | None, report: SourcesReport) -> l
             f"pack: note: {len(report.new):,} {what} {images} not in {out}: {', '.join(report.new[:_NEW_SHOWN])}{more}"
         )
     if not report.are_same:
-        what = f"{len(report.differ):,} of {report.compared:,} sources differ, {len(report.gone):,} are gone"
-        lines.append(f"pack: {out} is whole, but {what}. Bring it up to date: pack update IMAGES {out}")
+        what = f"of {report.compared:,} sources, other than packed: {len(report.differ):,}, gone: {len(report.gone):,}"
+        lines.append(f"pack: {out} is whole; {what}. Bring it up to date: pack update IMAGES {out}")
     return lines
 
 

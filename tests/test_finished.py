@@ -394,7 +394,7 @@ def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path
         f"pack: {out}: class1/003.jpg is not what was packed",
         f"pack: {out}: class2/000.jpg is gone",
         f"pack: note: 1 image of {images} not in {out}: class2/new.jpg",
-        f"pack: {out} is whole, but 1 of 23 sources differ, 1 are gone. Bring it up to date: pack update IMAGES {out}",
+        f"pack: {out} is whole; of 23 sources, other than packed: 1, gone: 1. Bring it up to date: pack update IMAGES {out}",
     ]
     told = json.loads(run("verify", out, "--images", images, "--json").stdout)["sources"]
     assert told == {"compared": 23, "differ": ["class1/003.jpg"], "gone": ["class2/000.jpg"], "new": ["class2/new.jpg"]}

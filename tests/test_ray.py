@@ -326,9 +326,9 @@ def test_a_connected_worker_that_stalls_or_dies_is_replaced(
 def test_a_node_says_that_a_source_went_away_and_none_of_its_images_is_rejected(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pack(images, tmp_path / "whole", size=32)
     monkeypatch.setattr(build, "_SMALLEST_BLOCK", 2)
     monkeypatch.setattr(roots, "PAUSES", (0.01,))
+    pack(images, tmp_path / "whole", size=32)
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
     with monkeypatch.context() as patch:
         patch.setattr(build.Build, "_launcher", lambda self: _Forked())
