@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,11 +13,28 @@ from reader.draws import stamped
 from reader.store import ImageBatch, RaggedBatch
 
 
-class TupleBatch(tuple[Any, ...]):
-    """(images, targets) of a whole batch on its way through default_collate, which looks at the type of batch[0]."""
+class Row(tuple[Any, ...]):
+    """(image, target) of one row of a batch that was made whole."""
+
+
+class Rows(Sequence[Any]):
+    """The rows of a batch that was made whole, for torch's collate functions: default_collate takes the batch as it is.
+
+    Any other one finds a sequence of rows, each made when it is asked for.
+    """
+
+    def __init__(self, whole: Any, count: int, row: Callable[[int], Any]) -> None:
+        self.whole, self._count, self._row = whole, count, row
+
+    def __len__(self) -> int:
+        return self._count
 
     def __getitem__(self, index: Any) -> Any:
-        return self if index == 0 else super().__getitem__(index)
+        if isinstance(index, slice):
+            return [self._row(n) for n in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"row {index} of a batch of {self._count}.")
+        return self._row(index % self._count)
 
 
 def seeded(batch: Any) -> Any:
@@ -28,20 +45,29 @@ def seeded(batch: Any) -> Any:
     return stamped(batch, seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()))
 
 
-def _collate_batch(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
-    # __getitems__ gives one ImageBatch; ConcatDataset gives a list of one-row ones
-    return batch if isinstance(batch, ImageBatch) else seeded(torch.stack(list(batch)))
+def tuple_rows(images: Any, targets: Any) -> Rows:
+    """Return (images, targets) of a batch as rows, each as the dataset gives it alone: (image, target)."""
+
+    def target(values: Any, n: int) -> Any:
+        """Return one row's, a number where it is one."""
+        if isinstance(values, dict):
+            return {name: target(value, n) if name == "targets" else value[n] for name, value in values.items()}
+        return values[n].item() if values.ndim == 1 else values[n]
+
+    return Rows((images, targets), len(images), lambda n: Row((images[n], target(targets, n))))
 
 
-def _collate_ragged(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
-    # __getitems__ gives a list of one: default_collate looks at the type of batch[0]
-    return batch[0]
+def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
+    """Give what was made whole; rows that were made one by one, as ConcatDataset does, are joined."""
+    if isinstance(batch, Rows):
+        return batch.whole
+    if isinstance(batch, ImageBatch):
+        return batch
+    first = batch[0]
+    if isinstance(first, ImageBatch):
+        return seeded(torch.stack(list(batch)))
+    return default_collate([tuple(b) for b in batch])
 
 
-def _collate_tuple(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> tuple[Any, ...]:
-    return tuple(iter(batch)) if isinstance(batch, TupleBatch) else default_collate([tuple(b) for b in batch])
-
-
-default_collate_fn_map[ImageBatch] = _collate_batch
-default_collate_fn_map[RaggedBatch] = _collate_ragged
-default_collate_fn_map[TupleBatch] = _collate_tuple
+for _kind in (ImageBatch, RaggedBatch, Row):
+    default_collate_fn_map[_kind] = _collate

@@ -10,7 +10,7 @@ import itertools
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
+from reader import collating
 from reader.buffers import BufferPool
-from reader.collating import TupleBatch, seeded
 from reader.copying import is_run
 from reader.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
 from reader.opened import OpenedStore, fresh
 from reader.order import Rows, permuted
+from reader.ragged import row_of
 from reader.store import ImageBatch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
@@ -157,6 +158,10 @@ class MemmapDataset(Dataset[Any]):
             return default_collate([self._sample(int(i)) for i in positions])
         return self._present(self._gather(positions))
 
+    def __iter__(self) -> Iterator[Any]:
+        """Give one row after the other; without this, an IndexError of a transform would end the loop as if all were given."""
+        return (self[index] for index in range(len(self)))
+
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return a whole batch at once; torch's DataLoader calls this instead of one `__getitem__` an item.
 
@@ -167,9 +172,11 @@ class MemmapDataset(Dataset[Any]):
             return [self._sample(int(i)) for i in indices]
         batch = self._gather(self._positions(indices), self._leased if get_worker_info() is None else fresh)
         if self.as_tuple:
-            return TupleBatch(plain(batch, by_name=self.names_targets))
-        seeded(batch)
-        return [batch] if isinstance(batch, RaggedBatch) else batch
+            return collating.tuple_rows(*plain(batch, by_name=self.names_targets))
+        collating.seeded(batch)
+        return (
+            collating.Rows(batch, len(batch), lambda n: row_of(batch, n)) if isinstance(batch, RaggedBatch) else batch
+        )
 
     def store_rows(self, positions: Rows) -> Rows:
         """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.data import SequentialSampler
 
 from reader import residency as residencies
 from reader import schedule as schedules
@@ -25,6 +26,7 @@ from reader.arguments import checked_device, checked_sampler, whole_number
 from reader.dataset import MemmapDataset
 from reader.draws import in_epoch, stamped
 from reader.feed import Feed, without_thread
+from reader.frameworks import AccelerateState
 from reader.gathering import Gathering
 from reader.producer import Group, Producer, Unfinished
 from reader.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
@@ -91,9 +93,6 @@ class MemmapLoader:
         >>> for images, targets in loader:
         ...     shape = images.shape  # uint8[8, 3, 32, 32]
     """
-
-    # a DataLoader has this beside `sampler`, and Lightning's Trainer asks for both
-    batch_sampler = None
 
     # where True, neither its order and residency nor what may be wrong with them are logged
     _is_quiet = False
@@ -196,8 +195,19 @@ class MemmapLoader:
 
     @property
     def sampler(self) -> Any:
-        """The sampler that decides the order, or None."""
+        """The sampler that decides the order, or None; for the store's order torch's own, by which Lightning knows it."""
+        if self.schedule.sampler is None and self.order == "sequential":
+            return SequentialSampler(self.dataset)
         return self.schedule.sampler
+
+    @property
+    def batch_sampler(self) -> Any:
+        """Raise AttributeError: what asks for it would make a DataLoader of it, without transform, device or ranks."""
+        raise AttributeError(
+            "a MemmapLoader has no batch_sampler: it reads the part of its rank itself. Give it to accelerate's prepare() as it"
+            " is; to go on in the middle of an epoch, save its state by accelerator.register_for_checkpointing(loader), or"
+            " call load_state_dict(), in place of skip_first_batches()."
+        )
 
     @property
     def seed(self) -> int:
@@ -225,6 +235,7 @@ class MemmapLoader:
         epoch, position = self._next
         self._next = (epoch + 1, 0)
         self._progress = _Progress(epoch, position)
+        self.schedule.begin_epoch(epoch)
         return _Iteration(self, self._progress, self.schedule.sampled())
 
     def _settle_ranks(self) -> None:
@@ -245,7 +256,7 @@ class MemmapLoader:
         source = ranks.source or "nobody says otherwise"
         if self._is_quiet:
             return
-        if told not in (None, ranks.world_size) and self.sampler is None:
+        if told not in (None, ranks.world_size) and self.schedule.sampler is None:
             _log.warning(
                 "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
                 " computed from the former, such as a schedule of learning rates, does not fit.",
@@ -262,7 +273,11 @@ class MemmapLoader:
 
     def _steps(self) -> int | str:
         """Return the steps of an epoch; "some": the sampler has no length."""
-        return self.schedule.steps_left(0) if self.sampler is None or hasattr(self.sampler, "__len__") else "some"
+        return (
+            self.schedule.steps_left(0)
+            if self.schedule.sampler is None or hasattr(self.schedule.sampler, "__len__")
+            else "some"
+        )
 
     def _follow(self, ranks: Ranks) -> None:
         if ranks != self.ranks:
@@ -287,15 +302,20 @@ class MemmapLoader:
         self.gathering.let_go()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter` start this epoch.
+        """Make the next `iter` start this epoch; if a state of the middle of this very epoch was loaded, go on there.
+
+        A sampler that asks for the epoch, as torch's DistributedSampler does, is told it.
 
         Raises:
             ValueError: epoch is not 0 or more.
         """
         if (epoch := whole_number("epoch", epoch)) < 0:
             raise ValueError(f"epoch is {epoch}, expected 0 or more.")
-        self._next = (epoch, 0)
+        # a state that was loaded in the middle of this epoch stays: loops call set_epoch at the beginning of each
+        if epoch != self._next[0]:
+            self._next = (epoch, 0)
         self._progress.finished = True
+        self.schedule.tell_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
         """Return where the loop is, as a few integers: after the batch that the caller got last."""
@@ -330,10 +350,11 @@ class MemmapLoader:
                     f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
                 )
         count = self.schedule.cut.count
-        if state["epoch"] < 0 or (not 0 <= state["position"] <= count and self.sampler is None):
+        if state["epoch"] < 0 or (not 0 <= state["position"] <= count and self.schedule.sampler is None):
             raise ValueError(f"the state is at epoch {state['epoch']}, position {state['position']} of {count} rows.")
         self._next = (int(state["epoch"]), int(state["position"]))
         self._progress.finished = True
+        self.schedule.tell_epoch(self._next[0])
 
 
 class QuietLoader(MemmapLoader):
@@ -359,6 +380,7 @@ class _Iteration:
         self._begin = progress.position
         self._ready: deque[tuple[Any, int]] = deque()
         self._failed = False
+        self._accelerate: AccelerateState | None = None if loader._is_quiet else AccelerateState()
         self._finish = functools.partial(_finish, loader, progress.epoch)
         is_worked_on = loader.transform is not None or loader.device.type == "cuda"
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
@@ -378,6 +400,8 @@ class _Iteration:
         return self
 
     def __next__(self) -> Any:
+        if self._accelerate is not None:
+            self._accelerate.begin()
         if not self._ready or (self._feed is not None and not self._feed.is_open):
             try:
                 group = self._feed.take() if self._feed else next(self._source, None)
@@ -388,6 +412,8 @@ class _Iteration:
             if group is None:
                 # after an error the epoch is not done: its state stays at the batch that could not be made
                 self._progress.finished = not self._failed
+                if self._accelerate is not None:
+                    self._accelerate.end()
                 raise StopIteration
             self._ready.extend(group)
         item, position = self._ready[0]
@@ -397,6 +423,8 @@ class _Iteration:
             except Exception:
                 self._end()
                 raise
+        if self._accelerate is not None and self._loader.schedule.is_over(position):
+            self._accelerate.last(self._loader.schedule.shared_rows(self._progress.position))
         # only now: what Ctrl-C keeps from being made is made again
         self._ready.popleft()
         self._progress.position = position
@@ -435,8 +463,13 @@ def _finish(loader: MemmapLoader, epoch: int, batch: Any, start: int) -> Any:
     if loader.transform is not None or not loader.as_tuple:
         stamped(batch, epoch=epoch, position=start, seed=loader.seed)
     if loader.transform is not None:
-        with stage("transform"), in_epoch(epoch):
-            made = loader.transform(batch)
+        try:
+            with stage("transform"), in_epoch(epoch):
+                made = loader.transform(batch)
+        except StopIteration as e:
+            raise RuntimeError(
+                "the transform raised StopIteration, which would end the loop as if all were read."
+            ) from e
     if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch):
         return plain(made, by_name=loader.dataset.names_targets)
     return made

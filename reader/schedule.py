@@ -30,6 +30,8 @@ _MOST_BATCHES = 64
 # shuffle="block": one read of 8 MiB is sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
 BLOCK_BYTES = 8 << 20
 WINDOW_BLOCKS = 32
+# Of a sampler: the position after its last step. What it gives may be any number of rows.
+_END = (1 << 62) - 1
 # Positions of the order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
 _ORDER_CHUNK = 1 << 16
 
@@ -57,6 +59,7 @@ class Schedule:
         self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
         self.cut: Cut
         self.drop_last, self.sampler = drop_last, sampler
+        self._told_epoch = getattr(self._asks_epoch(), "epoch", None)
         self._cumulative = None if weights is None else checked_weights(weights, len(dataset))
         self.rows_id = _rows_id(dataset, self._cumulative)
         self.cut_for(*ranks)
@@ -88,8 +91,29 @@ class Schedule:
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def is_over(self, position: int) -> bool:
-        """Say whether an epoch has nothing behind a position; of a sampler's, only its end tells."""
-        return self.sampler is None and not self.cut.steps(position)
+        """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end tells."""
+        return position == _END if self.sampler is not None else not self.cut.steps(position)
+
+    def shared_rows(self, position: int) -> int:
+        """Return how many rows of all ranks' step at this position count, where some come twice; else 0."""
+        left = self.cut.count - position
+        whole = self.batch_size * self.cut.world_size
+        return left if self.sampler is None and left < whole and left % self.cut.world_size else 0
+
+    def tell_epoch(self, epoch: int) -> None:
+        """Tell the epoch to a sampler that asks for it, as torch's DistributedSampler does; or to the one that it draws from."""
+        if (asks := self._asks_epoch()) is not None:
+            asks.set_epoch(epoch)
+            self._told_epoch = getattr(asks, "epoch", None)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell an epoch that begins to a sampler that shows which one it was told last, unless somebody else told it since."""
+        if (asks := self._asks_epoch()) is not None and hasattr(asks, "epoch") and asks.epoch == self._told_epoch:
+            self.tell_epoch(epoch)
+
+    def _asks_epoch(self) -> Any:
+        found = (self.sampler, getattr(self.sampler, "sampler", None))
+        return next((sampler for sampler in found if callable(getattr(sampler, "set_epoch", None))), None)
 
     def sampled(self) -> Iterator[Any]:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
@@ -135,22 +159,29 @@ class Schedule:
 
     def _sampled_steps(self, items: Iterator[Any], position: int) -> Iterator[Steps]:
         """Follow a torch Sampler; a resumed epoch skips what was taken, since only the sampler knows its order."""
-        taken, rows = 0, list[int]()
+        taken, rows, steps, last = 0, list[int](), 0, self._sampled_count()
         for item in items:
             found, is_batch = sampled_rows(item)
             rows += found
             if rows and (is_batch or len(rows) == self.batch_size):
-                taken += len(rows)
+                taken, steps = taken + len(rows), steps + 1
                 if taken > position:
-                    yield self._sampled_step(rows, taken)
+                    yield self._sampled_step(rows, taken, is_last=steps == last)
                 rows = []
         if rows and not self.drop_last and taken + len(rows) > position:
-            yield self._sampled_step(rows, taken + len(rows))
+            yield self._sampled_step(rows, taken + len(rows), is_last=True)
 
-    def _sampled_step(self, rows: list[int], taken: int) -> Steps:
+    def _sampled_step(self, rows: list[int], taken: int, *, is_last: bool) -> Steps:
         # where the batch would stand in one order of all ranks: two ranks that are given one row draw differently for it
         start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
-        return Steps([self.dataset.store_rows(self.dataset._positions(rows))], [start], [taken])
+        return Steps([self.dataset.store_rows(self.dataset._positions(rows))], [start], [_END if is_last else taken])
+
+    def _sampled_count(self) -> int | None:
+        """Return the steps of a sampler's epoch; None: it does not know them."""
+        try:
+            return self.steps_left(0)
+        except TypeError:
+            return None
 
 
 def chosen_order(shuffle: bool | str, dataset: MemmapDataset, *, is_weighted: bool, is_sampled: bool) -> str:

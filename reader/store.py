@@ -45,6 +45,10 @@ class ImageBatch(TensorClass):
     rows: torch.Tensor | None = None
     origin: torch.Tensor | None = None
 
+    # a batch is no list of rows (`unbind(0)` is): what looks for the size of a batch, as Lightning's `self.log` does, would go
+    # down through the rows; so it finds the first dimension of the first field
+    __iter__ = None  # type: ignore[assignment]
+
     @property
     def images(self) -> torch.Tensor:
         """The view uint8[..., C, H, W] that models take; its memory is channels_last."""
@@ -107,6 +111,12 @@ class RaggedBatch(TensorClass):
     def seed(self) -> int | None:
         """As of an ImageBatch."""
         return _origin(self, 2)
+
+    def __iter__(self) -> Any:
+        raise TypeError(
+            "a RaggedBatch is no list of rows: take batch.image(i) for i in range(len(batch)), or batch.images. In Lightning,"
+            " give self.log(..., batch_size=len(batch))."
+        )
 
     def image(self, index: int) -> torch.Tensor:
         """Return the view uint8[H, W, C] of one image.

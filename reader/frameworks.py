@@ -1,0 +1,42 @@
+"""What training frameworks want to know of a loop beside its batches: accelerate, whether a batch is the last of its epoch.
+
+Imports none of them: one that the program has not imported is not asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+class AccelerateState:
+    """Tells accelerate of one pass of a loader, as its own DataLoaders do.
+
+    With that `gather_for_metrics` leaves out rows that ranks share so as to have equal steps, and gradients that were
+    accumulated are not left over at the end of an epoch.
+    """
+
+    def __init__(self) -> None:
+        # accelerate's names
+        self.end_of_dataloader = False
+        self.remainder = -1
+        self._has_begun = False
+        state = sys.modules.get("accelerate.state")
+        # of a program that made no Accelerator, nobody asks
+        self._known: Any = state.GradientState() if state is not None and state.GradientState().initialized else None
+
+    def begin(self) -> None:
+        """Tell, once, that this pass is the one that batches come from now."""
+        if self._known is not None and not self._has_begun:
+            self._has_begun = True
+            self._known._add_dataloader(self)
+
+    def last(self, remainder: int) -> None:
+        """Tell that the batch that is given now is the last; remainder: rows of all ranks in it that count, 0: all."""
+        self.end_of_dataloader, self.remainder = True, remainder
+
+    def end(self) -> None:
+        """Tell that the pass is over."""
+        if self._known is not None:
+            self._known._remove_dataloader(self)
+            self._known = None
