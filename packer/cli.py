@@ -420,6 +420,8 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
     elif not quiet:
         lines = [*wording.store_lines(report), f"sealed in {report.seconds:.1f} s", *wording.reject_lines(report)]
         click.echo("\n".join(lines))
+    for note in [] if quiet else report.notes:
+        click.echo(f"pack: note: {note}", err=True)
     if report.too_many_rejects:
         return _too_many(report.rejected, report.inputs, max_rejects)
     return 0

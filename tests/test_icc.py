@@ -378,6 +378,15 @@ def test_subsets_and_merges_count_their_own_rows(mixed: Path, tmp_path: Path) ->
         merge([tmp_path / "out", tmp_path / "converted"], tmp_path / "no")
 
 
+def test_sealing_parts_counts_them_too(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("1/2", "2/2"):
+        pack(mixed, tmp_path / "out", size=32, workers=1, part=part)
+    assert run(["seal", str(tmp_path / "out")]) == 0
+    assert "pack: note: 4 images have another ICC profile than sRGB" in capsys.readouterr().err
+    pack(mixed, tmp_path / "whole", size=32, workers=1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
 def test_requantized_images_keep_a_profile_that_is_not_srgb(mixed: Path, tmp_path: Path) -> None:
     ffmpeg_or_skip()
     turned = Image.Exif()
