@@ -160,7 +160,8 @@ def test_other_boxes_are_named(images: Path, tmp_path: Path) -> None:
     for _ in range(2):
         pack(images, tmp_path / "out", size=32, boxes=images, resume=True)
     (images / "class1/003.txt").write_text("0 .5 .5 .4 .2\n")
-    with pytest.raises(PackError, match=rf"with other values of boxes\. .* --boxes {images}\.$"):
+    said = r"with labels that are read otherwise \(boxes: other contents\)"
+    with pytest.raises(PackError, match=rf"{said}\. .* --boxes {images}\.$"):
         pack(images, tmp_path / "out", size=32, boxes=images, resume=True)
 
 
