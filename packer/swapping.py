@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packer import journal as journals
 from packer.durable import sync_folder, write_synced
-from packer.place import free_trash, remove_replaced, remove_trash, replacement
+from packer.place import check_no_links, free_trash, own_places, remove_replaced, remove_trash, replacement
 from packer.seal import remove_working_folder
 from reader.manifest import MANIFEST, SWAPPING, read_swapping
 
@@ -43,10 +43,10 @@ def swap(places: Sequence[Path]) -> None:
     _sync(parents)  # before the next rename: a disk that kept only that one would have lost the new store
     for place in exchanged:
         os.rename(replacement(place), free_trash(place))
-    _sync(parents)
+        sync_folder(place.absolute().parent)
     for place in places:
         remove_trash(place)
-    _sync(parents)
+        sync_folder(place.absolute().parent)
     for place in places:
         # last, and under the lock: another pack may begin here as soon as it is gone
         remove_working_folder(place)
@@ -56,12 +56,14 @@ def finish_swap(out: Path) -> bool:
     """Finish what a crash has left of exchanging the stores of OUT's splits; returns whether any had not been exchanged.
 
     Raises:
-        LockedError: another process is at it.
+        PackError: LockedError where another process is at it; a symbolic link lies in a place of ours.
     """
     names = {name for folder in _folders(out) for name in read_swapping(out / folder)}
     places = [out / name for name in sorted(names)]
     if not places:
         return False
+    for place in places:
+        check_no_links(*own_places(place))
     with contextlib.ExitStack() as held:
         pending = []
         for place in places:

@@ -12,7 +12,7 @@ from _runs import MASK_BYTES, ROW_BYTES
 
 from packer.journal import JOURNAL
 from packer.rowfiles import EXTRAS, MASKS
-from reader.manifest import MANIFEST, PIXELS
+from reader.manifest import MANIFEST, PIXELS, SWAPPING
 
 _NAMING = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
 _WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")
@@ -60,8 +60,14 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
         OrderError: a rule is broken, or the run wrote no manifest.
     """
     unsynced, lines, stores, renamed = _Unsynced(), 0, 0, ""
+    marks: set[str] = set()
     for call in calls:
-        if renamed and renamed in unsynced.folders and call.name in _NAMING:
+        if call.path.endswith(f"/{SWAPPING}"):
+            marks.add(call.path)
+        mark = f"{call.path}/{SWAPPING}"
+        # splits may be exchanged one behind the other: whatever part of that a disk keeps, the marks say so
+        is_marked = call.name == "exchange" and mark in marks and mark not in unsynced.files | unsynced.names
+        if renamed and renamed in unsynced.folders and call.name in _NAMING and not is_marked:
             raise OrderError(
                 f"{call.name} {call.path} comes before the folder of a store that was renamed, or of its manifest, is synced"
             )
