@@ -572,7 +572,8 @@ def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
 @click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="Of a row.")
 @click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON on stdout.")
-def plan(images: str, scale: str, ratio: str, as_json: bool, **options: Any) -> int:
+@click.option("--quiet", is_flag=True, help="Print the plan and nothing else.")
+def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Compare ways to pack IMAGES for training with RandomResizedCrop(S): bytes, and what the crops would lack.
 
     Reads headers, decodes nothing. Random boxes are drawn in the images. `reachable` is the share of them that lies whole in a
@@ -587,7 +588,7 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, **options: Any) -> 
     from packer.plan import plan as run
     from packer.plan import summary
 
-    with ProgressBar(hidden=as_json) as bar:
+    with ProgressBar(hidden=quiet or as_json) as bar:
         options |= {"scale": _parse_limits("--scale", scale), "ratio": _parse_limits("--ratio", ratio)}
         found = run(images, **options, progress=bar.update)
     click.echo(json.dumps(dataclasses.asdict(found)) if as_json else summary(found))
@@ -878,7 +879,8 @@ def _sheet_path(out: str, split: str, output: str | None) -> str:
     help="That run waits so long with each batch, as for a training step.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
-def bench(out: str, as_json: bool, **options: Any) -> int:
+@click.option("--quiet", is_flag=True, help="Print the figures and nothing else.")
+def bench(out: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Time the reader on the store OUT, beside copying memory and reading the disk, and torch's DataLoader.
 
     Of a folder of the stores of splits, the one with most rows is measured. Pages of OUT are dropped from the page cache to time
@@ -897,7 +899,7 @@ def bench(out: str, as_json: bool, **options: Any) -> int:
     out = _largest(out)
     # torch's profiler would report on stderr that it starts and stops; read when torch is imported
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    with ProgressBar(hidden=as_json) as bar:
+    with ProgressBar(hidden=quiet or as_json) as bar:
         bar.share_done("loading torch", 0.0)
         from packer import bench as view
         from packer.pictures import marked, save, scratch_trace

@@ -1,0 +1,154 @@
+"""What a command says of its progress where no terminal is: plain lines, few, on stderr alone; by a clock that a test sets."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packer import cli
+from packer import progress as module
+from packer.cli import run
+from packer.progress import ProgressBar
+from packer.report import Progress
+
+
+class Log:
+    """A log and a clock: each `after` lets seconds pass."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.now, self.text, self._capsys = 1000.0, "", capsys
+        self.bar = ProgressBar(hidden=False, clock=lambda: self.now)
+
+    def after(self, seconds: float, *arguments: Any, **options: Any) -> None:
+        self.now += seconds
+        self.bar.update(Progress(*arguments, **options))
+
+    @property
+    def lines(self) -> list[str]:
+        out, err = self._capsys.readouterr()
+        assert out == ""
+        self.text += err
+        return self.text.splitlines()
+
+
+@pytest.fixture
+def log(capsys: pytest.CaptureFixture[str]) -> Log:
+    return Log(capsys)
+
+
+def test_a_line_says_what_is_done_how_fast_and_how_long_it_takes(log: Log) -> None:
+    log.after(0, "pack", 0, 128_000)
+    log.after(15, "pack", 12_800, 128_000, rejected=3, source_bytes=1_410_000_000)
+    assert log.lines == [
+        "pack: 12,800 of 128,000 images, 10%, 853 images/s, 94 MB/s, 3 rejected, 0:02:15 left"
+    ]
+
+
+def test_a_line_comes_with_each_tenth(log: Log) -> None:
+    for done in range(0, 1001, 10):
+        log.after(0.6, "pack", done, 1000, split="train")
+    assert [line.split(", ")[1] for line in log.lines] == [f"{share}%" for share in range(10, 101, 10)]
+    assert log.lines[0].startswith("train pack: 100 of 1,000 images, 10%")
+
+
+def test_where_a_tenth_takes_long_a_line_comes_every_half_minute(log: Log) -> None:
+    for second in range(301):
+        log.after(1, "pack", second, 1_000_000)
+    assert len(log.lines) == 10
+
+
+def test_a_short_command_says_nothing_and_a_fast_one_not_much(log: Log) -> None:
+    for done in range(1000):
+        log.after(0.0049, "pack", done, 1000)
+    assert log.lines == []
+    for done in range(100_000):
+        log.after(0.0002, "copy", done, 100_000)
+    assert len(log.lines) == 4
+
+
+def test_what_stands_still_says_so(log: Log) -> None:
+    log.after(0, "pack", 5, 100)
+    for _ in range(130):
+        log.after(1, "pack", 5, 100)
+    assert log.lines == ["pack: 5 of 100 images, 5%, 0 rejected"] * 4
+
+
+def test_bytes_shares_and_what_has_no_end_have_their_words(log: Log) -> None:
+    log.bar.bytes_done(0, 10_000_000_000)
+    log.now += 10
+    log.bar.bytes_done(1_000_000_000, 10_000_000_000)
+    log.now += 40
+    log.bar.share_done("gathering", 0.4)
+    log.after(40, "allocate", 1 << 30, 1 << 34)
+    log.after(40, "list", 12_345, 0)
+    assert log.lines == [
+        "verify: 1.0 GB of 10.0 GB, 10%, 100.0 MB/s, 0:01:30 left",
+        "gathering: 40%",
+        "allocate: 1.1 GB of 17.2 GB, 6%",
+        "list: 12,345 images",
+    ]
+
+
+def test_lines_are_whole_and_plain(log: Log) -> None:
+    for done in range(0, 101, 10):
+        log.after(6, "pack", done, 100)
+    assert len(log.lines) == 10
+    text = log.text
+    assert text.endswith("\n")
+    assert text.isascii()
+    assert "\r" not in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_a_log_that_was_closed_or_silenced_gets_nothing(monkeypatch: pytest.MonkeyPatch, is_hidden: bool) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO() if is_hidden else None)
+    bar = ProgressBar(hidden=is_hidden, clock=iter(range(0, 10**6, 100)).__next__)
+    for done in range(10):
+        bar.update(Progress("pack", done, 10))
+    assert not is_hidden or sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stage"),
+    [
+        (["IMAGES", "OUT", "--size", "8"], "pack: "),
+        (["update", "IMAGES", "STORE", "--max-gone", "100%"], "pack: "),
+        (["subset", "STORE", "OUT", "--fraction", "0.5"], "copy: "),
+        (["merge", "STORE", "STORE", "OUT"], "copy: "),
+        (["verify", "STORE"], "verify: "),
+        (["plan", "IMAGES", "--crop", "8"], "sizes: "),
+        (["push", "STORE", "file://OUT"], "push: "),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_all_commands_write_lines_and_quiet_ones_none(
+    images: Path,
+    store: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    stage: str,
+    is_quiet: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As if every report came after an hour; what lies on stdout is the result and no more."""
+    monkeypatch.setattr(module, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_SHARE", 0.0)
+    places = {"IMAGES": images, "STORE": store, "OUT": tmp_path / "out", "file://OUT": f"file://{tmp_path / 'out'}"}
+    words = [str(places.get(word, word)) for word in arguments]
+    assert run([*words, *(["--quiet"] if is_quiet else [])]) == 0
+    out, err = capfd.readouterr()
+    assert any(line.startswith(stage) for line in err.splitlines()) is not is_quiet
+    assert stage not in out
+    assert (out == "") is (is_quiet and arguments[0] != "plan")
+
+
+def test_the_command_does_not_import_tqdm_for_a_log(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert cli.run([str(images), str(tmp_path / "out"), "--size", "8"]) == 0
