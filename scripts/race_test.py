@@ -121,7 +121,8 @@ def _prepare(kind: str, images: Path, out: Path) -> None:
             if process.poll() is not None:
                 raise RaceError(f"the pack to be interrupted ended by itself: {process.communicate()[1]}")
             time.sleep(0.002)
-        process.send_signal(signal.SIGINT if kind == "resume" else signal.SIGKILL)
+        # not SIGINT, which is ignored where this is run by nohup or with &
+        process.send_signal(signal.SIGTERM if kind == "resume" else signal.SIGKILL)
         process.communicate(timeout=60)
 
 

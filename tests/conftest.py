@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,17 @@ def feed(tmp_path: Path) -> Any:
     yield give
     os.dup2(saved, 0)
     os.close(saved)
+
+
+@pytest.fixture
+def heard_signals() -> Iterator[None]:
+    """Let what a test starts hear SIGINT and SIGTERM, which it would ignore where the suite does: under nohup, or with &."""
+    # a signal that is handled is reset to its default by exec, one that is ignored is not
+    heard = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -214,6 +214,7 @@ while True: pass
 """
 
 
+@pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("module", ["click", "numpy"])
 def test_a_signal_while_modules_are_imported_ends_the_command_without_a_traceback(
@@ -231,6 +232,7 @@ def test_a_signal_while_modules_are_imported_ends_the_command_without_a_tracebac
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("heard_signals")
 def test_a_signal_that_its_parent_ignores_does_not_end_the_command(images: Path, tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\nfrom packer.cli import run\nimport packer.build as p\n"

@@ -699,6 +699,7 @@ def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_stor
     assert os.listdir(tmp_path) == ["out"]
 
 
+@pytest.mark.usefixtures("heard_signals")
 def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\nfrom packer import copying\nfrom packer.cli import run\n"

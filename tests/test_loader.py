@@ -835,6 +835,7 @@ while True:
 """
 
 
+@pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize(
     ("residency", "prefetch", "caller"),
     [("cache", 2, "busy"), ("disk", 1, "waiting"), ("disk", 0, "waiting")],
