@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from packer import journal as journals
 from packer import roots
 from packer.changes import header_difference, inputs_difference
-from packer.disk import Committer, allocate, check_room
+from packer.disk import Committer, allocate, check_room, move_rows
 from packer.durable import sync_folder
 from packer.engine import LocalEngine
 from packer.failures import as_pack_error
@@ -233,8 +233,8 @@ class Build:
         """Have workers do what is not committed yet, and commit it block by block."""
         begun = self._committed
         launcher = self._launcher()
-        workers = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
-        workers = max(1, min(workers, -(-(self._span.stop - begun.inputs_stop) // step)))
+        asked = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
+        workers = max(1, min(asked, -(-(self._span.stop - begun.inputs_stop) // step)))
         if launcher is not None:
             launcher.prepare(self._job, workers)
         engine = LocalEngine(
@@ -244,6 +244,9 @@ class Build:
             inherited=self._held,
             clock=self._clock,
             launcher=launcher,
+            at_most=asked,
+            # what other machines have written is in their memory, too
+            move=self._move_rows if launcher is None else None,
         )
         committer: Committer | None = None
         try:
@@ -265,6 +268,11 @@ class Build:
                 committer.close()
                 self._profile["commit"] = committer.stages()
             self._profile |= engine.profile
+
+    def _move_rows(self, source: int, target: int, places: int) -> None:
+        """Move rows that stand too far back in their files."""
+        for name, row_bytes in zip(self._row_files, (self._job.row_bytes, self._job.mask_bytes), strict=False):
+            move_rows(self._site.out / name, source * row_bytes, target * row_bytes, places * row_bytes)
 
     def _take(self, result: Result) -> None:
         """Count a block that was written; under --on-error fail one with a reject ends the pack."""

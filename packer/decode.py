@@ -32,6 +32,8 @@ from packer.profile import StageClock
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 _DCT_SCALES = (8, 4, 2)
+# The least that Pillow writes an image out in at once.
+_MAXBLOCK = ImageFile.MAXBLOCK
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,9 @@ class Decoder:
         image, content = self._geometry.place(image, self._geometry.resized(width, height))
         if "icc_converted" in done:  # here, where there are fewest pixels
             image = icc.to_srgb(image, profile, content).convert(self._mode)
+        if self._geometry.has_own_sizes:
+            # in one piece, as above: joining pieces takes the memory of large ones twice
+            ImageFile.MAXBLOCK = max(_MAXBLOCK, image.width * image.height * len(self._mode))
         return Row(image.tobytes("raw", self._mode), content, width, height, done)
 
     def _note_profile(self, profile: bytes, done: dict[str, Any]) -> bool:

@@ -186,6 +186,19 @@ def _reserve(descriptor: int, start: int, count: int) -> bool:
     return True
 
 
+def move_rows(path: Path, start: int, target: int, count: int) -> None:
+    """Move bytes [start, start + count) of a file to target, which is before start; what they overlap is overwritten.
+
+    Raises:
+        OSError: with the path as its filename.
+    """
+    with naming(path), open(path, "r+b", buffering=0) as file:
+        for done in range(0, count, _WRITE_BYTES):
+            file.seek(start + done)
+            data = file.read(min(_WRITE_BYTES, count - done))
+            write_at(file.fileno(), memoryview(data), target + done)
+
+
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:
     """Write all of data at a byte offset; short writes go on, errors are raised."""
     while len(data):

@@ -1,21 +1,21 @@
 """Who does which block, and where its rows go: keep workers busy, keep blocks in order, replace one that dies or stalls.
 
-A block under way is one record, from when it is first given out until it and all before it are written: its task, what it was
-decoded to, its place, whether its rows are there. A worker holds the records of the blocks that it was given; what it leaves
-behind is given to another. How workers start and answer is `processes.py`'s, what becomes of a finished block the caller's.
+A block under way is cut into pieces where it must be: an image that cost a worker stands alone, a worker with nothing to do gets
+what another has not begun, and a piece ends where its rows are many bytes. What is known of a piece and of a worker is in
+`pieces.py`. How workers start and answer is `processes.py`'s, what becomes of a finished block the caller's.
 """
 
 from __future__ import annotations
 
-import contextlib
+import bisect
 import multiprocessing.connection
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
-from packer.processes import EngineError, Job, exit_reason, start_context, start_worker
+from packer.pieces import Piece, WorkerHandle, first_input
+from packer.processes import EngineError, Job, exit_reason, process_state, start_context, start_worker
 from packer.profile import Profile, StageClock
 from packer.roots import SourceError
 from packer.tasks import Result, Task
@@ -23,120 +23,34 @@ from packer.tasks import Result, Task
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn. It is
 # given no third to decode: near the end another worker would have none.
 _DEPTH, _UNDECODED = 4, 2
+# A worker that holds so many bytes is given nothing more: blocks of images of very different sizes hold far more than 8 MiB.
+_HELD_BYTES = 32 << 20
 _POLL_SECONDS = 0.25
-# A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
-_JOIN_SECONDS = 5.0
+# Workers are looked after every _POLL_SECONDS. Where more than this lies between two looks, this process was stopped, or the
+# machine slept, or the disk was slow; and no worker is to blame.
+_LONGEST_SECONDS = 1.0
 _MAX_IDLE_DEATHS = 3
-# An image that takes longer holds up the blocks behind it, unless they go around it.
+# An image that takes longer, and so many times longer than others do, holds up the blocks behind it, unless they go around it.
 _PATIENCE_SECONDS = 1.0
+_PATIENCE_IMAGES = 4
 # Between two images a worker only writes or begins. A disk under load or a slow start must not cost it its work, which is
-# why this is longer than most a --timeout.
+# why this is longer than most a --timeout. So long a stopped worker is waited for, too.
 _BETWEEN_SECONDS = 60.0
+# Work is shared anew where a worker has nothing to do and another has more than so much of it.
+_SHARED_SECONDS = 0.1
+# A worker on another machine tells every second that it runs. After so long without a word it is taken to be stopped.
+_SILENT_SECONDS = 3.0
 
 
 class Launcher(Protocol):
-    """Starts workers elsewhere; each is reached by a connection, and tells its image in flight as a message, "mark"."""
+    """Starts workers elsewhere; each is reached by a connection, tells its image in flight as a message, "mark", and "alive"."""
 
     def start(self, job: Job) -> tuple[Any, Any]:
         """Return a worker's process, to kill and to join, and the connection to it."""
 
 
 class _RowsChanged(Exception):
-    """A block decoded again has another number of rows: its source changed. Blocks after it stand in the wrong place."""
-
-
-@dataclass(eq=False)
-class _Block:
-    """A block under way.
-
-    task: as it is given out next: with the images that cost a worker, to be tried first or refused.
-    result: of its last decoding, even where that worker is gone: what it takes is counted.
-    first_row: where its rows go, and places: how much they take there, as `Result.places` counts; None until all blocks
-        before it are counted.
-    is_guessed: what it takes was guessed once, perhaps in vain; known also after a change of rows.
-    """
-
-    task: Task
-    result: Result | None = None
-    first_row: int | None = None
-    places: int | None = None
-    is_written: bool = False
-    is_guessed: bool = False
-
-    @property
-    def number(self) -> int:
-        """Its number, by which all blocks are in order."""
-        return self.task.block
-
-
-@dataclass(eq=False)
-class _Worker:
-    """A process and what it was given. One that stands alone has a suspect's block, gets no other, and ends with it.
-
-    stages: its seconds of each, as of the block that it wrote last.
-    blocks: by number, in the order in which they were given to it; until they are written.
-    """
-
-    process: Any
-    pipe: Any
-    in_flight: Any
-    name: str
-    started: float
-    stages: dict[str, float] = field(default_factory=dict)
-    is_alone: bool = False
-    blocks: dict[int, _Block] = field(default_factory=dict)
-    last_count: int = -1
-    last_change: float = 0.0
-
-    def give(self, block: _Block) -> None:
-        """Have it decode a block; one that another worker had may have its place already, and goes there."""
-        self.blocks[block.number] = block
-        self._send("decode", block.task)
-        if block.first_row is not None:
-            self.write(block)
-
-    def write(self, block: _Block) -> None:
-        """Have it write a block to its place, once it is decoded."""
-        self._send("write", block.number, block.first_row)
-
-    def _send(self, *message: Any) -> None:
-        # a worker that died in between is noticed by its pipe, where its blocks are given out again
-        with contextlib.suppress(OSError):
-            self.pipe.send(message)
-
-    def has_room(self, undecoded: int) -> bool:
-        """Whether it may be given one more block, where it is to have so many that are not decoded."""
-        waiting = sum(block.result is None for block in self.blocks.values())
-        return not self.is_alone and len(self.blocks) < _DEPTH and waiting < undecoded
-
-    def suspect(self) -> _Block | None:
-        """Return the block of the image in flight, readable even after a crash; None between blocks."""
-        index = self.in_flight[0]
-        return next((b for b in self.blocks.values() if 0 <= index - b.task.start < len(b.task.paths)), None)
-
-    def standstill(self) -> float:
-        """Return for how many seconds the image in flight, or what is owed between two, has been so; to be asked often."""
-        index, count, _ = self.in_flight
-        if count != self.last_count or (index < 0 and not self._is_owing()):
-            self.last_count, self.last_change = count, time.monotonic()
-        return time.monotonic() - self.last_change
-
-    def _is_owing(self) -> bool:
-        """Whether it has something to do: a block to decode, or one to write whose place is known."""
-        return any(block.result is None or block.first_row is not None for block in self.blocks.values())
-
-    def end(self) -> None:
-        """End its process; what it wrote stays written."""
-        self.process.kill()
-        self.process.join(_JOIN_SECONDS)
-        self.pipe.close()
-
-    def seconds(self) -> dict[str, float]:
-        """Return its seconds of each stage, once it has ended."""
-        # what it did since the block that it wrote last is lost, and is nothing where it had done all
-        known = sum(self.stages.values())
-        waited = self.stages.get("wait", 0.0) + max(0.0, time.perf_counter() - self.started - known)
-        return self.stages | {"wait": waited}
+    """A piece decoded again has more rows than its place: its source changed. What is behind it stands in the wrong place."""
 
 
 class LocalEngine:
@@ -149,6 +63,9 @@ class LocalEngine:
         inherited: open things of the caller that a forked worker must close, its lock among them.
         launcher: starts the workers, on other machines perhaps; None: processes of this one.
         clock: the caller's, told when this waits.
+        at_most: number of processes where few blocks take long, and are shared among more; None: workers.
+        move: moves rows that are written, (from, to, how many), as `Result.places` counts; to is before from. None: nothing
+            can, and what stands in the wrong place is decoded again.
 
     `profile` has the seconds of every worker that has ended.
     """
@@ -162,18 +79,25 @@ class LocalEngine:
         inherited: Sequence[Any] = (),
         launcher: Launcher | None = None,
         clock: StageClock | None = None,
+        at_most: int | None = None,
+        move: Callable[[int, int, int], None] | None = None,
     ) -> None:
         self._job, self._timeout, self._inherited, self._launcher = job, timeout, inherited, launcher
         # workers that share the work; all, with those that stand alone
         self._count, self._most = workers, 2 * workers
+        self._at_most, self._move = at_most or workers, move
         self._clock = clock or StageClock("serve")
         self.profile: Profile = {}
         self._context = start_context()
-        self._workers: list[_Worker] = []
-        # those under way, by number and in that order; those of them that wait for a worker
-        self._blocks: dict[int, _Block] = {}
-        self._queue: deque[_Block] = deque()
-        self._idle_deaths = self._started = 0
+        self._workers: list[WorkerHandle] = []
+        # those under way, by number and in that order: the pieces of each, in theirs
+        self._blocks: dict[int, list[Piece]] = {}
+        # the pieces that wait for a worker, in order
+        self._queue: list[Piece] = []
+        self._is_exhausted = self._is_shared = self._is_shifted = False
+        self._idle_deaths = self._started = self._block_inputs = 0
+        # seconds that an image took lately; 0.0: none is known
+        self._pace, self._looked = 0.0, time.monotonic()
 
     def run(self, tasks: Iterator[Task], first_row: int, *, ready: Callable[[], None]) -> Iterator[Result]:
         """Yield each block's result once its rows are written, in order.
@@ -183,13 +107,13 @@ class LocalEngine:
             first_row: where the first block's rows go, in what `Result.places` counts.
             ready: called between events, so that the caller can report or stop (by raising).
         """
-        self._source, self._next_row = tasks, first_row
+        self._source, self._next_row, self._done_row = tasks, first_row, first_row
         self._refill()
         while self._blocks:
             try:
                 for worker, message in self._events():
                     self._receive(worker, *message)
-                self._look_after_the_slow()
+                self._look_after_workers()
             except _RowsChanged:
                 self._begin_again()
             ready()
@@ -204,11 +128,12 @@ class LocalEngine:
 
     # -- events
 
-    def _events(self) -> Iterator[tuple[_Worker, tuple[Any, ...]]]:
+    def _events(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         """Yield what workers have to say; replace those that will say nothing any more."""
-        by_pipe: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers}
+        by_pipe: dict[Any, WorkerHandle] = {worker.pipe: worker for worker in self._workers}
         self._clock.enter("wait")
-        ready: list[Any] = multiprocessing.connection.wait(list(by_pipe), timeout=_POLL_SECONDS)
+        timeout = min(_POLL_SECONDS, _SHARED_SECONDS) if self._is_exhausted else _POLL_SECONDS
+        ready: list[Any] = multiprocessing.connection.wait(list(by_pipe), timeout=timeout)
         self._clock.enter("serve")
         for pipe in ready:
             worker = by_pipe[pipe]
@@ -218,124 +143,230 @@ class LocalEngine:
                 worker.process.join(_POLL_SECONDS)  # so that its exit code is known
                 self._replace(worker, f"its worker ended ({exit_reason(worker.process.exitcode)})")
                 continue
-            worker.last_change = time.monotonic()
+            worker.silent = 0.0
             if message[0] == "mark":
                 worker.in_flight[:] = message[1:]
-            else:
+            elif message[0] != "alive":
+                if message[0] != "released":  # which another of its threads says
+                    worker.hear(time.monotonic())
                 yield worker, message
 
-    def _receive(self, worker: _Worker, kind: str, *content: Any) -> None:
+    def _receive(self, worker: WorkerHandle, kind: str, *content: Any) -> None:
         """Take what a worker has to say, and hand it more."""
         if kind == "failed":
             raise content[0]
         if kind == "decoded":
             self._take_result(worker, *content)
+        elif kind == "released":
+            self._take_back(worker, *content)
         else:
             self._take_written(worker, *content)
         self._feed(worker)
 
-    def _take_result(self, worker: _Worker, result: Result) -> None:
-        """Keep what a block was decoded to, and place what can be placed now."""
-        block = worker.blocks.get(result.block)
-        if block is None:  # given to another while this one stood still
-            return
-        if block.places not in (None, result.places):
-            raise _RowsChanged
-        block.result = result
+    def _take_result(self, worker: WorkerHandle, result: Result, start: int, seconds: float = 0.0) -> None:
+        """Keep what a piece was decoded to, and place what can be placed now."""
+        piece = worker.pieces[start]
+        if result.inputs < len(piece.task.paths):
+            # the rest is for others where it was asked back, else for later: then its rows became many bytes
+            is_for_others = worker.is_alone or worker.is_asked
+            self._is_shared |= is_for_others and self._is_exhausted
+            rests = self._queue if is_for_others else worker.later
+            bisect.insort(rests, self._cut(piece, start + result.inputs), key=first_input)
+        if seconds:
+            pace = seconds / max(1, result.inputs)
+            self._pace += (pace - self._pace) / (4 if self._pace else 1)
+        if piece.places not in (None, result.places):
+            if self._move is None or result.places > (piece.places or 0):
+                raise _RowsChanged
+            self._is_shifted = True
+        piece.result, piece.is_held = result, True
         self._place()
 
-    def _take_written(self, worker: _Worker, number: int, stages: dict[str, float]) -> None:
-        """Take a block from the worker that has written it."""
-        worker.blocks.pop(number).is_written = True
+    def _take_back(self, worker: WorkerHandle, released: list[tuple[int, int]]) -> None:
+        """Take from a worker what it has not begun: of each piece, by its first input, all from an input on."""
+        worker.is_asked = False
+        for start, stop in released:
+            piece = worker.pieces.get(start)
+            if piece is None or piece.is_held or stop >= piece.task.stop:  # it has decoded more meanwhile
+                continue
+            if stop == start:
+                del worker.pieces[start]
+            bisect.insort(self._queue, piece if stop == start else self._cut(piece, stop), key=first_input)
+            self._is_shared = self._is_exhausted
+        self._end_if_done(worker)
+        self._refill()
+
+    def _take_written(self, worker: WorkerHandle, start: int, stages: dict[str, float]) -> None:
+        """Take a piece from the worker that has written it."""
+        worker.pieces.pop(start).is_written = True
         worker.stages = stages
         self._idle_deaths = 0
-        if worker.is_alone and not worker.blocks:
-            self._end(worker)
+        if self._end_if_done(worker):
             self._refill()
 
     def _finished(self) -> Iterator[Result]:
-        """Yield the results of blocks that are written, up to the first that is not; they are no longer under way."""
+        """Yield the results of blocks that are in place, up to the first that is not; they are no longer under way."""
+        for piece in self._pieces():
+            if piece.is_in_place:
+                continue
+            if piece.result is None or piece.first_row is None or not piece.is_written:
+                break
+            if piece.first_row != self._done_row and self._move is not None:
+                self._clock.enter("write")
+                self._move(piece.first_row, self._done_row, piece.result.places)
+                self._clock.enter("serve")
+            self._done_row += piece.result.places
+            piece.is_in_place = True
+        if self._is_shifted:
+            self._place()
         while self._blocks:
-            block = next(iter(self._blocks.values()))
-            if block.result is None or not block.is_written:
+            number, pieces = next(iter(self._blocks.items()))
+            results = [piece.result for piece in pieces if piece.is_in_place and piece.result is not None]
+            if len(results) < len(pieces):
                 return
-            del self._blocks[block.number]
-            yield block.result
+            del self._blocks[number]
+            yield Result.joined(results)
 
     def _begin_again(self) -> None:
-        """Decode all blocks under way once more, on fresh workers, and place them from where the first of them stood."""
+        """Decode all that is not in place once more, on fresh workers, and place it behind what is."""
         self.close()
-        first = next(iter(self._blocks.values())).first_row
-        self._next_row = self._next_row if first is None else first
-        self._blocks = {b.number: _Block(b.task, is_guessed=b.is_guessed) for b in self._blocks.values()}
-        self._queue = deque(self._blocks.values())
+        self._next_row, self._is_shifted = self._done_row, False
+        self._queue = [piece for piece in self._pieces() if not piece.is_in_place]
+        for piece in self._queue:
+            piece.result = piece.first_row = piece.places = None
+            piece.is_held = piece.is_written = False
         self._refill()
 
     # -- places
 
     def _place(self) -> None:
-        """Give every decoded block its first row as soon as all blocks before it are counted."""
-        for block in self._unplaced():
-            if block.result is None:
+        """Give every decoded piece its first row as soon as all pieces before it are counted."""
+        for piece in self._unplaced():
+            if piece.result is None or not self._may_place():
                 return
-            self._put(block, block.result.places)
+            self._put(piece, piece.result.places)
 
-    def _unplaced(self) -> Iterator[_Block]:
-        """Pass through the blocks that have no place; those that have one come before them all."""
-        return (block for block in self._blocks.values() if block.first_row is None)
+    def _may_place(self) -> bool:
+        """Whether the next place is right, or no worse than those before it.
 
-    def _put(self, block: _Block, places: int) -> None:
-        """Give a block the next so many places, and have it written there."""
-        block.first_row, block.places = self._next_row, places
+        Behind a piece that took less than its place all stands too far back, and is moved as it is finished: what is placed
+        by then must not stand in its way.
+        """
+        if self._is_shifted and all(piece.is_in_place or piece.first_row is None for piece in self._pieces()):
+            self._next_row, self._is_shifted = self._done_row, False
+        return not self._is_shifted or any(p.first_row is not None and p.result is None for p in self._pieces())
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Pass through all pieces under way, in order."""
+        return (piece for pieces in self._blocks.values() for piece in pieces)
+
+    def _unplaced(self) -> Iterator[Piece]:
+        """Pass through the pieces that have no place; those that have one come before them all."""
+        return (piece for piece in self._pieces() if piece.first_row is None)
+
+    def _put(self, piece: Piece, places: int) -> None:
+        """Give a piece the next so many places, and have it written there."""
+        piece.first_row, piece.places = self._next_row, places
         self._next_row += places
-        next(worker for worker in self._workers if block.number in worker.blocks).write(block)
+        holder = next((worker for worker in self._workers if piece.start in worker.pieces), None)
+        if holder is not None:
+            holder.write(piece)
 
-    # -- the slow
+    def _cut(self, piece: Piece, stop: int) -> Piece:
+        """Cut a piece under way; returns the rest, which no worker has yet."""
+        rest = piece.cut(stop, self._job.guessed_places)
+        pieces = self._blocks[piece.task.block]
+        pieces.insert(pieces.index(piece) + 1, rest)
+        return rest
 
-    def _look_after_the_slow(self) -> None:
-        """Replace workers that stand still for too long; let the others go around those that do for long."""
-        for worker in list(self._workers):
-            seconds, suspect = worker.standstill(), worker.suspect()
-            if suspect is None:
-                if seconds > max(self._timeout, _BETWEEN_SECONDS):
-                    self._replace(worker, f"it stood still for {seconds:.0f} seconds between two images")
-            elif seconds > self._timeout:
-                self._check_source(worker, suspect.task)
-                self._replace(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
-            elif seconds > _PATIENCE_SECONDS:
-                self._go_around(worker, suspect)
+    # -- the slow, the stopped, and the idle
 
-    def _check_source(self, worker: _Worker, task: Task) -> None:
+    def _look_after_workers(self) -> None:
+        """Replace workers that stand still for too long, let others go around those that do for long, and share what is left."""
+        now = time.monotonic()
+        passed = now - self._looked
+        if passed >= _POLL_SECONDS:
+            self._looked = now
+            self._refill()
+            for worker in list(self._workers):
+                worker.look(min(passed, _LONGEST_SECONDS), None if self._launcher is None else _SILENT_SECONDS)
+                self._look_after(worker)
+        self._share()
+
+    def _look_after(self, worker: WorkerHandle) -> None:
+        """Replace a worker that stands still for too long, or let the others go around it; being stopped is not being slow."""
+        seconds, suspect = worker.still - worker.halted, worker.suspect()
+        if worker.halted > max(self._timeout, _BETWEEN_SECONDS) and process_state(worker.process) != "t":
+            self._replace(worker, f"it was stopped for {worker.halted:.0f} seconds", is_blamed=False)
+        elif suspect is None:
+            if seconds > max(self._timeout, _BETWEEN_SECONDS):
+                self._replace(worker, f"it stood still for {seconds:.0f} seconds between two images")
+        elif seconds > self._timeout:
+            self._check_source(worker, suspect)
+            self._replace(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
+        elif worker.still > max(_PATIENCE_SECONDS, _PATIENCE_IMAGES * self._pace):
+            self._go_around(worker, suspect)
+
+    def _check_source(self, worker: WorkerHandle, piece: Piece) -> None:
         """Raise SourceError where an image is waited for in vain once more: who does not answer is no fault of the image."""
         index, _, is_reading = worker.in_flight
-        if is_reading and index in task.first:
+        if is_reading and piece.is_suspect:
             raise SourceError(
-                f"{task.paths[index - task.start]} cannot be read: twice no answer came within {self._timeout:g} seconds"
+                f"{piece.task.paths[index - piece.start]} cannot be read: twice no answer came within {self._timeout:g} seconds"
                 " (--timeout)"
             )
 
-    def _go_around(self, worker: _Worker, slow: _Block) -> None:
+    def _go_around(self, worker: WorkerHandle, slow: Piece) -> None:
         """Let the others work on while one image takes long.
 
-        What waits behind it goes to a fresh worker. The blocks after it are placed on the guess that it will be rejected and
-        nothing else of its block; a wrong guess costs their decoding, as much as waiting would have. One guess a block; none
-        where rows have sizes of their own, whose places are bytes: then the others decode what they may hold, and wait.
+        What waits behind it goes to a fresh worker. The pieces after it are placed on the guess that all its images become rows;
+        after a wrong guess they are moved. None is made where rows have sizes of their own, whose places are bytes: then the
+        others decode what they may hold, and wait.
         """
+        # one that does not answer is stopped: what waits behind its image is guessed, too
+        is_mute = worker.is_asked
         if not worker.is_alone:
             if len(self._workers) >= self._most:
                 return
             worker.is_alone = True
-            behind = [block for block in worker.blocks.values() if block is not slow and block.result is None]
-            for block in behind:
-                del worker.blocks[block.number]
-            self._queue.extendleft(reversed(behind))
-            self._refill()
-        if slow is next(self._unplaced(), None) and not slow.is_guessed:
-            slow.is_guessed = True
-            guess = self._job.guessed_places(slow.task)
-            if guess is not None:
-                self._put(slow, guess)
-                self._place()
+            # a fresh worker is started when it has answered, or at the next look: a stopped one does not answer
+            self._ask_back(worker)
+        while (piece := next(self._unplaced(), None)) is not None and not piece.is_guessed:
+            guess = self._job.guessed_places(piece.task)
+            is_held_up = piece is slow or (is_mute and worker.pieces.get(piece.start) is piece)
+            if guess is None or piece.result is not None or not is_held_up:
+                return
+            piece.is_guessed = True
+            self._put(piece, guess)
+            self._place()
+
+    def _ask_back(self, worker: WorkerHandle) -> None:
+        """Have a worker give back what it has not begun; only when it has answered can another be given that."""
+        self._queue = sorted([*self._queue, *worker.later], key=first_input)
+        worker.later.clear()
+        if worker.undecoded and not worker.is_asked:
+            worker.is_asked = True
+            worker.send("release")
+
+    def _share(self) -> None:
+        """Where a worker has nothing to do, have those with more than they need give back what they have not begun."""
+        if self._queue or not self._is_exhausted:
+            return
+        loaded = [worker for worker in self._workers if not worker.is_asked and self._is_long(worker)]
+        together = [worker for worker in self._workers if not worker.is_alone]
+        if not loaded or not any(self._has_room(worker, 1) for worker in together):
+            if not loaded or len(together) >= self._at_most or self._launcher is not None:
+                return
+            self._count = min(self._at_most, len(together) + sum(worker.behind() for worker in loaded))
+            self._most = max(self._most, 2 * self._count)
+        for worker in loaded:
+            self._ask_back(worker)
+        self._refill()
+
+    def _is_long(self, worker: WorkerHandle) -> bool:
+        """Whether what a worker has not begun will take it long."""
+        count = worker.behind()
+        return count > 0 and max(self._pace * count, time.monotonic() - worker.heard) > _SHARED_SECONDS
 
     # -- workers
 
@@ -349,22 +380,47 @@ class LocalEngine:
             for worker in reversed(self._workers):
                 self._feed(worker, undecoded)
 
-    def _feed(self, worker: _Worker, undecoded: int = _UNDECODED) -> None:
-        """Hand the worker blocks until it holds its share, or so many that are not decoded."""
-        while worker.has_room(undecoded):
-            block = self._next_block()
-            if block is None:
+    def _feed(self, worker: WorkerHandle, undecoded: int = _UNDECODED) -> None:
+        """Hand the worker pieces until it holds its share, or so many that are not decoded."""
+        if self._is_shared:
+            undecoded = 1
+        while self._has_room(worker, undecoded):
+            piece = worker.later.pop(0) if worker.later else self._next_piece()
+            if piece is None:
                 return
-            worker.give(block)
+            worker.give(piece)
+        if worker.is_alone or worker.undecoded or not (worker.later or self._queue):
+            return
+        # one that is full takes nonetheless what all that is decoded waits for: no other may have room either
+        first = next((piece for piece in self._pieces() if not (piece.is_held or piece.is_written)), None)
+        for waiting in (worker.later, self._queue):
+            if waiting and waiting[0] is first:
+                worker.give(waiting.pop(0))
+                return
 
-    def _next_block(self) -> _Block | None:
-        """Return a block that waits for a worker, else the next of the source; None where there is neither."""
+    def _has_room(self, worker: WorkerHandle, undecoded: int) -> bool:
+        return worker.has_room(undecoded, (_DEPTH - 1) * self._block_inputs, _HELD_BYTES)
+
+    def _next_piece(self) -> Piece | None:
+        """Return a piece that waits for a worker, else the next of the source; None where there is neither."""
         if self._queue:
-            return self._queue.popleft()
+            piece = self._queue.pop(0)
+            if self._is_shared:
+                together = sum(not worker.is_alone for worker in self._workers)
+                share = -(-sum(len(p.task.paths) for p in [piece, *self._queue]) // max(1, together))
+                if share < len(piece.task.paths):
+                    self._queue.insert(0, self._cut(piece, piece.start + share))
+            return piece
         task = next(self._source, None)
-        return self._blocks.setdefault(task.block, _Block(task)) if task else None
+        if task is None:
+            self._is_exhausted = True
+            return None
+        self._block_inputs = max(self._block_inputs, len(task.paths))
+        piece = Piece(task)
+        self._blocks[task.block] = [piece]
+        return piece
 
-    def _start(self, *, is_alone: bool = False) -> _Worker:
+    def _start(self, *, is_alone: bool = False) -> WorkerHandle:
         """Start a worker that has nothing to do yet."""
         if self._launcher is None:
             started = time.perf_counter()
@@ -374,44 +430,53 @@ class LocalEngine:
             process, pipe = self._launcher.start(self._job)
             started, in_flight = time.perf_counter(), [-1, 0, 0]
         self._started += 1
-        worker = _Worker(process, pipe, in_flight, f"worker {self._started}", started, is_alone=is_alone)
+        name, now = f"worker {self._started}", time.monotonic()
+        worker = WorkerHandle(process, pipe, in_flight, name, started, now, is_alone=is_alone)
         self._workers.append(worker)
         return worker
 
-    def _end(self, worker: _Worker) -> None:
-        """End a worker; it has still the blocks that it leaves behind."""
+    def _end_if_done(self, worker: WorkerHandle) -> bool:
+        """End a worker that stands alone and has nothing left; returns whether it did."""
+        is_done = worker.is_alone and not worker.pieces and not worker.later
+        if is_done:
+            self._end(worker)
+        return is_done
+
+    def _end(self, worker: WorkerHandle) -> None:
+        """End a worker; it has still the pieces that it leaves behind."""
         worker.end()
         self._workers.remove(worker)
-        self.profile[worker.name] = worker.seconds()
+        self.profile[worker.name] = worker.seconds(time.perf_counter())
 
-    def _replace(self, worker: _Worker, reason: str) -> None:
+    def _replace(self, worker: WorkerHandle, reason: str, *, is_blamed: bool = True) -> None:
         """Give out anew what a dead worker had, and start another.
 
-        The block whose image was in flight goes to a worker of its own, which decodes that image first: it is tried once
-        more, alone. If that costs another worker, it is rejected with the reason.
+        The image in flight goes to a worker of its own, so that it is tried once more, alone. If that costs another worker, it
+        is rejected with the reason. One that is not to blame is tried again as any other.
         """
         self._end(worker)
-        suspect = worker.suspect()
-        lost = sorted(worker.blocks.values(), key=lambda block: (block is not suspect, block.number))
+        lost, suspect = {*worker.pieces.values(), *worker.later}, worker.suspect() if is_blamed else None
+        for piece in lost:
+            piece.is_held = False
         if suspect is not None:
-            suspect.task = _retried(suspect.task, int(worker.in_flight[0]), reason)
+            suspect, others = self._isolated(suspect, int(worker.in_flight[0]), reason)
+            lost = (lost | {*others}) - {suspect}
         else:
             self._idle_deaths += 1
             if self._idle_deaths > _MAX_IDLE_DEATHS:
                 raise EngineError(f"workers end without getting anything done ({reason}).")
-        own = int(suspect is not None)
-        if worker.is_alone or len(self._workers) + 2 > self._most:
-            own = len(lost)  # no fresh worker with room for the rest will be started
-        if own:
-            alone = self._start(is_alone=True)
-            for block in lost[:own]:
-                alone.give(block)
-        self._queue.extendleft(reversed(lost[own:]))
+        self._queue = sorted([*self._queue, *lost], key=first_input)
+        if suspect is not None:
+            self._start(is_alone=True).give(suspect)
         self._refill()
 
-
-def _retried(task: Task, index: int, reason: str) -> Task:
-    """Prepare a block for another worker: an image that cost one is decoded first; one that cost two is refused."""
-    if index not in task.first:
-        return replace(task, first=(index, *task.first))
-    return replace(task, refused=task.refused | {index: reason}, first=tuple(i for i in task.first if i != index))
+    def _isolated(self, piece: Piece, index: int, reason: str) -> tuple[Piece, list[Piece]]:
+        """Cut an image that cost a worker out of its piece; returns it and the others. One that cost two is refused."""
+        others = [self._cut(piece, index + 1)] if index + 1 < piece.task.stop else []
+        if index > piece.start:
+            others.append(piece)
+            piece = self._cut(piece, index)
+        if piece.is_suspect:
+            piece.task = replace(piece.task, refused=piece.task.refused | {index: reason})
+        piece.is_suspect = True
+        return piece, others

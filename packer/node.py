@@ -13,6 +13,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from packer.roots import SourceError
 from packer.source import BINARY
 from packer.worker import Job
 from reader.manifest import look_again, naming
+
+# How often a worker tells that it runs; a fraction of what the engine waits before it takes it to be stopped.
+_ALIVE_SECONDS = 1.0
 
 
 class Host:
@@ -51,6 +55,7 @@ def work(job: Job, connection: Connection) -> None:
     except SourceError as e:
         end.send(("failed", SourceError(f"on node {node}, {e}")))
         return
+    threading.Thread(target=_tell_alive, args=(end,), name="pixpack-alive", daemon=True).start()
     serve(job, end, _Told(end), StageClock("start"))
 
 
@@ -101,6 +106,14 @@ class _SyncingEnd:
                     self._tell(*messages)
             except OSError as e:  # the store's disk: the whole pack has to know
                 self._tell(("failed", e))
+
+
+def _tell_alive(end: _SyncingEnd) -> None:
+    """Tell the engine that this process runs, which it cannot see from elsewhere: one that is stopped is not slow."""
+    with contextlib.suppress(OSError):  # nobody is left to be told
+        while True:
+            time.sleep(_ALIVE_SECONDS)
+            end.send(("alive",))
 
 
 class _Told:

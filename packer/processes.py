@@ -9,13 +9,13 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import queue
 import signal
 import sys
 import threading
 import time
 import types
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -75,13 +75,16 @@ class Worker(Protocol):
     """What does the work in a process of its own: a block at a time, then its rows to their place."""
 
     def expect(self, task: Task) -> None:
-        """Prepare for a block that will be decoded; called by another thread."""
+        """Prepare for a task that will be decoded; called by another thread."""
 
-    def decode(self, task: Task) -> Result:
-        """Decode a block and keep its rows."""
+    def forget(self, start: int, stop: int) -> None:
+        """Expect inputs [start, stop) no more; called by another thread."""
 
-    def write(self, block: int, first_row: int) -> None:
-        """Write the rows of a decoded block to their place."""
+    def decode(self, task: Task, may_begin: Callable[[int], bool] = ...) -> Result:
+        """Decode a task and keep its rows, up to the first input behind its first that may not be begun, or to many bytes."""
+
+    def write(self, start: int, first_row: int) -> None:
+        """Write the rows of a decoded task, by its first input, to their place."""
 
 
 class Job(Protocol):
@@ -94,7 +97,7 @@ class Job(Protocol):
         """
 
     def guessed_places(self, task: Task) -> int | None:
-        """Guess what a block will take if just one more of its images is rejected; None: that cannot be guessed."""
+        """Guess what a task will take if none of its images is rejected; None: that cannot be guessed."""
 
 
 class EngineError(RuntimeError):
@@ -165,7 +168,8 @@ def signals_held() -> Iterator[None]:
 def begin_worker() -> None:
     """Begin a process that works for this one: SIGINT is the parent's to hear, and Pillow says nothing on stderr."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:  # what its parent ignores stays so, as in the command
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     silence_pillow()
@@ -183,26 +187,105 @@ def silence_pillow() -> None:
 def serve(job: Job, pipe: Any, in_flight: Any, clock: StageClock) -> None:
     """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
     silence_pillow()
+    end = _End(pipe)
     try:
         worker = job.worker(in_flight, clock)
-        messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=_drain, args=(pipe, messages, worker), daemon=True).start()
+        orders = _Orders()
+        threading.Thread(target=_drain, args=(end, orders, worker), daemon=True).start()
         while True:
             clock.enter("wait")
-            kind, *content = messages.get()
+            kind, *content = orders.next()
             clock.enter("other")
             if kind == "decode":
-                pipe.send(("decoded", worker.decode(content[0])))
+                begun = time.perf_counter()
+                result = worker.decode(content[0], orders.may_begin)
+                end.send(("decoded", result, content[0].start, time.perf_counter() - begun))
             else:
                 worker.write(*content)
-                pipe.send(("written", content[0], clock.seconds()))
+                end.send(("written", content[0], clock.seconds()))
     except BrokenPipeError:
         return
     except MemoryError:  # told by the exit code: a message would need memory
         os._exit(_NO_MEMORY)
     except (OSError, PackError) as e:  # the store's disk, or that of the inputs: the whole pack has to know
         with contextlib.suppress(OSError):
-            pipe.send(("failed", e))
+            end.send(("failed", e))
+
+
+class _End:
+    """A worker's end of its pipe, for several threads."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe, self._lock = pipe, threading.Lock()
+        self.recv = pipe.recv
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send a message, whole."""
+        with self._lock:
+            self._pipe.send(message)
+
+
+class _Orders:
+    """What a worker was told and has not done, in order. One thread hears, another obeys."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._messages: deque[tuple[Any, ...]] = deque()
+        # of the task that is decoded: its first input, the next that is not begun, and where it ends
+        self._start = self._next = self._stop = 0
+        # of tasks that were given back, so that a message under way to write them is dropped
+        self._released: set[int] = set()
+
+    def add(self, message: tuple[Any, ...]) -> None:
+        """Hear a message."""
+        with self._changed:
+            self._messages.append(message)
+            self._changed.notify()
+
+    def next(self) -> tuple[Any, ...]:
+        """Return the next message; waits for it. With a task its first input has begun."""
+        with self._changed:
+            self._stop = self._next  # the task before is done
+            while True:
+                while not self._messages:
+                    self._changed.wait()
+                message = self._messages.popleft()
+                if message[0] == "decode":
+                    task = message[1]
+                    self._released.discard(task.start)
+                    self._start, self._next, self._stop = task.start, task.start + 1, task.stop
+                elif message[1] in self._released:
+                    continue
+                return message
+
+    def may_begin(self, index: int) -> bool:
+        """Begin an input of the task that is decoded; False where it was given back."""
+        with self._changed:
+            if index >= self._stop:
+                return False
+            self._next = index + 1
+            return True
+
+    def release(self) -> list[tuple[int, int, int]]:
+        """Give back all that has not begun: of each task, by its first input, inputs [start, stop)."""
+        with self._changed:
+            found = [(self._start, self._next, self._stop)] if self._next < self._stop else []
+            self._stop = self._next
+            waiting = [message[1] for message in self._messages if message[0] == "decode"]
+            self._released.update(task.start for task in waiting)
+            self._messages = deque(m for m in self._messages if m[0] != "decode" and m[1] not in self._released)
+            return found + [(task.start, task.start, task.stop) for task in waiting]
+
+
+def process_state(process: Any) -> str:
+    """Return in which state Linux has a process of this machine, as proc(5) has it: T is stopped, t traced; "" is not known."""
+    pid = getattr(process, "pid", None)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # behind the name, which may hold anything
+            return chr(file.read().rpartition(b") ")[2][0])
+    except (OSError, IndexError):
+        return ""
 
 
 def exit_reason(code: int | None) -> str:
@@ -228,13 +311,21 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any], started: float
     serve(job, pipe, in_flight, clock)
 
 
-def _drain(pipe: Any, messages: queue.SimpleQueue[Any], worker: Worker) -> None:
+def _drain(end: _End, orders: _Orders, worker: Worker) -> None:
     """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait for ever."""
     try:
         while True:
-            message = pipe.recv()
+            message = end.recv()
+            if message[0] == "release":
+                released = orders.release()
+                for _, start, stop in released:
+                    worker.forget(start, stop)
+                message = "released", [(first, start) for first, start, _ in released]
+                # not by this thread, which must never wait to send
+                threading.Thread(target=end.send, args=(message,), daemon=True).start()
+                continue
             if message[0] == "decode":
                 worker.expect(message[1])
-            messages.put(message)
+            orders.add(message)
     except (EOFError, OSError):
         os._exit(0)  # the parent is gone: no one waits for this worker, also not for an image that never ends

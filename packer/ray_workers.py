@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import secrets
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Listener
 from typing import Any
@@ -179,8 +179,9 @@ class RayWorkers:
         self._starting.append((actor, number, done))
 
     def _accept(self, job: Job) -> Connection:
-        deadline, lost = time.monotonic() + _START_SECONDS, 0
-        while time.monotonic() < deadline:
+        lost = 0
+        # by counting, not by the clock: it runs on while this process is stopped
+        for _ in range(math.ceil(_START_SECONDS / _POLL_SECONDS)):
             try:
                 connection = self._listener.accept()
             except TimeoutError:

@@ -201,8 +201,10 @@ class _Tree:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]
         if not todo:
             return
-        workers = max(1, min(workers, -(-len(todo) // _BLOCK_INPUTS)))
-        engine = LocalEngine(self._job, workers=workers, timeout=timeout, inherited=[lock])
+        blocks = -(-len(todo) // _BLOCK_INPUTS)
+        engine = LocalEngine(
+            self._job, workers=min(workers, blocks), timeout=timeout, inherited=[lock], at_most=workers
+        )
         done, rejected, source_bytes = self.resumed_from, 0, 0
         try:
             for result in engine.run(self._tasks(todo), 0, ready=lambda: None):

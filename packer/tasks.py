@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from packer.checksums import crc32_combine
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
@@ -12,10 +15,8 @@ _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
 @dataclass(frozen=True)
 class Task:
-    """Inputs [start, start + len(paths)) of a pack; refused ones are rejected with that reason, unopened.
+    """Inputs [start, stop) of a pack, all or some of a block; refused ones are rejected with that reason, unopened.
 
-    first: inputs to decode before all others, since a worker ended with them in flight: what an image does to its process
-    must not be laid to the charge of the next one.
     targets has a number, or a list of them, for each; places is empty, or says where in an archive each one is; masks is
     empty, or has the path of each one's mask, or what it is drawn of.
     """
@@ -26,10 +27,28 @@ class Task:
     targets: list[Any]
     places: list[list[int]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
-    first: tuple[int, ...] = ()
     masks: list[str] = field(default_factory=list)
     # only in an update: input -> its row in the store that is replaced, and the byte of samples.jsonl where its line begins
     kept: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def stop(self) -> int:
+        """The input behind its last."""
+        return self.start + len(self.paths)
+
+    def cut(self, start: int, stop: int) -> Task:
+        """Return the task of some of its inputs, by their numbers in the pack."""
+        own = slice(start - self.start, stop - self.start)
+        return replace(
+            self,
+            start=start,
+            paths=self.paths[own],
+            targets=self.targets[own],
+            places=self.places[own],
+            refused={index: reason for index, reason in self.refused.items() if start <= index < stop},
+            masks=self.masks[own],
+            kept={index: row for index, row in self.kept.items() if start <= index < stop},
+        )
 
 
 @dataclass
@@ -63,6 +82,23 @@ class Result:
     def places(self) -> int:
         """How much the block takes of the file: rows, or bytes where rows have sizes of their own."""
         return self.size_bytes if self.shapes else self.rows
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Result]) -> Result:
+        """Return what is known of a block by what is known of its pieces, in order."""
+        if len(pieces) == 1:
+            return pieces[0]
+        whole = cls(pieces[0].block, 0)
+        for piece in pieces:
+            whole.crc32 = crc32_combine(whole.crc32, piece.crc32, piece.size_bytes)
+            for name in ("inputs", "rows", "pixel_count", "source_bytes", "size_bytes", "kept"):
+                setattr(whole, name, getattr(whole, name) + getattr(piece, name))
+            for name in ("samples", "content", "rejects", "sources", "shapes", "mask_sources"):
+                getattr(whole, name).extend(getattr(piece, name))
+            for name in ("sums", "square_sums"):
+                sums = getattr(whole, name) or [0] * len(getattr(piece, name))
+                setattr(whole, name, [a + b for a, b in zip(sums, getattr(piece, name), strict=True)])
+        return whole
 
 
 def encode_line(value: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,20 +54,24 @@ class TreeWorker:
     def expect(self, task: Task) -> None:
         """Do nothing: the sources are near."""
 
-    def decode(self, task: Task) -> Result:
-        """Do a block of images; their lines are the result's samples, in the block's order."""
-        done: dict[int, dict[str, Any]] = {}
-        result = Result(task.block, len(task.paths))
-        for index in (*task.first, *range(task.start, task.start + len(task.paths))):
-            if index not in done:
-                done[index] = self._line(index, task.paths[index - task.start], task.refused.get(index))
+    def forget(self, start: int, stop: int) -> None:
+        """Do nothing: the sources are near."""
+
+    def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
+        """Do images of a block; their lines are the result's samples, in the block's order."""
+        lines: list[dict[str, Any]] = []
+        for index, path in enumerate(task.paths, start=task.start):
+            if index > task.start and not may_begin(index):
+                break
+            lines.append(self._line(index, path, task.refused.get(index)))
         self._in_flight.mark(-1)
-        result.samples = [encode_line(done[index]) for index in sorted(done)]
-        result.rejects = [line for line in done.values() if "reason" in line]
-        result.source_bytes = sum(line.get("bytes", 0) for line in done.values())
+        result = Result(task.block, len(lines))
+        result.samples = [encode_line(line) for line in lines]
+        result.rejects = [line for line in lines if "reason" in line]
+        result.source_bytes = sum(line.get("bytes", 0) for line in lines)
         return result
 
-    def write(self, block: int, first_row: int) -> None:
+    def write(self, start: int, first_row: int) -> None:
         """Do nothing: a tree has no rows, its files are written."""
 
     def _line(self, index: int, path: str, refusal: str | None) -> dict[str, Any]:

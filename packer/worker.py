@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ from reader.manifest import naming
 
 # So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
 _CHECK_BYTES = 64 << 10
+# Rows with sizes of their own: a block's are 8 MiB on average, and may be a thousand times that.
+_FULL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,8 @@ class Job:
         return Source.of(self.root, path, self.archives, place, self.roots)
 
     def guessed_places(self, task: Task) -> int | None:
-        """Guess what a block will take if just one more of its images is rejected; None: that cannot be guessed."""
-        return None if self.geometry.has_own_sizes else len(task.paths) - len(task.refused) - 1
+        """Guess what a task will take if none of its images is rejected; None: that cannot be guessed."""
+        return None if self.geometry.has_own_sizes else len(task.paths) - len(task.refused)
 
     @property
     def row_bytes(self) -> int:
@@ -127,7 +130,7 @@ class BlockWorker:
         if not job.geometry.has_own_sizes:
             self._sums = ChannelSums(job.row_bytes // job.geometry.height, channels)
         self._in_flight = InFlight(in_flight, job.pauses)
-        self._held: dict[int, memoryview] = {}
+        self._held: dict[int, list[memoryview]] = {}
         self._spare: list[npt.NDArray[np.uint8]] = []
         self._owners: dict[int, npt.NDArray[np.uint8]] = {}
         self._masks: dict[int, bytes] = {}
@@ -136,21 +139,28 @@ class BlockWorker:
         self._kept = KeptRows.open(*job.kept)
 
     def expect(self, task: Task) -> None:
-        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
+        """Ask for the sources of a task that will be decoded, where they are far away; called by another thread."""
         if self._fetcher is not None:
             numbered = enumerate(task.paths, start=task.start)
             self._fetcher.expect((index, path) for index, path in numbered if index not in task.refused)
 
-    def decode(self, task: Task) -> Result:
-        """Decode a block; its rows stay here until `write`."""
-        result = Result(task.block, len(task.paths))
+    def forget(self, start: int, stop: int) -> None:
+        """Ask for the sources of inputs [start, stop) no more; called by another thread."""
+        if self._fetcher is not None:
+            self._fetcher.forget(start, stop)
+
+    def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
+        """Decode a task, up to the first input that may not be begun, or to many bytes; its rows stay here until `write`."""
+        result = Result(task.block, 0)
         buffer = self._buffer(len(task.paths) * self._job.row_bytes)
         rows = buffer.reshape(len(task.paths), self._job.row_bytes)
         masks: list[bytes] = []
-        early = {index: self._attempt(task, index) for index in task.first}
         checked = 0
-        for index in range(task.start, task.start + len(task.paths)):
-            attempt = early.pop(index, None) or self._attempt(task, index)
+        for index in range(task.start, task.stop):
+            if index > task.start and (self._is_full() or not may_begin(index)):
+                break
+            attempt = self._attempt(task, index)
+            result.inputs += 1
             result.sources.append(attempt.source)
             result.source_bytes += attempt.source_bytes
             if task.masks and not self._job.draws_masks:
@@ -167,27 +177,35 @@ class BlockWorker:
                 checked = result.rows
         self._in_flight.mark(-1)
         self._check(result, rows[checked : result.rows])
-        used = buffer.data[: result.rows * self._job.row_bytes]
+        held = [buffer.data[: result.rows * self._job.row_bytes]]
         if isinstance(self._sums, RaggedBlock):
-            used = self._sums.joined()
+            held = self._sums.chunks()
             self._clock.enter("checksum")
-            result.crc32 = zlib.crc32(used)
-        result.size_bytes = len(used)
+            for chunk in held:
+                result.crc32 = zlib.crc32(chunk, result.crc32)
+        result.size_bytes = sum(map(len, held))
         result.sums, result.square_sums = self._sums.take()
-        self._held[task.block], self._owners[task.block] = used, buffer
-        self._masks[task.block] = b"".join(masks)
+        self._held[task.start], self._owners[task.start] = held, buffer
+        self._masks[task.start] = b"".join(masks)
         self._clock.enter("other")
         return result
 
-    def write(self, block: int, first_row: int) -> None:
-        """Write a decoded block's rows to their place in the file; others bring them to disk."""
+    def write(self, start: int, first_row: int) -> None:
+        """Write a decoded task's rows to their place in the file; others bring them to disk."""
         self._clock.enter("write")
-        self._write(self._job.pixels_path, self._held.pop(block), first_row * self._job.row_bytes)
-        self._spare.append(self._owners.pop(block))
-        masks = memoryview(self._masks.pop(block))
+        offset = first_row * self._job.row_bytes
+        for chunk in self._held.pop(start):
+            self._write(self._job.pixels_path, chunk, offset)
+            offset += len(chunk)
+        self._spare.append(self._owners.pop(start))
+        masks = memoryview(self._masks.pop(start))
         if len(masks):
             self._write(self._job.masks_path, masks, first_row * self._job.mask_bytes)
         self._clock.enter("other")
+
+    def _is_full(self) -> bool:
+        """Whether the rows that are decoded are so many bytes, as of sizes of their own, that they are to be written first."""
+        return isinstance(self._sums, RaggedBlock) and self._sums.size_bytes >= _FULL_BYTES
 
     def _write(self, path: str, data: memoryview, offset: int) -> None:
         if path not in self._files:

@@ -89,4 +89,4 @@ def _said(kind: str, *content: Any) -> Iterator[tuple[Any, ...]]:
     yield "mark", -1, len(task.paths), 0
     result = Result(task.block, len(task.paths), rows=len(task.paths), sums=[1, 2, 3], square_sums=[1, 2, 3])
     result.samples, result.sources = [_SAMPLE] * len(task.paths), [(110_000, 1 << 60)] * len(task.paths)
-    yield "decoded", result
+    yield "decoded", result, task.start

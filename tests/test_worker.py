@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -14,12 +15,14 @@ import numpy as np
 import pytest
 from conftest import photo
 
+from packer import processes
 from packer import source as sources
+from packer import worker as workers
 from packer.decode import DecodeError
 from packer.fit import Geometry
 from packer.source import Source
 from packer.sums import ChannelSums
-from packer.tasks import Task
+from packer.tasks import Result, Task
 from packer.worker import BlockWorker, Job
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
@@ -178,7 +181,7 @@ def _restore(path: Path, content: bytes) -> None:
 
 def _checked(worker: BlockWorker, result: Any, versions: set[bytes]) -> list[bytes]:
     """Check that a row is what one of the versions decodes to; returns that version, nothing for a reject."""
-    pixels = bytes(worker._held.pop(result.block))
+    pixels = b"".join(worker._held.pop(result.block))
     if not result.rows:
         assert result.rejects[0]["reason"]
         assert "made the decoder fail" not in result.rejects[0]["reason"]
@@ -204,3 +207,71 @@ def test_channel_sums_are_exact(rows: int, height: int, width: int, channels: in
     values = pixels.reshape(-1, channels).astype(np.int64)
     assert sums.take() == (values.sum(axis=0).tolist(), (values * values).sum(axis=0).tolist())
     assert sums.take() == ([0] * channels, [0] * channels)
+
+
+@pytest.mark.parametrize("fit", ["crop", "none"])
+@pytest.mark.parametrize("with_masks", [False, True])
+def test_a_block_in_pieces_is_the_block(tmp_path: Path, fit: str, with_masks: bool) -> None:
+    """What is known of pieces, joined, is what is known of them decoded in one; the rows behind each other are its rows."""
+    (tmp_path / "masks").mkdir()
+    for n in range(7):
+        photo(40 + n, 30 + 2 * n, n).save(tmp_path / f"{n}.png")
+        photo(40 + n, 30 + 2 * n, n).convert("L").save(tmp_path / f"masks/{n}.png")
+    (tmp_path / "4.png").write_bytes(b"no image")
+    geometry = Geometry(0, 0, "none") if fit == "none" else Geometry(16, 16, "pad")
+    masks = {"masks_root": str(tmp_path / "masks")} if with_masks else {}
+    job = Job(str(tmp_path), "", geometry, "rgb", False, False, 10**6, **masks)  # type: ignore[arg-type]
+    names = [f"{n}.png" for n in range(7)]
+    task = Task(3, 20, names, [*range(7)], refused={25: "why"}, masks=names if with_masks else [])
+    worker = BlockWorker(job)
+    whole = worker.decode(task)
+    bounds = [20, 21, 24, 25, 27]
+    pieces = [worker.decode(task.cut(start, stop)) for start, stop in itertools.pairwise(bounds)]
+    assert Result.joined(pieces) == whole
+    assert (whole.inputs, whole.rows, len(whole.rejects)) == (7, 5, 2)
+    again = BlockWorker(job)
+    again.decode(task)
+    rows = {start: b"".join(worker._held[start]) for start in bounds[:-1]}
+    assert b"".join(rows.values()) == b"".join(again._held[20])
+
+
+def test_rows_with_sizes_of_their_own_are_held_up_to_a_number_of_bytes_and_one_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large the images of a block are: a piece ends with the image that passes the limit."""
+    monkeypatch.setattr(workers, "_FULL_BYTES", 10_000)
+    sizes = [(20, 20)] * 10 + [(90, 90)] * 4 + [(20, 20)] * 10
+    for n, size in enumerate(sizes):
+        photo(*size, n).save(tmp_path / f"{n:02}.png")
+    worker = BlockWorker(Job(str(tmp_path), "", Geometry(0, 0, "none"), "rgb", False, False, 10**6))
+    task = Task(0, 0, [f"{n:02}.png" for n in range(len(sizes))], [0] * len(sizes))
+    counts = []
+    while task.paths:
+        result = worker.decode(task)
+        last = 3 * result.shapes[-1][0] * result.shapes[-1][1]
+        assert result.size_bytes - last < 10_000
+        counts.append(result.inputs)
+        task = task.cut(task.start + result.inputs, task.stop)
+    assert sum(counts) == len(sizes)
+    # 9 of 1,200 bytes pass the limit, and one of 24,300
+    assert counts[:4] == [9, 2, 1, 1]
+
+
+def test_a_worker_gives_back_what_it_has_not_begun_and_no_more() -> None:
+    orders = processes._Orders()
+    first, second = Task(0, 0, [""] * 4, [0] * 4), Task(1, 4, [""] * 4, [0] * 4)
+    for message in (("decode", first), ("decode", second), ("write", 4, 100)):
+        orders.add(message)
+    assert orders.next() == ("decode", first)
+    assert orders.may_begin(1)
+    assert orders.release() == [(0, 2, 4), (4, 4, 8)]
+    assert orders.release() == []
+    assert not orders.may_begin(2)
+    # told before it was known that it was given back, and after
+    orders.add(("write", 4, 100))
+    orders.add(("decode", second))
+    orders.add(("write", 4, 200))
+    assert orders.next() == ("decode", second)
+    assert [orders.may_begin(index) for index in (5, 6, 7)] == [True] * 3
+    assert orders.release() == []
+    assert orders.next() == ("write", 4, 200)
