@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from packer.options import OptionsError, PackOptions
     from packer.pipeline import pack
     from packer.report import PackError, PackReport, Progress
+    from packer.roots import SourceError
     from packer.subsetting import subset
     from packer.updating import update
 
@@ -39,6 +40,7 @@ _HOMES = {
     "PackOptions": "packer.options",
     "OptionsError": "packer.options",
     "ScanError": "packer.inputs",
+    "SourceError": "packer.roots",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "PackReport",
     "Progress",
     "ScanError",
+    "SourceError",
     "__version__",
     "merge",
     "pack",

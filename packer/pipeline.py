@@ -101,7 +101,8 @@ def pack(
         OptionsError: an option has a value it cannot have.
         ScanError: images cannot be read or holds no image.
         PackError: OUT is in the way, nothing could be packed, or (on_error="fail") an image was rejected. Of that kind:
-            DiskFullError (OUT's disk lacks room), LockedError (another pack holds OUT), JournalError (no resuming this).
+            DiskFullError (OUT's disk lacks room), LockedError (another pack holds OUT), JournalError (no resuming this),
+            SourceError (the folder, disk or network of the inputs cannot be read now).
 
     Example:
         >>> pack(images_path, out_path, size=32).rows
