@@ -107,11 +107,13 @@ def test_the_corpus_as_a_list_comes_out_as_expected(corpus: Path, tmp_path: Path
     expected = {os.fsdecode(urllib.parse.unquote_to_bytes(row.values[0]["path"])): row.values[0] for row in rows()}
     arguments = ["--size", "32", "--fit", "squash", "--exact", "--json", "--max-rejects", "100%"]
     report = pack_list(form, corpus, list(expected), tmp_path / "out", *arguments)
-    assert report["inputs"] == len(expected) == 206
+    # what macOS leaves beside files is no input where a list has a root, as in a folder
+    passed = {"broken/wrongext/._hopper.jpg"} if form == "-0" else set()
+    assert (report["inputs"], len(expected)) == (206 - len(passed), 206)
     kept = list(read_json_lines(tmp_path / "out/samples.jsonl"))
     rejected = list(read_json_lines(tmp_path / "out/rejected.jsonl"))
     order = list(expected)
-    assert sorted([line["path"] for line in kept + rejected]) == sorted(order)
+    assert sorted([line["path"] for line in kept + rejected]) == sorted(set(order) - passed)
     assert [order[line["line"] - 1] for line in rejected] == [line["path"] for line in rejected]
     assert [order.index(line["path"]) for line in kept] == sorted(order.index(line["path"]) for line in kept)
     decoder, pixels = Decoder(Geometry(32, 32, "squash"), exact=True), MemmapDataset(tmp_path / "out").numpy()
