@@ -41,7 +41,7 @@ def stamped(batch: Any, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: 
     origin = torch.empty(len(batch), 3, dtype=torch.int64, device=batch.pixels.device)
     origin[:, 0].fill_(epoch)
     step = 1 if position >= 0 else -1
-    torch.arange(position, position + step * len(batch), step, out=origin[:, 1])
+    origin[:, 1] = torch.arange(position, position + step * len(batch), step, device=origin.device)
     origin[:, 2].fill_(_wrapped(seed))
     batch.set("origin", origin)
     return batch

@@ -42,7 +42,9 @@ class Feed:
     Waits carry the profiler's name pixpack.wait; what need not wait is not named.
     """
 
-    def __init__(self, source: Source, depth: int) -> None:
+    def __init__(self, source: Source, depth: int, asked: SimpleQueue[None] | None = None) -> None:
+        # what the source may wait for: that the caller waits, or that nobody does any more
+        self._asked: SimpleQueue[None] = SimpleQueue() if asked is None else asked
         # what is ready, then an error, if one ended the work, then the end
         self._ready: SimpleQueue[Any] = SimpleQueue()
         # a token for each group that may be made while another waits to be taken
@@ -67,6 +69,8 @@ class Feed:
             return None  # an interrupt came while the end was taken
         # first the room: an interrupt in between then costs one group more in memory; the other way round it stalls the thread
         self._room.put(None)
+        if not self._taken:
+            self._asked.put(None)
         self._taken += 1
         group = None if self._stopped else _wait_for(self._ready)
         if self._stopped:
@@ -100,6 +104,7 @@ class Feed:
         """Tell the thread to end and drop what is queued."""
         self._stopped = True
         self._room.put(None)
+        self._asked.put(None)
         if wait and self._thread is not threading.current_thread():
             if not self._has_begun:  # an interrupt may have cut its start short: it may come yet
                 with contextlib.suppress(Empty):

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from reader.draws import in_epoch, stamped
 from reader.feed import Feed, without_thread
 from reader.frameworks import AccelerateState
 from reader.gathering import Gathering
+from reader.modes import Generators, Modes
 from reader.producer import Group, Producer, Unfinished
 from reader.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
 from reader.resident import Resident, ResidentImages, free_bytes
@@ -63,8 +65,9 @@ class MemmapLoader:
             decides order and ranks. Batches that it gives are taken as they are, whatever batch_size says.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
         transform: called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
-            the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, on CUDA in the
-            caller's, on its stream.
+            the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
+            in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
+            stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
         prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
             device); 0 gathers in the caller's thread.
         rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
@@ -381,17 +384,17 @@ class _Iteration:
         self._ready: deque[tuple[Any, int]] = deque()
         self._failed = False
         self._accelerate: AccelerateState | None = None if loader._is_quiet else AccelerateState()
-        self._finish = functools.partial(_finish, loader, progress.epoch)
+        self._finish = _Finish(loader, progress.epoch)
         is_worked_on = loader.transform is not None or loader.device.type == "cuda"
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
         steps = loader.schedule.steps(progress.epoch, progress.position, items, group_bytes)
-        source = functools.partial(loader.producer.groups, progress.epoch, progress.position, steps, self._finish)
+        source = functools.partial(loader.producer.groups, progress.epoch, progress.position, steps, self._finish.ahead)
         self._feed: Feed | None = None
         self._source: Iterator[Group] = iter(())
         if not loader.prefetch:
             self._source = source(without_thread)
         else:
-            self._feed = Feed(entered(loader.device, source), loader.prefetch)
+            self._feed = Feed(entered(loader.device, source), loader.prefetch, self._finish.asked)
             loader._feeds.add(self._feed)
             # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
             weakref.finalize(self, self._feed.stop).atexit = False
@@ -454,25 +457,55 @@ class _Iteration:
         return self._feed is None or self._feed.is_idle
 
 
-def _finish(loader: MemmapLoader, epoch: int, batch: Any, start: int) -> Any:
-    """Run the transform, which may ask for the epoch, and give the caller the form that it wants.
+class _Finish:
+    """Runs the transform of an epoch's batches, and gives the caller the form that it wants.
 
-    start: where in the epoch's order the batch's first row stands.
+    On the CPU the first one runs in the feeder thread while the caller waits for it, as if it ran there. If it drew from a
+    generator of the process, which the training uses too, the others run in the caller's thread: in the feeder's they would
+    draw whenever they come to it. All of them run under torch's modes of the thread that began the epoch.
     """
-    made: Any = batch
-    if loader.transform is not None or not loader.as_tuple:
-        stamped(batch, epoch=epoch, position=start, seed=loader.seed)
-    if loader.transform is not None:
-        try:
-            with stage("transform"), in_epoch(epoch):
-                made = loader.transform(batch)
-        except StopIteration as e:
-            raise RuntimeError(
-                "the transform raised StopIteration, which would end the loop as if all were read."
-            ) from e
-    if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch):
-        return plain(made, by_name=loader.dataset.names_targets)
-    return made
+
+    def __init__(self, loader: MemmapLoader, epoch: int) -> None:
+        self._loader, self._epoch, self._modes = loader, epoch, Modes.here()
+        # something is there once the caller waits for the first batch, or nobody waits any more
+        self.asked: SimpleQueue[None] = SimpleQueue()
+        self._is_first, self._draws = True, False
+
+    def __call__(self, batch: Any, start: int) -> Any:
+        """Finish a batch; start: where in the epoch's order its first row stands."""
+        loader, made = self._loader, batch
+        if loader.transform is not None or not loader.as_tuple:
+            stamped(batch, epoch=self._epoch, position=start, seed=loader.seed)
+        if loader.transform is not None:
+            try:
+                with stage("transform"), in_epoch(self._epoch), self._modes.entered():
+                    made = loader.transform(batch)
+            except StopIteration as e:
+                raise RuntimeError(
+                    "the transform raised StopIteration, which would end the loop as if all were read."
+                ) from e
+            except Exception as e:
+                if hasattr(e, "add_note"):  # from Python 3.11 on
+                    e.add_note(f"The transform failed on these rows of {loader.dataset.path}: {batch.rows.tolist()}")
+                raise
+        if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch):
+            return plain(made, by_name=loader.dataset.names_targets)
+        return made
+
+    def ahead(self, batch: Any, start: int) -> Any:
+        """Finish a batch before the caller asks for it, or leave that to the caller's thread."""
+        if self._loader.transform is None:
+            return self(batch, start)
+        if self._draws:
+            return Unfinished(lambda: batch, start)
+        if not self._is_first:
+            return self(batch, start)
+        if self._loader.prefetch:
+            self.asked.get()
+        self._is_first, before = False, Generators()
+        made = self(batch, start)
+        self._draws = before.have_moved()
+        return made
 
 
 def _batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> MemmapLoader:

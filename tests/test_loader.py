@@ -115,7 +115,7 @@ def test_transform_gets_the_batch_and_its_result_is_what_comes(train: MemmapData
 
 
 @pytest.mark.parametrize("device", devices())
-def test_random_transforms_depend_on_seed_epoch_and_row_alone(train: MemmapDataset, device: str) -> None:
+def test_random_transforms_depend_on_seed_epoch_position_and_row_alone(train: MemmapDataset, device: str) -> None:
     flip, crop = RandomHorizontalFlip(0.5, seed=1), RandomCrop(24, padding=2, seed=2)
 
     def rows(**options: Any) -> dict[int, torch.Tensor]:
@@ -125,7 +125,7 @@ def test_random_transforms_depend_on_seed_epoch_and_row_alone(train: MemmapDatas
         loader.set_epoch(options.pop("epoch", 0))
         return {row: batch.pixels[i].cpu() for batch in loader for i, row in enumerate(batch.rows.tolist())}
 
-    one, other = rows(batch_size=16), rows(batch_size=7, shuffle="full", rank=0, world_size=1)
+    one, other = rows(batch_size=16, shuffle="full"), rows(batch_size=7, shuffle="full", rank=0, world_size=1)
     assert all(torch.equal(one[row], other[row]) for row in range(90))
     loader = MemmapLoader(train, 90, device=device, transform=lambda batch: crop(flip(batch)), as_tuple=False)
     first, second = next(iter(loader)).pixels, next(iter(loader)).pixels

@@ -1,0 +1,67 @@
+"""What a transform sees of the thread that began an epoch, whichever thread runs it: torch's modes; and whether it draws numbers.
+
+Modes of torch (autocast, no_grad, inference_mode, the default device) belong to a thread, its generator to the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+_KINDS = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Torch's modes of a thread; autocast: of each kind of device whether it is on, and its dtype."""
+
+    has_grad: bool
+    is_inference: bool
+    autocast: tuple[tuple[bool, torch.dtype], ...]
+    device: torch.device
+
+    @classmethod
+    def here(cls) -> Modes:
+        """Return those of this thread."""
+        autocast = tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS)
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_device())
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Have these modes in this thread; where it has them, nothing is done."""
+        now = Modes.here()
+        if now == self:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            if now.device != self.device:
+                stack.enter_context(self.device)
+            if now.is_inference != self.is_inference:
+                stack.enter_context(torch.inference_mode(self.is_inference))
+            # inference_mode sets the other one too
+            stack.enter_context(torch.set_grad_enabled(self.has_grad))
+            for kind, (is_on, dtype) in zip(_KINDS, self.autocast, strict=True):
+                stack.enter_context(torch.autocast(kind, dtype, enabled=is_on))
+            yield
+
+
+class Generators:
+    """The states of the process's generators: torch's for the CPU, numpy's and Python's."""
+
+    def __init__(self) -> None:
+        self._states = _states()
+
+    def have_moved(self) -> bool:
+        """Say whether numbers were drawn since."""
+        return self._states != _states()
+
+
+def _states() -> tuple[Any, ...]:
+    of_numpy: Any = np.random.get_state(legacy=True)
+    return torch.get_rng_state().numpy().tobytes(), of_numpy[1].tobytes(), of_numpy[2:], random.getstate()

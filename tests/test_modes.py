@@ -1,0 +1,140 @@
+"""A transform gives the same whatever prefetch is: random numbers, autocast, gradients, inference mode, default device."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
+from reader.modes import Modes
+
+FEEDER = "pixpack-feeder"
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store)
+
+
+def noisy(batch: Any) -> torch.Tensor:
+    return batch.images.float() + torch.rand(3)[:, None, None] * float(np.random.rand()) * random.random()
+
+
+def run(train: MemmapDataset, prefetch: int, transform: Callable[[Any], Any], batch_size: int) -> list[torch.Tensor]:
+    """Return what two epochs give a loop that draws as much itself, as dropout does."""
+    torch.manual_seed(4)
+    np.random.seed(4)
+    random.seed(4)
+    found = []
+    loader = MemmapLoader(train, batch_size, shuffle="full", prefetch=prefetch, transform=transform)
+    for _ in range(2):
+        for made in loader:
+            found += [made, torch.rand(2)]
+    loader.close()
+    return found
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 30])
+def test_a_transform_that_draws_from_the_process_gives_the_same_for_any_prefetch(
+    train: MemmapDataset, batch_size: int
+) -> None:
+    expected = run(train, 0, noisy, batch_size)
+    assert len({float(made.sum()) for made in expected}) == len(expected)
+    for prefetch in (0, 1, 2, 5):
+        found = run(train, prefetch, noisy, batch_size)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_only_transforms_that_draw_from_the_process_leave_the_background_thread(train: MemmapDataset) -> None:
+    def threads(transform: Callable[[Any], Any]) -> list[str]:
+        names = []
+
+        def named(batch: Any) -> Any:
+            names.append(threading.current_thread().name)
+            return transform(batch)
+
+        for _ in MemmapLoader(train, 15, transform=named):
+            torch.rand(1)
+        return names
+
+    ours = threads(RandomResizedCrop(8))
+    assert ours == [FEEDER] * 6
+    assert threads(noisy) == [FEEDER] + [threading.current_thread().name] * 5
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "default device": lambda: torch.device("meta"),
+    "all": lambda: nested(torch.autocast("cpu", torch.bfloat16), torch.inference_mode(), torch.device("meta")),
+    "none": contextlib.nullcontext,
+}
+
+
+@contextlib.contextmanager
+def nested(*contexts: Any) -> Any:
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_transform_runs_under_the_modes_of_the_thread_that_began_the_epoch(
+    train: MemmapDataset, mode: str, prefetch: int
+) -> None:
+    weight = torch.ones(3, 3, requires_grad=True)
+    seen: list[tuple[Any, ...]] = []
+
+    def transform(batch: Any) -> torch.Tensor:
+        made = batch.images.float().mean((-1, -2)) @ weight
+        seen.append((made.dtype, made.requires_grad, made.is_inference(), torch.empty(0).device.type, Modes.here()))
+        return made
+
+    with MODES[mode]():
+        iterator = iter(MemmapLoader(train, 30, transform=transform, prefetch=prefetch))
+        expected = Modes.here()
+        plain = torch.zeros(2, 3, device="cpu") @ weight
+        here = (plain.dtype, plain.requires_grad, plain.is_inference(), torch.empty(0).device.type, expected)
+    # those of the epoch's begin, not of the step
+    assert len(list(iterator)) == 3
+    assert seen == [here] * 3
+
+
+def test_modes_are_left_as_they_were() -> None:
+    before = Modes.here()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        other = Modes.here()
+    with other.entered():
+        assert Modes.here() == other
+    assert Modes.here() == before
+
+
+def test_an_iterator_that_is_dropped_before_its_first_batch_ends_its_thread(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 15, transform=noisy)
+    iterators = [iter(loader) for _ in range(3)]
+    loader.close()
+    del iterators
+    assert not [thread for thread in threading.enumerate() if thread.name == FEEDER]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_failing_transform_names_its_rows(train: MemmapDataset, prefetch: int) -> None:
+    def fail(batch: Any) -> Any:
+        return batch.images.view(7) if 4 in batch.rows.tolist() else batch
+
+    with pytest.raises(RuntimeError) as caught:
+        list(MemmapLoader(train, 3, transform=fail, prefetch=prefetch))
+    assert caught.value.__notes__ == [f"The transform failed on these rows of {train.path}: [3, 4, 5]"]
