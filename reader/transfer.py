@@ -7,7 +7,9 @@ tests/test_transfer.py runs its logic on simulated streams that are as late as C
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +22,8 @@ from reader.files import size_text
 from reader.stages import stage
 from reader.store import ImageBatch, RaggedBatch
 
+# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+_THREAD_LOCAL = 1
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
@@ -105,9 +109,22 @@ def entered(device: torch.device, source: Callable[..., Iterator[Any]]) -> Calla
     def on_device(*arguments: Any) -> Iterator[Any]:
         """Make them."""
         cuda.set_device(device)
+        _ignore_captures()
         yield from source(*arguments)
 
     return on_device
+
+
+def _ignore_captures() -> None:
+    """Let this thread call CUDA while another one captures a graph, in whichever mode.
+
+    By default a thread that allocates, or asks for an event, breaks a capture that another thread began in the mode "global",
+    which is torch.cuda.graph's (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode). torch's watchdog of NCCL does the same.
+    """
+    # the driver's own function, since torch has none for it; where it cannot be had, captures need their mode "thread_local"
+    with contextlib.suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
 
 
 def on_any_stream(batch: Any) -> Callable[[], Any]:

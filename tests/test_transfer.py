@@ -381,3 +381,55 @@ def test_a_loader_for_the_second_device_leaves_no_context_on_the_first(
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["False", "True"]
+
+
+_CAPTURE = """
+import os, sys, torch
+from reader import MemmapDataset, MemmapLoader, transfer
+if sys.argv[2] == "without the guard":
+    transfer._ignore_captures = lambda: None
+data = MemmapDataset(sys.argv[1])
+loader = MemmapLoader(data, 2, shuffle="full", device="cuda", residency=sys.argv[3], as_tuple=False)
+held = torch.zeros(2, 32, 32, 3, dtype=torch.uint8, device="cuda")
+weight = torch.ones(3, 3, device="cuda")
+batches = iter(loader)
+side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3):
+        made = (held.float() @ weight).sum(dim=(1, 2, 3))
+torch.cuda.current_stream().wait_stream(side)
+try:
+    with torch.cuda.graph(graph):
+        made = (held.float() @ weight).sum(dim=(1, 2, 3))
+        # the thread is at work all the while
+        while not batches.is_idle:
+            pass
+except RuntimeError:
+    print("broken", flush=True)
+    os._exit(3)  # what is left of CUDA then is of no use
+found, right = [], []
+for batch in batches:
+    held.copy_(batch.pixels)
+    graph.replay()
+    found.append(made.clone())
+    right.append(batch.pixels.float().sum(dim=(1, 2, 3)) * 3)
+assert torch.equal(torch.cat(found), torch.cat(right)), (found[:3], right[:3])
+print(len(found))
+"""
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("residency", ["cache", "ram"])
+def test_a_graph_is_captured_beside_the_feeder_and_replayed_on_its_batches(shared_store: Path, residency: str) -> None:
+    words = [sys.executable, "-c", _CAPTURE, str(shared_store), "guarded", residency]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["45"]
+
+
+@pytest.mark.cuda
+def test_without_the_guard_the_feeder_breaks_a_capture(shared_store: Path) -> None:
+    words = [sys.executable, "-c", _CAPTURE, str(shared_store), "without the guard", "cache"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.split()) == (3, ["broken"]), done.stderr

@@ -61,8 +61,18 @@ struct Work {
   DonePtr done, needs;
 };
 
+// What is captured is done in the order in which it was captured, whichever stream it was for.
+struct Capture {
+  unsigned long long id;
+  cudaStreamCaptureMode mode;
+  std::thread::id thread;
+  bool is_broken = false;
+  std::vector<std::function<void()>> actions;
+};
+
 struct Stream {
   int device, priority = 0;
+  Capture* capture = nullptr;
   bool is_served = false, is_closing = false;
   std::deque<Work> work;
   DonePtr last;
@@ -71,6 +81,7 @@ struct Stream {
 struct Event {
   int device;
   DonePtr recorded;
+  Capture* capture = nullptr;
 };
 
 enum class Kind { pinned, registered, device };
@@ -90,6 +101,7 @@ struct World {
   std::map<int, bool> has_context;
   size_t pinned = 0;
   std::unordered_map<const void*, std::string> kernels;
+  std::set<Capture*> captures;
   cudaError_t lost = cudaSuccess;  // an error that stays
 };
 
@@ -100,10 +112,30 @@ World& world = *new World;
 std::atomic<bool> has_ended{false};
 thread_local int current = 0;
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 using Lock = std::unique_lock<std::mutex>;
 
 cudaError_t failed(cudaError_t error) { return last_error = error; }
+
+// Say whether this thread may make a call that is unsafe while streams are captured; each capture that forbids it is broken by it
+// (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode).
+bool may_be_unsafe() {
+  if (capture_mode == cudaStreamCaptureModeRelaxed) return true;
+  Lock lock(mutex);
+  bool may = true;
+  for (Capture* capture : world.captures) {
+    bool is_own = capture->thread == std::this_thread::get_id();
+    if (is_own ? capture->mode == cudaStreamCaptureModeRelaxed
+               : capture_mode != cudaStreamCaptureModeGlobal || capture->mode != cudaStreamCaptureModeGlobal)
+      continue;
+    capture->is_broken = true;
+    may = false;
+  }
+  return may;
+}
+#define SAFE \
+  if (!may_be_unsafe()) return failed(cudaErrorStreamCaptureUnsupported)
 
 // "The runtime creates a CUDA context for each device in the system ... at the first runtime function which requires an active
 // context": the primary context of the device that is current (CUDA Programming Guide, "Initialization").
@@ -162,6 +194,10 @@ DonePtr add(cudaStream_t to, std::function<void()> action, DonePtr needs = nullp
   Lock lock(mutex);
   world.has_context[current] = true;
   Stream* stream = find(to);
+  if (stream->capture) {
+    if (action) stream->capture->actions.push_back(std::move(action));
+    return nullptr;
+  }
   if (!stream->is_served) std::thread(serve, stream).detach();
   stream->is_served = true;
   stream->last = std::make_shared<Done>();
@@ -354,7 +390,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) { snprintf(t
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 0; OK; }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { OK; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -5; OK; }
-cudaError_t cudaDeviceSynchronize() { need_context(); return wait_for_device(current); }
+cudaError_t cudaDeviceSynchronize() { need_context(); SAFE; return wait_for_device(current); }
 cudaError_t cudaProfilerStart() { OK; }
 cudaError_t cudaProfilerStop() { OK; }
 
@@ -400,12 +436,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) { *priority = stream ? ((Stream*)stream)->priority : 0; OK; }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   need_context();
+  SAFE;
   Lock lock(mutex);
   DonePtr last = find(stream)->last;
   return last && !last->is_done ? cudaErrorNotReady : world.lost;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   need_context();
+  SAFE;
   DonePtr last;
   {
     Lock lock(mutex);
@@ -419,17 +457,68 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   {
     Lock lock(mutex);
     needs = ((Event*)event)->recorded;
+    // what waits for a captured event is captured from then on
+    if (Capture* capture = ((Event*)event)->capture) find(stream)->capture = capture;
   }
   if (needs) add(stream, nullptr, needs);
   OK;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) { *status = cudaStreamCaptureStatusNone; OK; }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long*, cudaGraph_t*,
-                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
-  *status = cudaStreamCaptureStatusNone;
+// -- graphs
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  static unsigned long long ids = 0;
+  Lock lock(mutex);
+  Capture* capture = new Capture{++ids, mode, std::this_thread::get_id()};
+  world.captures.insert(capture);
+  find(stream)->capture = capture;
   OK;
 }
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { OK; }
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* made) {
+  Lock lock(mutex);
+  Capture* capture = find(stream)->capture;
+  *made = nullptr;
+  if (!capture) return failed(cudaErrorIllegalState);
+  for (Stream* each : world.streams)
+    if (each->capture == capture) each->capture = nullptr;
+  world.captures.erase(capture);
+  if (capture->is_broken) return failed(cudaErrorStreamCaptureInvalidated);
+  *made = (cudaGraph_t)capture;
+  OK;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  Lock lock(mutex);
+  Capture* capture = find(stream)->capture;
+  *status = !capture            ? cudaStreamCaptureStatusNone
+            : capture->is_broken ? cudaStreamCaptureStatusInvalidated
+                                 : cudaStreamCaptureStatusActive;
+  OK;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
+                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t* count) {
+  cudaStreamIsCapturing(stream, status);
+  Lock lock(mutex);
+  Capture* capture = find(stream)->capture;
+  if (id) *id = capture ? capture->id : 0;
+  if (graph) *graph = (cudaGraph_t)capture;
+  if (count) *count = 0;
+  OK;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) { std::swap(*mode, capture_mode); OK; }
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) { *count = ((Capture*)graph)->actions.size(); OK; }
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = (cudaGraphExec_t) new Capture(*(Capture*)graph);
+  OK;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  return cudaGraphInstantiateWithFlags(made, graph, 0);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  for (auto& action : ((Capture*)graph)->actions) add(stream, action);
+  OK;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t) { OK; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { OK; }
+
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t call, void* data) { add(stream, [=] { call(data); }); OK; }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call, void* data, unsigned) {
   add(stream, [=] { call(stream, cudaSuccess, data); });
@@ -452,17 +541,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   DonePtr recorded = add(stream, nullptr);
   Lock lock(mutex);
   ((Event*)event)->recorded = recorded;
+  ((Event*)event)->capture = find(stream)->capture;
   OK;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   need_context();
+  SAFE;
   Lock lock(mutex);
   DonePtr recorded = ((Event*)event)->recorded;
   return recorded && !recorded->is_done ? cudaErrorNotReady : world.lost;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   need_context();
+  SAFE;
   DonePtr recorded;
   {
     Lock lock(mutex);
@@ -482,12 +574,13 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 
 // -- memory
 
-cudaError_t cudaMalloc(void** made, size_t bytes) { return allocate(made, bytes, Kind::device); }
-cudaError_t cudaHostAlloc(void** made, size_t bytes, unsigned) { return allocate(made, bytes, Kind::pinned); }
-cudaError_t cudaMallocHost(void** made, size_t bytes) { return allocate(made, bytes, Kind::pinned); }
-cudaError_t cudaFree(void* address) { need_context(); return release(address); }
-cudaError_t cudaFreeHost(void* address) { need_context(); return release(address); }
+cudaError_t cudaMalloc(void** made, size_t bytes) { SAFE; return allocate(made, bytes, Kind::device); }
+cudaError_t cudaHostAlloc(void** made, size_t bytes, unsigned) { SAFE; return allocate(made, bytes, Kind::pinned); }
+cudaError_t cudaMallocHost(void** made, size_t bytes) { SAFE; return allocate(made, bytes, Kind::pinned); }
+cudaError_t cudaFree(void* address) { need_context(); SAFE; return release(address); }
+cudaError_t cudaFreeHost(void* address) { need_context(); SAFE; return release(address); }
 cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned flags) {
+  SAFE;
   if (!bytes || !can_be_pinned(address, bytes, flags & cudaHostRegisterReadOnly)) return failed(cudaErrorInvalidValue);
   Lock lock(mutex);
   world.has_context[current] = true;
@@ -499,6 +592,7 @@ cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned flags) {
 }
 cudaError_t cudaHostUnregister(void* address) {
   need_context();
+  SAFE;
   Lock lock(mutex);
   auto found = world.blocks.find((uintptr_t)address);
   if (found == world.blocks.end() || found->second.kind != Kind::registered) return failed(cudaErrorHostMemoryNotRegistered);
@@ -673,7 +767,12 @@ CUresult cuModuleGetFunction(CUfunction* found, CUmodule, const char*) { *found 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) { *value = 0; return CUDA_SUCCESS; }
 CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
-CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) { *status = CU_STREAM_CAPTURE_STATUS_NONE; return CUDA_SUCCESS; }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  return (CUresult)cudaStreamIsCapturing((cudaStream_t)stream, (cudaStreamCaptureStatus*)status);
+}
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  return (CUresult)cudaThreadExchangeStreamCaptureMode((cudaStreamCaptureMode*)mode);
+}
 CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream, void**, void**) {
   add((cudaStream_t)stream, nullptr);
   return CUDA_SUCCESS;
@@ -689,6 +788,11 @@ void simulated_launch(void* stream, void (*call)(int64_t), int64_t kernel) {
   add((cudaStream_t)stream, [=] {
     if (!has_ended) call(kernel);
   });
+}
+// What is captured is called by every replay.
+int simulated_is_captured(void* stream) {
+  Lock lock(mutex);
+  return find((cudaStream_t)stream)->capture != nullptr;
 }
 void simulated_synchronize(void* stream) { cudaStreamSynchronize((cudaStream_t)stream); }
 // From here on every call answers with this error, as after a kernel that went astray.

@@ -46,10 +46,11 @@ LAUNCH_FAILED = 719  # cudaErrorLaunchFailure
 # preloaded into this process already
 runtime = ctypes.CDLL("libcudart.so.13")
 runtime.simulated_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-runtime.simulated_synchronize.argtypes = [ctypes.c_void_p]
+runtime.simulated_synchronize.argtypes = runtime.simulated_is_captured.argtypes = [ctypes.c_void_p]
 runtime.simulated_used.restype = runtime.simulated_pinned.restype = ctypes.c_size_t
 
 _numbers, _launched = itertools.count(), dict[int, Callable[[], Any]]()
+_captured: set[int] = set()  # every replay of their graph calls them
 _generators: dict[int, tuple[int, torch.Generator]] = {}
 _libraries: list[Any] = []
 
@@ -177,6 +178,8 @@ def launch(stream: int, kernel: Callable[[], Any]) -> None:
     """Have a kernel done by a stream, when it comes to it."""
     number = next(_numbers)
     _launched[number] = kernel
+    if runtime.simulated_is_captured(stream):
+        _captured.add(number)
     runtime.simulated_launch(stream, ctypes.cast(_run, ctypes.c_void_p), number)
 
 
@@ -184,7 +187,7 @@ def launch(stream: int, kernel: Callable[[], Any]) -> None:
 def _run(number: int) -> None:
     try:
         with torch.inference_mode():
-            _launched.pop(number)()
+            (_launched[number] if number in _captured else _launched.pop(number))()
     except BaseException:
         print("simulated GPU: a kernel failed", file=sys.stderr)
         traceback.print_exc()
