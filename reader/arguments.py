@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+
+# What a DataLoader takes and this loader does not, and what to write instead.
+_INSTEAD = {
+    "batch_sampler": "give it as sampler=, which takes samplers of rows and of batches",
+    "collate_fn": "batches are whole already: give what changes them as transform=, which is called with an ImageBatch",
+    "generator": "the order depends on the seed: give seed=",
+    "in_order": "batches come in order: leave it out",
+    "multiprocessing_context": "it starts no processes: leave it out",
+    "num_workers": "it gathers in a thread of its own and needs no workers: leave it out",
+    "persistent_workers": "it starts no workers: leave it out",
+    "pin_memory": "with device='cuda' batches are copied from pinned memory: leave it out",
+    "pin_memory_device": "give device=, which pins by itself",
+    "prefetch_factor": "give prefetch=, in batches",
+    "timeout": "nothing waits for a worker: leave it out",
+    "worker_init_fn": "it starts no workers: leave it out",
+}
+
+
+def check_no_others(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that the loader does not have, as a TypeError that says what to write instead."""
+    for name in given:
+        advice = _INSTEAD.get(name, "help(MemmapLoader) lists what it takes")
+        raise TypeError(f"MemmapLoader takes no {name}=: {advice}.")
+
+
+def truth(name: str, value: Any) -> bool:
+    """Return a bool; raises ValueError for what is none, such as "no"."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise ValueError(f"{name} is {value!r}, expected True or False.")
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -78,8 +108,10 @@ def sampled_rows(item: Any) -> tuple[list[int], bool]:
         ValueError: what it gave are no rows.
     """
     # arrays and tensors too; those without a dimension are one row
-    found = item.tolist() if getattr(item, "ndim", 0) else item
+    found = item.tolist() if hasattr(item, "tolist") else item
     is_batch = isinstance(found, list | tuple | range)
+    if any(isinstance(row, bool) for row in (found if is_batch else [found])):
+        raise ValueError("the sampler gave True or False, expected rows. For a mask of rows give dataset.subset(mask).")
     try:
         return ([operator.index(row) for row in found] if is_batch else [operator.index(found)]), is_batch
     except TypeError:

@@ -9,10 +9,11 @@ import bisect
 import itertools
 import json
 import multiprocessing
+import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -149,10 +150,8 @@ class MemmapDataset(Dataset[Any]):
             if self._transforms_samples():
                 return self[np.arange(len(self))[index]]
             return self._present(self._slice(index))
-        if isinstance(index, int | np.integer) or (
-            torch.is_tensor(index) and index.ndim == 0 and index.dtype != torch.bool
-        ):
-            return self._sample(int(index))
+        if _is_row(index):
+            return self._sample(operator.index(index))
         positions = self._positions(index)
         if self._transforms_samples():
             return default_collate([self._sample(int(i)) for i in positions])
@@ -319,6 +318,10 @@ class MemmapDataset(Dataset[Any]):
             if rows.shape != (len(self),):
                 raise IndexError(f"the mask has the shape {list(rows.shape)}, expected [{len(self)}].")
             return np.flatnonzero(rows)
+        if rows.ndim == 0:
+            raise IndexError(
+                f"the index is {' '.join(repr(index).split())}, expected a whole number, a slice, a list of rows or a mask."
+            )
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             raise IndexError(f"rows are {rows.dtype}{list(rows.shape)}, expected a list of whole numbers.")
         rows = rows.astype(np.int64)
@@ -373,3 +376,10 @@ class MemmapDataset(Dataset[Any]):
             self.transform(images) if self.transform else images,
             self.target_transform(target) if self.target_transform else target,
         )
+
+
+def _is_row(index: Any) -> TypeGuard[SupportsIndex]:
+    """Whether an index is one whole number: an int, numpy's, or a tensor without dimensions; a bool is none."""
+    if torch.is_tensor(index):
+        return index.ndim == 0 and not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
+    return isinstance(index, int | np.integer) and not isinstance(index, bool)

@@ -23,7 +23,7 @@ from torch.utils.data import SequentialSampler
 
 from reader import residency as residencies
 from reader import schedule as schedules
-from reader.arguments import checked_device, checked_sampler, whole_number
+from reader.arguments import check_no_others, checked_device, checked_sampler, truth, whole_number
 from reader.dataset import MemmapDataset
 from reader.draws import in_epoch, stamped
 from reader.feed import Feed, without_thread
@@ -117,7 +117,9 @@ class MemmapLoader:
         world_size: int | None = None,
         residency: str = "auto",
         as_tuple: bool = True,
+        **others: Any,
     ) -> None:
+        check_no_others(others)
         if not isinstance(dataset, MemmapDataset):
             raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
         if dataset.transform is not None or dataset.target_transform is not None:
@@ -129,7 +131,7 @@ class MemmapLoader:
         if transform is not None and not callable(transform):
             raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
         self.dataset, self.transform, self.prefetch = dataset, transform, prefetch
-        self.as_tuple = as_tuple
+        self.as_tuple = truth("as_tuple", as_tuple)
         self.device = checked_device(device)
         self._given = given_ranks(rank, world_size)
         ranks = ranks_expected(self._given)
@@ -138,7 +140,7 @@ class MemmapLoader:
             whole_number("batch_size", batch_size),
             order=chosen_order(shuffle, dataset, is_weighted=weights is not None, is_sampled=sampler is not None),
             seed=whole_number("seed", seed),
-            drop_last=drop_last,
+            drop_last=truth("drop_last", drop_last),
             ranks=(ranks.rank, ranks.world_size),
             weights=weights,
             sampler=checked_sampler(sampler),

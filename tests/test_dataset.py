@@ -56,7 +56,7 @@ def test_one_row_a_slice_and_a_list(train: MemmapDataset) -> None:
         ([0.5], r"rows are float64\[1\], expected a list of whole numbers"),
         ([True, False], r"the mask has the shape \[2\], expected \[90\]"),
         ([[1], [2, 3]], "rows are a list of lists, expected a list of whole numbers"),
-        ("7", r"rows are <U1\[\], expected a list of whole numbers"),
+        ("7", "the index is '7', expected a whole number, a slice, a list of rows or a mask"),
     ],
 )
 def test_wrong_rows_are_refused(train: MemmapDataset, index: Any, text: str) -> None:
