@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -78,9 +78,9 @@ def duplicates_among(stores: dict[str, tuple[Path, Manifest]], prefixes: array[i
         rows=sum(map(len, groups)),
         across=len(across),
         conflicting=len(conflicting),
-        examples=_examples(groups),
-        across_examples=_examples(across),
-        conflicting_examples=_examples(conflicting),
+        examples=_examples(groups, lambda row: row.path),
+        across_examples=_examples(across, lambda row: row.split),
+        conflicting_examples=_examples(conflicting, lambda row: row.label),
     )
 
 
@@ -105,5 +105,13 @@ def _rows(stores: dict[str, tuple[Path, Manifest]]) -> Iterator[_Row]:
                 yield _Row(split, path, sample["sha256"], label)
 
 
-def _examples(groups: list[list[_Row]]) -> list[list[str]]:
-    return [[row.path for row in group[:_EXAMPLES]] for group in groups[:_EXAMPLES]]
+def _examples(groups: list[list[_Row]], differ: Callable[[_Row], str]) -> list[list[str]]:
+    """Return the first of each group as paths, of those that differ one each before any second."""
+    examples = []
+    for group in groups[:_EXAMPLES]:
+        firsts: dict[str, _Row] = {}
+        for row in group:
+            firsts.setdefault(differ(row), row)
+        chosen = [*firsts.values(), *(row for row in group if row is not firsts[differ(row)])]
+        examples.append([row.path for row in chosen[:_EXAMPLES]])
+    return examples

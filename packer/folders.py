@@ -51,7 +51,7 @@ def scan_folder(
         ScanError: images does not exist, cannot be read, or holds no image.
     """
     folders, files = _children(images)
-    parts = split_folders(folders)
+    parts = split_folders(folders, lambda name: _holds_image(images / name))
     above = _identity(images)
     trees = {split: _list_folder(images / split, count, above) for split in parts}
     if parts != [""]:
@@ -63,7 +63,10 @@ def named_trees(names: Iterable[str]) -> dict[str, Tree]:
     """Make the tree of each split of names that are known without a folder to list: a zip's members, objects below a URL."""
     every = list(names)
     folders = {name.partition("/")[0] for name in every if "/" in name}
-    parts = split_folders(folders)
+    with_images = {
+        name.partition("/")[0] for name in every if name.lower().endswith(IMAGE_SUFFIXES) and not junk_above(name)
+    }
+    parts = split_folders(folders, with_images.__contains__)
     if parts == [""]:
         return {"": Tree.of_names(every)}
     trees = {
@@ -357,6 +360,15 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     except OSError as e:
         NOWHERE.check(entry.path, e)
         return False  # a link that leads back to itself: reading it will say so
+
+
+def _holds_image(folder: Path) -> bool:
+    """Say whether an image lies below a folder; links are not followed, nor folders that are left out."""
+    for _, folders, files in os.walk(folder):
+        if any(name.lower().endswith(IMAGE_SUFFIXES) and not is_junk_file(name) for name in files):
+            return True
+        folders[:] = sorted(name for name in folders if not is_junk(name))
+    return False
 
 
 def _is_left_out(entry: os.DirEntry[str], tree: Tree) -> bool:

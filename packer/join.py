@@ -23,6 +23,7 @@ from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import allowed_rejects
 from packer.parts import Part, begun_parts, go_on_command, load_inputs
+from packer.pipeline import settled_out
 from packer.place import check_no_links, is_finished, own_places, sync_names
 from packer.report import PackError, PackReport, Progress, store_report, summed_report
 from packer.seal import remove_working_folder, seal
@@ -49,7 +50,7 @@ def seal_parts(
     Raises:
         PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
     """
-    target, tell = Path(out), progress or (lambda _: None)
+    target, tell = settled_out(out), progress or (lambda _: None)
     allowed_rejects(str(max_rejects), 0)
     splits = stores_of(target, _has_parts)
     with contextlib.ExitStack() as locked:

@@ -277,9 +277,13 @@ def settled_out(out: str | os.PathLike[str]) -> Path:
         raise OptionsError(
             f"OUT {out} is a URL, expected a folder. Make the store in a folder, then: pack push FOLDER {out}"
         )
+    if not os.fspath(out):
+        raise OptionsError("OUT is empty, expected the name of a folder.")
     target = Path(os.path.normpath(os.fspath(out)))
     if target.name in ("", "..") or target.is_symlink():
         target = Path(os.path.realpath(target))
+    if not target.name:
+        raise OptionsError(f"OUT {out} is the root of the file system. Choose a folder below it.")
     return target
 
 
@@ -324,10 +328,7 @@ def pack_sources(
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
         )
-    if options.update and (gone := [name for name in stores_of(target) if name and name not in parts]):
-        raise PackError(
-            f"{target / gone[0]} is the store of a split that {sources[0]} no longer has. Remove it, or move it away."
-        )
+    _check_no_stale_split(parts, target, sources[0])
     if check is not None:
         check(parts)
     clock.enter("begin")
@@ -337,6 +338,21 @@ def pack_sources(
 def named_sources(images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """Return IMAGES, one or several, as text."""
     return [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
+
+
+def _check_no_stale_split(parts: dict[str, Inputs], target: Path, images: str) -> None:
+    """Refuse an OUT with the store of a split that IMAGES does not have: it would stand beside the others as one of them."""
+    stores = [split for split in stores_of(target) if split]
+    if stores and "" in parts:
+        raise PackError(
+            f"{target} holds the stores of the splits {', '.join(stores)}, and {images} holds no splits"
+            f" ({parts[''].layout or 'it is a list'}). Choose another OUT, or bring the folders of the splits back."
+        )
+    if gone := [split for split in stores if split not in parts]:
+        raise PackError(
+            f"{target / gone[0]} is the store of a split that {images} does not have: it has {', '.join(parts)}."
+            f" Move {target / gone[0]} away, or bring {images}/{gone[0]} back."
+        )
 
 
 def _check_libraries(options: PackOptions) -> None:

@@ -48,11 +48,14 @@ def junk_above(name: str) -> str:
     return next(("/".join(folders[: depth + 1]) for depth, folder in enumerate(folders) if is_junk(folder)), "")
 
 
-def split_folders(names: Iterable[str]) -> list[str]:
+def split_folders(names: Iterable[str], has_image: Callable[[str], bool] | None = None) -> list[str]:
     """Return which splits a folder with these sub-folders is made of; [""] where it is none of those.
 
-    They are splits where nothing else lies beside them, or where two of different roles are there: train and val, beside
-    annotations. A class may be called train.
+    They are splits where no other folder with an image lies beside them, or where two of different roles are there: train and
+    val, beside annotations. A class may be called train.
+
+    Args:
+        has_image: whether a sub-folder holds an image, at any depth; where it is not given all do.
 
     Raises:
         ScanError: two names differ in case alone.
@@ -63,8 +66,9 @@ def split_folders(names: Iterable[str]) -> list[str]:
     """
     visible = [name for name in names if not is_junk(name)]
     splits = sorted(filter(is_split, visible), key=_order)
+    others = [name for name in visible if not is_split(name)]
     roles = {_ROLES[name.lower()] for name in splits}
-    if not splits or (len(splits) < len(visible) and len(roles) < 2):
+    if not splits or (len(roles) < 2 and any(has_image is None or has_image(name) for name in others)):
         return [""]
     for one, other in itertools.pairwise(splits):
         if one.lower() == other.lower():

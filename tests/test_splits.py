@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import make_tree, photo, store_bytes
 
-from packer import ScanError, pack, update
+from packer import PackError, ScanError, pack, update
 from packer.cli import run
 from packer.info import describe
 from packer.scan import scan
@@ -192,6 +192,58 @@ def test_the_layout_is_in_the_json_report(mixed: Path, tmp_path: Path, capsys: p
     report = json.loads(capsys.readouterr().out)
     assert report["layout"] == "2 splits (train, Validation), 2 classes"
     assert any(note.startswith("left out: ") for note in report["notes"])
+
+
+def test_folders_without_an_image_are_no_classes_beside_one_split(mixed: Path, tmp_path: Path) -> None:
+    shutil.rmtree(mixed / "Validation")
+    assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "z.zip"))) == ["train"]
+    photo(20, 20, 1).save(mixed / "annotations/figure.png")
+    assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "y.zip"))) == [""]
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}, {}], ids=str)
+def test_the_store_of_a_split_that_is_gone_is_named(options: dict[str, bool], mixed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(mixed, out, size=16)
+    before = store_bytes(out)
+    (mixed / "Validation").rename(mixed / "val")
+    with pytest.raises(
+        PackError, match=r"out/Validation is the store of a split that .* does not have: it has train, val\."
+    ):
+        pack(mixed, out, size=16, **options)
+    with pytest.raises(PackError, match="Validation is the store of a split"):
+        update(mixed, out)
+    shutil.rmtree(mixed / "val")
+    photo(20, 20, 1).save(mixed / "annotations/figure.png")
+    for call in (lambda: pack(mixed, out, size=16, **options), lambda: update(mixed, out)):
+        with pytest.raises(PackError, match=r"holds the stores of the splits train, Validation, and .* \(2 classes"):
+            call()
+    assert store_bytes(out) == before
+
+
+def test_examples_show_what_differs(tmp_path: Path) -> None:
+    image = photo(30, 30, 1)
+    for split, name, count in (("train", "a", 6), ("train", "b", 1), ("val", "a", 1)):
+        (tmp_path / "images" / split / name).mkdir(parents=True)
+        for n in range(count):
+            image.save(tmp_path / "images" / split / name / f"{n}.png")
+    pack(tmp_path / "images", tmp_path / "out", size=16)
+    found = describe(tmp_path / "out").duplicates
+    assert found.conflicting_examples[0][:3] == ["train/a/0.png", "train/b/0.png", "train/a/1.png"]
+    assert found.across_examples[0][:2] == ["train/a/0.png", "val/a/0.png"]
+
+
+@pytest.mark.parametrize("out", ["/", "//", "/..", ""])
+def test_the_root_and_nothing_are_no_place_for_a_store(
+    out: str, mixed: Path, shared_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (
+        [str(mixed), out, "--size", "8"],
+        ["subset", str(shared_store), out, "--fraction", "0.5"],
+        ["seal", out],
+    ):
+        assert run(words) == 2
+        assert "OUT" in capsys.readouterr().err
 
 
 # -- every command that takes a store takes the folder of splits
