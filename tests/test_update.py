@@ -202,7 +202,8 @@ def test_a_store_of_a_split_that_is_gone_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "images" / "val")
     for images in (tmp_path / "images", tmp_path / "images" / "train"):
         with pytest.raises(
-            PackError, match=r"out/\w+ is the store of a split that .* no longer has. Remove it, or move"
+            PackError,
+            match=r"out/val is the store of a split that .* does not have|holds the stores of the splits train, val",
         ):
             update(images, tmp_path / "out")
     assert store_bytes(tmp_path / "out") == before
