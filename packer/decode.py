@@ -32,8 +32,6 @@ from packer.profile import StageClock
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 _DCT_SCALES = (8, 4, 2)
-# The least that Pillow writes an image out in at once.
-_MAXBLOCK = ImageFile.MAXBLOCK
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,6 @@ class Decoder:
         # process-wide, and this process is ours: the header check below replaces Pillow's limit
         Image.MAX_IMAGE_PIXELS = None
         ImageFile.LOAD_TRUNCATED_IMAGES = False
-        if geometry is not None:
-            # a row in one piece: Pillow writes one out in pieces of this size, and joins them
-            ImageFile.MAXBLOCK = max(ImageFile.MAXBLOCK, geometry.height * geometry.width * len(self._mode))
 
     def row(self, data: bytes) -> Row:
         """Decode one image into a row.
@@ -173,10 +168,16 @@ class Decoder:
         image, content = self._geometry.place(image, self._geometry.resized(width, height))
         if "icc_converted" in done:  # here, where there are fewest pixels
             image = icc.to_srgb(image, profile, content).convert(self._mode)
-        if self._geometry.has_own_sizes:
-            # in one piece, as above: joining pieces takes the memory of large ones twice
-            ImageFile.MAXBLOCK = max(_MAXBLOCK, image.width * image.height * len(self._mode))
-        return Row(image.tobytes("raw", self._mode), content, width, height, done)
+        return Row(self._raw(image), content, width, height, done)
+
+    def _raw(self, image: Image.Image) -> bytes:
+        """Write an image out in one piece: joining those of Pillow's usual size takes the memory of large ones twice."""
+        usual = ImageFile.MAXBLOCK
+        ImageFile.MAXBLOCK = max(usual, image.width * image.height * len(self._mode))
+        try:
+            return image.tobytes("raw", self._mode)
+        finally:
+            ImageFile.MAXBLOCK = usual  # of this process: it is in the bytes of a PNG that is written, too
 
     def _note_profile(self, profile: bytes, done: dict[str, Any]) -> bool:
         """Note the name of a profile that is not sRGB; returns whether there is one."""

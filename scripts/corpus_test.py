@@ -180,7 +180,7 @@ def decode_all(root: str, paths: list[str], broken: int, pipe: Any) -> None:
         started = time.process_time()
         result = worker.decode(Task(number + 1, 0, [path], [-1]))
         seconds = time.process_time() - started
-        worker.write(number + 1, 0)
+        worker.write(0, 0)
         if result.rejects and seconds > slowest[1]:
             slowest = (path.encode("utf-8", "backslashreplace").decode(), seconds)
         if number + 1 == broken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from PIL import Image
 
 from packer import OptionsError
 from packer.cli import run
+from packer.decode import Decoder, Geometry
 from packer.durable import write_atomically
 from packer.pictures import check_place, marked, save
+from packer.show import png
 
 PACK = [sys.executable, "-m", "packer"]
 QUICK = ["--seconds", "0.1", "--order", "full"]
@@ -104,6 +107,14 @@ def test_an_empty_file_and_a_pipe_are_written_to(store: Path, tmp_path: Path) ->
     done = subprocess.run(command, capture_output=True)
     assert done.returncode == 0
     assert done.stderr == (tmp_path / "empty").read_bytes()
+
+
+def test_a_picture_is_the_same_bytes_after_a_large_image_was_decoded() -> None:
+    noise = Image.effect_noise((640, 480), 90).convert("RGB")
+    expected = png(noise)
+    for geometry in (Geometry(1000, 1000), Geometry(1000, 1000, fit="none")):
+        Decoder(geometry).row(expected)
+        assert png(noise) == expected
 
 
 def test_a_link_to_a_picture_of_ours_is_followed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import torch
 from conftest import interrupt_after, store_bytes
 from torch.utils.data import DataLoader
 
-from packer import PackError, pack, site
+from packer import PackError, pack, site, swapping
 from packer import journal as journals
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader import store as stores
@@ -65,15 +65,17 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
     out = tmp_path / "out"
     if replaces:
         pack(images, out, size=16)
-    original = getattr(site, moment)
+    # a store that takes the place of another brings its scaffold along
+    module = swapping if replaces and moment == "remove_working_folder" else site
+    original = getattr(module, moment)
     errors = []
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(site, moment, original)
+        monkeypatch.setattr(module, moment, original)
         errors.append(_command(images, out, *second).stderr)
         original(*arguments)
 
-    monkeypatch.setattr(site, moment, late)
+    monkeypatch.setattr(module, moment, late)
     pack(images, out, size=32, overwrite=replaces)
     assert store_bytes(out) == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "out"]

@@ -383,14 +383,14 @@ def test_a_label_file_that_cannot_be_read_is_no_reject(
 ) -> None:
     for path in sorted(images.rglob("*.jpg")):
         path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
-    original = Path.read_text
+    original = Path.read_bytes
 
-    def read_text(path: Path, *rest: Any, **named: Any) -> str:
+    def read_bytes(path: Path) -> bytes:
         if path.match("class1/003.txt"):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return original(path, *rest, **named)
+        return original(path)
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
     with pytest.raises(SourceError, match=r"class1/003.txt cannot be read: Input/output error"):
         pack(images, tmp_path / "out", size=32, max_rejects="100%", boxes=images)
 
