@@ -27,6 +27,8 @@ _CHECKED = {
     "labels": "labels that are read otherwise",
 }
 _NAMED = 3
+# options that are recorded only beside another
+_BESIDE = {"min_visibility": "--boxes", "max_boxes": "--boxes", "upright_labels": "--masks"}
 
 
 def header_difference(
@@ -45,7 +47,8 @@ def header_difference(
             before, now = without_limits(before or {}), without_limits(now or {})
         if before != now:
             named = name_inputs() if name_inputs and key in ("inputs", "listing") else ""
-            return what + difference(before, now) + (f": {named}" if named else "")
+            where = labels_difference(before or {}, now or {}) if key == "labels" else difference(before, now)
+            return what + where + (f": {named}" if named else "")
     return ""
 
 
@@ -58,9 +61,26 @@ def difference(found: Any, expected: Any) -> str:
     for key in {**expected, **found}:
         before, now = found.get(key), expected.get(key)
         if before != now:
+            if key in _BESIDE and (key in found) != (key in expected):
+                return _with_and_without(_BESIDE[key], key in found)
             is_digest = str(before).startswith("sha256:") and str(now).startswith("sha256:")
             return f" ({key}: other contents)" if is_digest else f" ({key}: {before}, now {now})"
     return ""
+
+
+def labels_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Name the first option in which two ways to read labels differ."""
+    for key in {**expected, **found}:
+        before, now = found.get(key), expected.get(key)
+        if before != now:
+            if (key in found) != (key in expected):
+                return _with_and_without(f"--{key.replace('_', '-')}", key in found)
+            return difference({key: before}, {key: now})
+    return ""
+
+
+def _with_and_without(option: str, was_given: bool) -> str:
+    return f" (with {option}, now without)" if was_given else f" (without {option}, now with it)"
 
 
 def names_difference(before: Sequence[str], now: Sequence[str]) -> str:
@@ -126,7 +146,7 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
     if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
         return f"room for other boxes in a row ({room}, now {inputs.boxes.capacity})"
     if manifest.tells_labels and manifest.labels != inputs.labels:
-        return "labels that are read otherwise" + difference(dict(manifest.labels), inputs.labels)
+        return "labels that are read otherwise" + labels_difference(dict(manifest.labels), inputs.labels)
     return ""
 
 

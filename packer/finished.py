@@ -24,6 +24,7 @@ from packer.fit import Geometry
 from packer.inputs import Inputs
 from packer.options import PackOptions, available_cpus, without_limits
 from packer.place import check_no_links, own_places, remove_replaced
+from packer.recorded import other_labels_options
 from packer.report import PackError, PackReport, store_report
 from packer.roots import NOWHERE
 from packer.rowfiles import EXTRAS
@@ -48,6 +49,10 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
         manifest = check_store(out)
     except StoreError as e:
         raise PackError(str(e)) from None
+    if what := other_labels_options(manifest, inputs, options):
+        raise PackError(
+            f"{out} is finished, but was packed {what}, choose another OUT, or replace it with --overwrite."
+        )
     if what := options_difference(manifest, options):
         raise PackError(
             f"{out} is finished, but with other options{what}. Choose another OUT, or replace it with --overwrite."

@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from packer.changes import names_difference, some
 from packer.inputs import Inputs
-from packer.options import allowed_share
+from packer.options import PackOptions, allowed_share
 from packer.report import PackError
 from packer.scan import belongs
 from reader.manifest import SAMPLES, Manifest, read_json_lines
@@ -46,6 +47,46 @@ def settled_labels(out: Path, before: Manifest, given: dict[str, Any], images: S
         reused["missing"] = tuple(reused["missing"])
     settled = given | {name: value for name, value in reused.items() if value is not None and given[name] is None}
     return settled | {"missing": settled["missing"] or ()}
+
+
+def label_files(manifest: Manifest) -> dict[str, bool]:
+    """Return whether a store was packed with --boxes, and with --masks."""
+    return {
+        "boxes": "min_visibility" in manifest.options,
+        "masks": manifest.has_own_masks or "masks" in manifest.extras,
+    }
+
+
+def other_labels_options(manifest: Manifest, inputs: Inputs, options: PackOptions) -> str:
+    """Say by which options of labels a store was packed that are not given now, or the reverse, and what to do; else "".
+
+    Only options that an update would take from the store, or refuse: what else differs, it brings up to date.
+    """
+    if not inputs.images:
+        return ""
+    recorded = label_files(manifest)
+    had = {f"--{name}" for name, is_there in recorded.items() if is_there}
+    given = {f"--{name}" for name in recorded if getattr(options, name) is not None}
+    was = manifest.labels if manifest.tells_labels else {}
+    if was.get("classes") and options.classes is None:
+        had.add("--classes")
+    for name in ("root", *_REUSED):
+        before, now, word = was.get(name), inputs.labels.get(name), f"--{name.replace('_', '-')}"
+        if not before or not belongs(name, inputs.images):
+            continue
+        if name == "missing":
+            had |= {f"{word} {shlex.quote(cell)}" for cell in before if cell not in options.missing}
+        elif before != now:
+            had.add(word if before is True else f"{word} {shlex.quote(before)}")
+    if manifest.tells_labels and options.target_column is not None and not was.get("target_column"):
+        given.add("--target-column")
+    if forgotten := sorted(had - given):
+        again = "them" if len(forgotten) > 1 else "it"
+        return f"with {' and '.join(forgotten)}. Give {again} again"
+    if added := sorted(given - had):
+        out = "them" if len(added) > 1 else "it"
+        return f"without {' and '.join(added)}. Leave {out} out"
+    return ""
 
 
 @dataclass

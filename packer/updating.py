@@ -17,7 +17,7 @@ from packer.kept import check_keepable
 from packer.options import PackOptions
 from packer.pipeline import missing_words, named_sources, pack_sources, settled_out
 from packer.recode import pixel_versions
-from packer.recorded import LabelCheck, settled_labels
+from packer.recorded import LabelCheck, label_files, settled_labels
 from packer.report import PackError, PackReport, Progress
 from packer.splits import stores_of
 from packer.swapping import finish_swap
@@ -142,10 +142,7 @@ def _whole(path: Path) -> Manifest:
 
 def _check_labels(target: Path, manifest: Manifest, *, boxes: bool, masks: bool) -> None:
     """Refuse an update that would lose labels, or add them."""
-    had = {
-        "boxes": "min_visibility" in manifest.options,
-        "masks": manifest.has_own_masks or "masks" in manifest.extras,
-    }
+    had = label_files(manifest)
     for name, is_given in (("boxes", boxes), ("masks", masks)):
         if had[name] and not is_given:
             raise PackError(f"{target} was packed with --{name}. Give --{name} again, or its rows would lose them.")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import interrupt_after, make_tree, photo, store_bytes
+from PIL import Image
 
 from packer import PackError, build, pack, pack_dataset, seal_parts, update
 from packer.decode import Decoder
@@ -428,3 +429,86 @@ def test_a_dataset_has_no_sources_to_compare(tmp_path: Path) -> None:
     pack_dataset([(photo(40, 30, n), n % 2) for n in range(3)], tmp_path / "out", workers=1)
     with pytest.raises(ValueError, match="was packed from a dataset, whose items are no files: leave --images out"):
         verify(tmp_path / "out", images=tmp_path)
+
+
+# -- options of labels that are forgotten
+
+
+def _list_of_labels(images: Path, path: Path) -> Path:
+    names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
+    rows = [f"{name},l{n % 3},b{n % 2}" for n, name in enumerate(names)]
+    rows[3] = f"{names[3]},?,?"
+    path.write_text("\n".join(["path,label,breed", *rows, ""]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("classes", "--classes"),
+        ("missing", r"--missing '\?'"),
+        ("target_column", "--target-column breed"),
+        ("classes target_column", "--classes and --target-column breed"),
+    ],
+)
+def test_a_forgotten_option_of_labels_is_named(images: Path, tmp_path: Path, option: str, named: str) -> None:
+    path, out = _list_of_labels(images, tmp_path / "list.csv"), tmp_path / "out"
+    (tmp_path / "classes.txt").write_text("b1\nl2\nb0\nl1\nl0\n?\n")
+    given = {"size": 32, "root": images, "classes": str(tmp_path / "classes.txt")}
+    given |= {"missing": ["?"], "target_column": "breed"}
+    pack(path, out, **given)
+    again = "them" if " and " in named else "it"
+    text = rf"out is finished, but was packed with {named}\. Give {again} again, choose another OUT, or replace it with"
+    with pytest.raises(PackError, match=text):
+        pack(path, out, resume=True, **{name: value for name, value in given.items() if name not in option.split()})
+    assert pack(path, out, resume=True, **given).resumed_from == 24
+
+
+def test_forgotten_classes_of_a_folder_are_named(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("class2\nclass1\nclass0\n")
+    pack(images, tmp_path / "out", size=32, classes=str(tmp_path / "classes.txt"))
+    with pytest.raises(PackError, match=r"was packed with --classes\. Give it again"):
+        pack(images, tmp_path / "out", size=32, resume=True)
+
+
+def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path, tmp_path: Path) -> None:
+    for path in sorted(images.rglob("*.jpg")):
+        path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
+        mask = tmp_path / "masks" / path.relative_to(images).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (32, 32)).save(mask)
+    given: dict[str, Any] = {"boxes": images, "masks": tmp_path / "masks"}
+    pack(images, tmp_path / "out", size=32, **given)
+    with pytest.raises(PackError, match=r"was packed with --boxes\. Give it again"):
+        pack(images, tmp_path / "out", size=32, masks=given["masks"], resume=True)
+    with pytest.raises(PackError, match=r"was packed with --boxes and --masks\. Give them again"):
+        pack(images, tmp_path / "out", size=32, resume=True)
+    pack(images, tmp_path / "bare", size=32)
+    with pytest.raises(PackError, match=r"was packed without --boxes\. Leave it out"):
+        pack(images, tmp_path / "bare", size=32, boxes=images, resume=True)
+
+
+def test_a_column_that_the_store_was_packed_without_is_named(images: Path, tmp_path: Path) -> None:
+    names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
+    (tmp_path / "list.csv").write_text("\n".join(["path,kind", *(f"{name},k" for name in names), ""]))
+    pack(images, tmp_path / "out", size=32)
+    with pytest.raises(PackError, match=r"was packed without --target-column\. Leave it out"):
+        pack(tmp_path / "list.csv", tmp_path / "out", size=32, root=images, target_column="kind", resume=True)
+
+
+def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_path: Path) -> None:
+    for path in sorted(images.rglob("*.jpg")):
+        path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
+    (tmp_path / "classes.txt").write_text("class0\nclass1\nclass2\n")
+    for name, given, said in (
+        ("a", {"boxes": images}, r"other options \(with --boxes, now without\)"),
+        (
+            "b",
+            {"classes": str(tmp_path / "classes.txt")},
+            r"labels that are read otherwise \(with --classes, now without\)",
+        ),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            pack(images, tmp_path / name, size=32, workers=1, progress=interrupt_after(4), **given)
+        with pytest.raises(PackError, match=rf"was begun with {said}"):
+            pack(images, tmp_path / name, size=32, resume=True)
