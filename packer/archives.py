@@ -1,7 +1,7 @@
 """Tars and zips: which members are inputs, what they are called, their labels, and where their bytes lie.
 
-A tar is read as WebDataset writes it: members with one key are one sample. A zip is a folder that was zipped. Nothing is
-unpacked: members are read at their place when their turn comes.
+A tar is read as WebDataset does: members with one key are one sample, wherever they stand. A zip is a folder that was zipped.
+Nothing is unpacked: members are read at their place when their turn comes.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import sys
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packer.columns import Table
-from packer.folders import Counter, inputs_of, named_trees
+from packer.folders import Counter, Tree, inputs_of, named_trees
 from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError
-from packer.labels import TARGET_COLUMNS
+from packer.labels import TARGET_COLUMNS, Labels, add_extras, target_names
 from packer.lists import folder_labels, with_labels
 from packer.options import PackOptions
 from packer.roots import NOWHERE
-from packer.splits import is_junk, is_split, split_folders
+from packer.splits import is_junk, is_junk_file, is_split, junk_above, split_folders
 from packer.targets import label_columns
 
 # members of these suffixes say something about the image of their key, and are no inputs
@@ -32,6 +35,18 @@ _BLOCK_BYTES = 512
 
 # Where a member lies, and why it cannot be read if it cannot.
 _Member = tuple[Place, str | None]
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the label members of one key say, by column, and the suffixes of these members."""
+
+    cells: dict[str, Any] = field(default_factory=dict)
+    suffixes: list[str] = field(default_factory=list)
+
+    def add(self, suffix: str, data: bytes, where: str) -> None:
+        self.cells |= _tar_labels(suffix, data, where)
+        self.suffixes.append(sys.intern(suffix))
 
 
 def archive_kind(path: Path) -> str | None:
@@ -57,37 +72,94 @@ def read_tars(
 ) -> dict[str, Inputs]:
     """List the members of one or more tars, in their order.
 
-    All but .cls, .json and .txt are inputs. Their target is what the .cls, .json or .txt of their key says; where no key has
-    any, it is the folder in the tar, as for a list of paths. Where these folders are splits, the tars are listed as the folder
-    that they unpack to.
+    All but .cls, .json and .txt are inputs; those of hidden folders and of systems are left out. Their target is what the .cls,
+    .json or .txt of their key says; where none says any, it is the folder in the tar, as for a list of paths. Where these
+    folders are splits, the tars are listed as the folder that they unpack to.
 
     Raises:
-        ScanError: a tar cannot be read, is cut short, or a label makes no sense.
+        ScanError: a tar cannot be read, is cut short, a label makes no sense, or some samples have one and others none.
     """
-    inputs, records, places = _empty(paths), [], dict[str, _Member]()
+    inputs, records, places = _empty(paths), list[_Record](), dict[str, _Member]()
     for number, path in enumerate(paths):
         for name, place, refusal, record in _tar_samples(path, number, count):
-            inputs.add_member(f"{inputs.archives[number].path}/{name}", place, refusal)
-            records.append(record)
             places[name] = place, refusal
-    if not any(records) and options.target_column is None and _holds_splits(places):
-        return _as_folder(_empty(paths), paths[0], places, classes, count, are_classes=options.boxes is None)
+            if not _is_left_out(name):
+                inputs.add_member(f"{inputs.archives[number].path}/{name}", place, refusal)
+                records.append(record)
+    left_out = Tree.of_names(filter(_is_left_out, places)).left_out_in_words()
     if not inputs.paths:
-        raise ScanError(f"{', '.join(map(str, paths))} holds no image ({count.seen} members seen).")
+        besides = f" but what is left out: {left_out}" if left_out else ""
+        raise ScanError(f"{', '.join(map(str, paths))} holds no image{besides} ({count.seen} members seen).")
 
     def where(index: int) -> str:
         """Name a sample as an error does: archives have no lines."""
         return f"the sample {inputs.paths[index]}"
 
-    names = sorted({name for record in records for name in record})
-    if not names:
-        return {"": with_labels(inputs, folder_labels(inputs, classes, where, options))}
-    target = options.target_column
-    if target is None and "txt" in names and not set(names) & set(TARGET_COLUMNS):
-        target = "txt"
-    columns = {name: [record.get(name) for record in records] for name in names}
+    names = sorted({name for record in records for name in record.cells})
+    columns = {name: [record.cells.get(name) for record in records] for name in names}
     table = Table.of(str(paths[0]), columns, where, options.missing, classes)
+    target = options.target_column
+    if target is None and "txt" in names and not target_names(table, None):
+        target = "txt"
+    targets, splits = target_names(table, target), _splits(places)
+    if not targets and splits != [""]:
+        found = _as_folder(_empty(paths), paths[0], places, classes, count, are_classes=options.boxes is None)
+        next(iter(found.values())).notes += [_no_labels_note(table, "left out")] if names else []
+        return found
+    inputs.notes += [f"left out: {left_out}."] if left_out else []
+    if not targets:
+        return {"": with_labels(inputs, _labels_of_folders(table, inputs, classes, options))}
+    _check_labels(inputs, records, targets)
+    if splits != [""]:
+        inputs.notes.append(
+            f"{table.name} has labels beside its images: what lies in {', '.join(splits)} goes into one store, as no splits."
+        )
     return {"": with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))}
+
+
+def _labels_of_folders(table: Table, inputs: Inputs, classes: tuple[str, ...] | None, options: PackOptions) -> Labels:
+    """Take the folders of a tar as classes; what else its .json say becomes extras, as beside labels."""
+    labels = folder_labels(inputs, classes, table.where, options)
+    if not table.columns:
+        return labels
+    if max(labels.targets.values, default=-1) < 0:
+        return label_columns(table, len(inputs), None, classes, options.classes)
+    add_extras(labels, table, ())
+    labels.notes.append(_no_labels_note(table, "no labels"))
+    return labels
+
+
+def _no_labels_note(table: Table, what: str) -> str:
+    expected = ", ".join(TARGET_COLUMNS)
+    return (
+        f"the .json beside images of {table.name} have none of the columns {expected}: they are {what}, and the folders decide;"
+        " --target-column names one."
+    )
+
+
+def _check_labels(inputs: Inputs, records: list[_Record], targets: list[str]) -> None:
+    """Raise ScanError where some samples have a label and others none: a file was lost, or what others have is no label.
+
+    A .json without the field beside others with it is no lost file, and its label is missing, as on a line of a .jsonl.
+    """
+    for name in targets:
+        is_field = not any(name in record.suffixes for record in records)
+        odd = next((i for i, record in enumerate(records) if not _says(record, name, is_field=is_field)), None)
+        if odd is None:
+            continue
+        other = next(i for i, record in enumerate(records) if name in record.cells)
+        folder, _, base = inputs.paths[other].rpartition("/")
+        suffixes = records[other].suffixes
+        suffix = name if name in suffixes else next(suffix for suffix in suffixes if suffix.endswith("json"))
+        raise ScanError(
+            f"the sample {inputs.paths[odd]} has no {name}, and another has one, in {folder}/{base.partition('.')[0]}.{suffix}."
+            " Give each sample a label, an empty one where it has none; if that is no label, unpack the tar and pack the folder."
+        )
+
+
+def _says(record: _Record, name: str, *, is_field: bool) -> bool:
+    """Whether a sample has a column, or a .json in which it is missing."""
+    return name in record.cells or (is_field and any(suffix.endswith("json") for suffix in record.suffixes))
 
 
 def read_zip(
@@ -138,10 +210,15 @@ def _as_folder(
     return found
 
 
-def _holds_splits(names: Iterable[str]) -> bool:
+def _splits(names: Iterable[str]) -> list[str]:
+    """Return the splits that members are of, [""] where they are of none."""
     above = _common_above(names)
     below = (name.removeprefix(above) for name in names)
-    return split_folders({name.partition("/")[0] for name in below if "/" in name}) != [""]
+    return split_folders({name.partition("/")[0] for name in below if "/" in name})
+
+
+def _is_left_out(name: str) -> bool:
+    return bool(junk_above(name)) or is_junk_file(name.rpartition("/")[2])
 
 
 def member_places(path: Path) -> dict[str, Place]:
@@ -171,36 +248,41 @@ def _inside(name: str) -> str:
 
 # -- tars
 
-_Sample = tuple[str, Place, str | None, dict[str, Any]]
+_Sample = tuple[str, Place, str | None, _Record]
 
 
 def _tar_samples(path: Path, number: int, count: Counter) -> Iterator[_Sample]:
-    """Yield name, place, refusal and labels of each input, key by key; the members of a key stand together."""
-    key: str | None = None
-    images: list[tuple[str, Place, str | None]] = []
-    labels: list[tuple[str, bytes, str]] = []
+    """Yield name, place, refusal and labels of each input, in the order of the members.
 
-    def samples() -> Iterator[_Sample]:
-        """Yield what has the key; labels without an image, such as annotations.json, are not read."""
-        record: dict[str, Any] = {}
-        for label in labels if images else ():
-            record |= _tar_labels(*label)
-        yield from ((*image, record) for image in images)
-
+    Labels are complete at the tar's end: the members of a key may stand anywhere. Those without an image, such as
+    annotations.json, are not read.
+    """
+    records: dict[str, _Record] = {}
+    # labels whose image has not come
+    waiting: dict[str, list[tuple[str, bytes, str]]] = {}
+    checksums: dict[str, int] = {}
     for member, data in _tar_members(path):
         count.add(1)
         name = _inside(member.name)
         folder, _, base = name.rpartition("/")
         stem, _, suffix = base.partition(".")
-        if f"{folder}/{stem}" != key:
-            yield from samples()
-            key, images, labels = f"{folder}/{stem}", [], []
+        key, label_name = f"{folder}/{stem}", f"{path}/{name}"
         if data is None:
+            if key not in records:
+                records[key] = _Record()
+                for label in waiting.pop(key, ()):
+                    records[key].add(*label)
             refusal = None if member.isreg() and not member.issparse() else "it is no plain file in its tar"
-            images.append((name, _tar_place(number, member), refusal))
-        else:
-            labels.append((suffix.lower(), data, f"{path}/{name}"))
-    yield from samples()
+            yield name, _tar_place(number, member), refusal, records[key]
+        elif not _is_left_out(name):
+            if checksums.setdefault(name, zlib.crc32(data)) != zlib.crc32(data):
+                raise ScanError(
+                    f"{label_name} is there twice, with different labels. Give each sample a name of its own."
+                )
+            if key in records:
+                records[key].add(suffix.lower(), data, label_name)
+            else:
+                waiting.setdefault(key, []).append((suffix.lower(), data, label_name))
 
 
 def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:

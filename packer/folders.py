@@ -209,7 +209,8 @@ class Tree:
             else:
                 self.ignored += 1
 
-    def _left_out(self) -> str:
+    def left_out_in_words(self) -> str:
+        """Say what was left out: "the folder .git, 3 files named ._*"; "" where nothing was."""
         said = [
             f"{count:,} folders {name}" if count > 1 else f"the folder {name}" for name, count in self.left_out.items()
         ]
@@ -234,7 +235,7 @@ class Tree:
             classes: the class list; None: folders are no classes, all targets are -1.
         """
         found = Inputs(root, classes or (), ignored=self.ignored)
-        if said := self._left_out():
+        if said := self.left_out_in_words():
             found.notes.append(f"left out: {said}.")
         nested = self.has_classes() and classes is not None
         index = {name: i for i, name in enumerate(classes or ())}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_a_tar_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "text"),
     [
-        ({"a.jpg": "", "a.cls": "1.5", "b.jpg": ""}, "the sample t.tar/b.jpg has nothing as cls. Expected a finite number"),
+        ({"a.jpg": "", "a.cls": "1.5", "b.jpg": ""}, "the sample t.tar/b.jpg has no cls, and another has one, in t.tar/a.cls"),
         ({"a.jpg": "", "a.json": "{"}, "a.json is no JSON"),
         ({"a.cls": "1"}, "holds no image"),
     ],
@@ -161,6 +162,64 @@ def test_a_tar_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
 def test_wrong_labels_name_their_sample(members: Any, text: str, tmp_path: Path) -> None:
     with pytest.raises(ScanError, match=text):
         listed(make_tar(tmp_path / "t.tar", members))
+
+
+def test_members_of_a_key_are_one_sample_wherever_they_stand(tmp_path: Path) -> None:
+    members = samples(0, 12)
+    apart = {name: data for suffix in ("jpg", "cls", "json") for name, data in members.items() if name.endswith(suffix)}
+    shuffled = dict(random.Random(3).sample(sorted(members.items()), len(members)))
+    for number, order in enumerate((apart, dict(reversed(apart.items())), shuffled)):
+        inputs = listed(make_tar(tmp_path / f"{number}.tar", order))
+        assert sorted(zip((path.partition("/")[2] for path in inputs.paths), inputs.targets.tolist(), strict=True)) == [
+            (f"{n:05}.jpg", n % 3) for n in range(12)
+        ]
+        assert [f"{age:05}.jpg" for age in inputs.extras["age"].tolist()] == [p.partition("/")[2] for p in inputs.paths]
+
+
+def test_keys_are_those_of_one_tar(tmp_path: Path) -> None:
+    one = make_tar(tmp_path / "a.tar", {"0.jpg": "", "0.cls": "1"})
+    other = make_tar(tmp_path / "b.tar", {"0.cls": "0", "0.jpg": ""})
+    assert listed(one, other).targets.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+@pytest.mark.parametrize("suffix", ["cls", "txt"])
+def test_a_label_member_that_is_missing_beside_others_is_refused(suffix: str, json_too: bool, tmp_path: Path) -> None:
+    members = {f"{n}.{what}": str(n % 2) for n in range(4) for what in ("jpg", suffix)}
+    members |= {f"{n}.json": '{"age": 3}' for n in range(4)} if json_too else {}
+    del members[f"2.{suffix}"]
+    text = rf"the sample t.tar/2.jpg has no {suffix}, and another has one, in t.tar/0.{suffix}\. Give each sample a label"
+    with pytest.raises(ScanError, match=text):
+        listed(make_tar(tmp_path / "t.tar", members))
+    inputs = listed(make_tar(tmp_path / "t.tar", members | {f"2.{suffix}": ""}))
+    assert inputs.targets.tolist() == [0, 1, -1, 1]
+    assert inputs.notes[0].startswith(f"1 of 4 inputs have no {suffix}, the sample t.tar/2.jpg first")
+
+
+def test_one_label_member_twice_with_two_labels_is_refused(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "t.tar", {"0.jpg": "", "0.cls": "1"})
+    for text in ("1", "0"):
+        with tarfile.open(path, "a") as tar:
+            entry = tarfile.TarInfo("0.cls")
+            entry.size = 1
+            tar.addfile(entry, io.BytesIO(text.encode()))
+        if text == "1":
+            assert listed(path).targets.tolist() == [1]
+    with pytest.raises(ScanError, match=r"t.tar/0.cls is there twice, with different labels"):
+        listed(path)
+
+
+def test_a_target_column_of_a_tar_without_labels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match="has no column 'age', which --target-column names"):
+        listed(make_tar(tmp_path / "t.tar", {"x/a.jpg": "", "y/a.jpg": ""}), target_column="age")
+
+
+def test_a_json_without_a_label_leaves_the_folders_their_classes(tmp_path: Path) -> None:
+    members = {f"{name}/{n}.{suffix}": '{"age": 7}' for name in "xy" for n in range(2) for suffix in ("jpg", "json")}
+    inputs = listed(make_tar(tmp_path / "t.tar", members))
+    assert (inputs.targets.tolist(), inputs.classes) == ([0, 0, 1, 1], ("x", "y"))
+    assert inputs.extras["age"].tolist() == [7, 7, 7, 7]
+    assert "have none of the columns target, label, class, cls: they are no labels, and the folders decide" in inputs.notes[-1]
 
 
 def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:

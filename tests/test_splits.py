@@ -152,7 +152,41 @@ def test_a_tar_with_labels_beside_its_images_stays_one_set(tmp_path: Path) -> No
     images = touch(tmp_path / "images", "train/1.jpg", "val/2.jpg")
     (images / "train/1.cls").write_text("0")
     (images / "val/2.cls").write_text("1")
-    assert list(scan(as_tar(images, tmp_path / "t.tar"))) == [""]
+    found = scan(as_tar(images, tmp_path / "t.tar"))
+    assert list(found) == [""]
+    assert "labels beside its images: what lies in train, val goes into one store, as no splits." in found[""].notes[-1]
+
+
+@pytest.mark.parametrize("name", ["note.txt", "note.cls", "note.json"])
+def test_a_stray_label_in_a_tar_of_splits_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    images = touch(tmp_path / "images", "train/a/note.jpg", "train/b/2.jpg", "val/a/3.jpg", "val/b/4.jpg")
+    (images / "train/a" / name).write_text('"a note"')
+    with pytest.raises(ScanError, match=rf"the sample t.tar/.*jpg has no .*, in t.tar/train/a/{name}\. .*unpack the tar"):
+        scan(as_tar(images, tmp_path / "t.tar"))
+
+
+def test_json_without_labels_beside_the_images_of_splits_leaves_the_splits(tmp_path: Path) -> None:
+    images = touch(tmp_path / "images", "train/a/1.jpg", "train/b/2.jpg", "val/a/3.jpg", "val/b/4.jpg")
+    for image in sorted(images.rglob("*.jpg")):
+        image.with_suffix(".json").write_text('{"version": "5.0", "imageHeight": 3}')
+    found = scan(as_tar(images, tmp_path / "t.tar"))
+    assert {split: (inputs.classes, inputs.targets.tolist()) for split, inputs in found.items()} == {
+        split: (("a", "b"), [0, 1]) for split in ("train", "val")
+    }
+    assert "have none of the columns target, label, class, cls: they are left out" in found["train"].notes[-1]
+
+
+def test_hidden_folders_and_those_of_systems_in_a_tar_are_no_classes(tmp_path: Path) -> None:
+    junk = ("a/.cache/1.jpg", "a/@eaDir/1.jpg", ".ipynb_checkpoints/1.jpg", "__MACOSX/a/2.jpg", "a/._1.jpg", "a/._1.json")
+    images = touch(tmp_path / "images", "a/1.jpg", "b/2.jpg", *junk)
+    inputs = scan(as_tar(images, tmp_path / "t.tar", "photos/"))[""]
+    assert (inputs.classes, sorted(inputs.paths)) == (("a", "b"), ["t.tar/photos/a/1.jpg", "t.tar/photos/b/2.jpg"])
+    left_out = next(note for note in inputs.notes if note.startswith("left out: "))
+    for name in (".cache", "@eaDir", ".ipynb_checkpoints", "__MACOSX", "1 file named ._*"):
+        assert name in left_out
+    only = touch(tmp_path / "only", ".cache/1.jpg")
+    with pytest.raises(ScanError, match=r"holds no image but what is left out: the folder .cache \(1 members seen\)"):
+        scan(as_tar(only, tmp_path / "only.tar"))
 
 
 def test_the_report_of_splits_names_images_in_both_and_with_two_labels(mixed: Path, tmp_path: Path) -> None:
