@@ -11,7 +11,6 @@ device works on: the way that batches take, the other way round. No GPU has run 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -67,14 +66,13 @@ def embed(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
         into[start : start + len(values)] = values.numpy()
         start += len(values)
     into.flush()
-    os.replace(part, out)
+    part.replace(out)
 
 
 def on_host(results: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
     """Bring each float32[B, K] from the device, in order, through pinned slots; it is good until the next is asked for.
 
-    Two hazards. A slot is filled again only once its rows were written. A result's memory may be used again by the next
-    kernels once this drops it: the copying stream is recorded on it.
+    A slot is filled again only once its rows were written, a result's memory only once it was copied (record_stream).
     """
     stream = cuda.Stream(device)
     slots: list[torch.Tensor] = []

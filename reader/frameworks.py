@@ -6,7 +6,29 @@ Imports none of them: one that the program has not imported is not asked.
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
+
+# Lightning's packages, by either of its names.
+_LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
+
+
+def batch_sampler_for(caller: str, loader: Any) -> Any:
+    """Give Lightning what it reads of a loader's batch_sampler, and makes no DataLoader of: the sampler and the batch size.
+
+    Args:
+        caller: name of the module that asks.
+
+    Raises:
+        AttributeError: another asks, which would make a DataLoader of the loader, without transform, device or ranks.
+    """
+    if caller.partition(".")[0] in _LIGHTNING:
+        return SimpleNamespace(sampler=loader.sampler, batch_size=loader.batch_size)
+    raise AttributeError(
+        "a MemmapLoader has no batch_sampler: it reads the part of its rank itself. Give it to accelerate's prepare() as it"
+        " is; to go on in the middle of an epoch, save its state by accelerator.register_for_checkpointing(loader), or"
+        " call load_state_dict(), in place of skip_first_batches()."
+    )
 
 
 class AccelerateState:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from reader.arguments import check_no_others, checked_device, checked_sampler, t
 from reader.dataset import MemmapDataset
 from reader.draws import in_epoch, stamped
 from reader.feed import Feed, without_thread
-from reader.frameworks import AccelerateState
+from reader.frameworks import AccelerateState, batch_sampler_for
 from reader.gathering import Gathering
 from reader.modes import Generators, Modes
 from reader.producer import Group, Producer, Unfinished
@@ -207,12 +208,8 @@ class MemmapLoader:
 
     @property
     def batch_sampler(self) -> Any:
-        """Raise AttributeError: what asks for it would make a DataLoader of it, without transform, device or ranks."""
-        raise AttributeError(
-            "a MemmapLoader has no batch_sampler: it reads the part of its rank itself. Give it to accelerate's prepare() as it"
-            " is; to go on in the middle of an epoch, save its state by accelerator.register_for_checkpointing(loader), or"
-            " call load_state_dict(), in place of skip_first_batches()."
-        )
+        """What Lightning reads of it; for all others an AttributeError that says what to write instead."""
+        return batch_sampler_for(str(sys._getframe(1).f_globals.get("__name__")), self)
 
     @property
     def seed(self) -> int:

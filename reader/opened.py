@@ -137,10 +137,8 @@ class OpenedStore:
         extras = {name[7:]: columns.pop(name) for name in list(columns) if name.startswith("extras/")}
         columns["extras"] = TensorDict(extras, batch_size=[len(rows)]) if extras else None
         if self.manifest.has_own_sizes:
-            some = RaggedBatch(pixels=self.mapped.pixels, **columns, batch_size=[])
-            batch = gathered(some, np.arange(len(rows)), memory, self._read_pages)
-            batch.rows = torch.from_numpy(rows)
-            return batch
+            some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=torch.from_numpy(rows), batch_size=[])
+            return gathered(some, np.arange(len(rows)), memory, self._read_pages)
         pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.mapped.pixels.shape[1:])
         self.files["pixels"].read(pixels.view(-1).numpy().data, reads)
         return ImageBatch(pixels=pixels, **columns, rows=torch.from_numpy(rows), batch_size=[len(rows)])

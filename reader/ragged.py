@@ -19,7 +19,7 @@ from reader.store import ImageBatch, RaggedBatch
 
 
 def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
-    """Return where in the pixels of a store these rows begin, and how many bytes they have, masks included: int64[B] each.
+    """Return where in the pixels of a store or batch these rows begin, and how many bytes they have with masks: int64[B] each.
 
     Raises:
         StoreError: one does not lie within the pixels.
@@ -34,6 +34,7 @@ def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
     wrong |= sizes > len(store.pixels) - offsets
     if wrong.any():
         row = int(rows[wrong.argmax()])
+        row = row if store.rows is None else int(store.rows[row])
         raise StoreError(f"row {row} does not lie within the pixels: the store is damaged. Copy it again.")
     return offsets, sizes
 

@@ -162,7 +162,9 @@ def test_the_reference_names_everything_public(package: ModuleType) -> None:
 )
 def test_the_reference_names_every_argument(heading: str, thing: Any) -> None:
     text = section(REFERENCE, heading)
-    assert [name for name in inspect.signature(thing).parameters if not re.search(rf"\b{name}\b", text)] == []
+    # what takes names that it does not know does so to refuse them
+    named = [name for name, p in inspect.signature(thing).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    assert [name for name in named if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_the_reference_tells_the_loaders_defaults() -> None:

@@ -262,6 +262,29 @@ def test_overfit_batches_of_lightning_takes_the_same_batches_in_every_epoch_or_r
         lightning_run(MemmapLoader(train, 16, shuffle="full", as_tuple=False), max_epochs=1, overfit_batches=2)
 
 
+def test_lightning_validates_by_a_loader(train: MemmapDataset) -> None:
+    pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
+    from lightning.pytorch import LightningModule, Trainer
+
+    class Noting(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[list[int]] = []
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.seen.append(batch.rows.tolist())
+
+        test_step = predict_step = validation_step
+
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    for shuffle in (False, "full"):
+        loader = MemmapLoader(train, 40, shuffle=shuffle, as_tuple=False)
+        for run in (trainer.validate, trainer.test, trainer.predict):
+            model = Noting()
+            run(model, loader)
+            assert sorted(row for batch in model.seen for row in batch) == list(range(90))
+
+
 # -- accelerate
 
 _METRICS = """

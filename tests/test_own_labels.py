@@ -118,10 +118,9 @@ def test_a_mask_that_is_not_behind_its_image_is_refused(own_store: Path, tmp_pat
     offsets.flush()
     data = MemmapDataset(tmp_path / "own", as_tuple=False)
     for row in (2, 4):
-        with pytest.raises(StoreError, match=f"mask {row} does not lie behind its image: the store is damaged"):
-            data[row]
-        with pytest.raises(StoreError, match=f"row {row} does not lie within the pixels: the store is damaged"):
-            data[[0, row]]
+        for index in (row, [0, row]):
+            with pytest.raises(StoreError, match=f"row {row} does not lie within the pixels: the store is damaged"):
+                data[index]
     assert [problem.file for problem in verify(tmp_path / "own").problems] == ["_tensordict/mask_offsets.memmap"]
 
 

@@ -58,7 +58,7 @@ def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=40, fit="pad")
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     inside = []
-    for row in train[:]:
+    for row in train:
         y0, x0, y1, x1 = row.content.tolist()
         inside.append(row.pixels[y0:y1, x0:x1].reshape(-1, 3).numpy())
         assert row.pixels.sum() == inside[-1].astype(int).sum()

@@ -155,10 +155,13 @@ def test_a_row_that_leads_out_of_the_pixels_is_refused(own: Path) -> None:
     offsets.flush()
     data = MemmapDataset(own, as_tuple=False)
     for row in (4, 5):
-        with pytest.raises(StoreError, match=f"image {row} does not lie within the pixels: the store is damaged"):
-            data[row]
-        with pytest.raises(StoreError, match=f"row {row} does not lie within the pixels: the store is damaged"):
-            data[[0, row]]
+        sentence = f"row {row} does not lie within the pixels: the store is damaged"
+        for index in (row, [0, row], slice(row, row + 1)):
+            with pytest.raises(StoreError, match=sentence):
+                data[index]
+        # a worker reads its rows from the files
+        with pytest.raises(StoreError, match=sentence):
+            list(DataLoader(data.subset([0, row]), batch_size=2, num_workers=1))
     assert data[[6, 7]].rows.tolist() == [6, 7]
 
 
@@ -394,9 +397,12 @@ def test_rows_slices_and_lists_of_own_sizes_are_the_same_images(ragged_store: Pa
     assert all(torch.equal(part.image(n), data[80 + n].pixels) for n in range(10))
     assert some.targets.tolist() == [data.targets[row] for row in chosen]
     assert len(data[[]]) == len(data[5:5]) == 0
-    # a slice is a view, a list a copy
-    assert part.pixels.untyped_storage().data_ptr() == data.store.pixels.untyped_storage().data_ptr()
-    assert some.pixels.untyped_storage().data_ptr() != data.store.pixels.untyped_storage().data_ptr()
+    # a slice is a view, of its own rows alone; a list and a row are copies
+    assert part.pixels.data_ptr() == data.store.image(80).data_ptr()
+    assert part.pixels.untyped_storage().nbytes() == part.pixels.nbytes < data.store.pixels.nbytes
+    begin = data.store.pixels.data_ptr()
+    for copy in (some.pixels, data[3].pixels):
+        assert not begin <= copy.data_ptr() < begin + data.store.pixels.nbytes
     with pytest.raises(ValueError, match=r"have sizes of their own, which no one array holds\. Take dataset\[i\]"):
         data.numpy()
 

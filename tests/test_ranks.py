@@ -184,8 +184,8 @@ from pathlib import Path
 logging.basicConfig(level="WARNING")
 from torch import distributed
 from reader import MemmapDataset, MemmapLoader
-loader = MemmapLoader(MemmapDataset(sys.argv[1], as_tuple=False), 10, shuffle="full")
-without = MemmapLoader(loader.dataset, 10, shuffle="full")
+loader = MemmapLoader(MemmapDataset(sys.argv[1]), 10, shuffle="full", as_tuple=False)
+without = MemmapLoader(loader.dataset, 10, shuffle="full", as_tuple=False)
 first = [batch.rows.tolist() for batch in without]
 steps = len(loader)
 distributed.init_process_group("gloo")

@@ -289,7 +289,7 @@ def test_random_resized_crop_takes_the_content_for_the_image() -> None:
     x0, y0, x1, y1 = crop.boxes(batch).unbind(-1)
     assert (torch.stack([y0, x0], -1) >= batch.content[:, :2]).all()
     assert (torch.stack([y1, x1], -1) <= batch.content[:, 2:]).all()
-    cut_out = [row.pixels[c[0] : c[2], c[1] : c[3]] for row, c in zip(batch, batch.content.tolist(), strict=True)]
+    cut_out = [p[c[0] : c[2], c[1] : c[3]] for p, c in zip(batch.pixels, batch.content.tolist(), strict=True)]
     alone = [
         ImageBatch(p[None], torch.zeros(1), rows=batch.rows[n, None], batch_size=[1]) for n, p in enumerate(cut_out)
     ]
