@@ -68,6 +68,11 @@ def parsed(cell: Any) -> Any:
     return float(cell) if type(cell) is int and not -(1 << 63) <= cell < 1 << 63 else cell
 
 
+def is_unicode(text: str) -> bool:
+    """Whether text was read as UTF-8: bytes that are none come as surrogates (PEP 383), which no text has."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def is_nested(cell: Any) -> bool:
     """Whether a cell is a list that holds more than plain values."""
     return isinstance(cell, list) and any(isinstance(piece, list | dict) for piece in cell)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from packer.cells import DECIMAL_COMMA, INTEGER, NUMBER, is_not_available, without_missing
+from packer.cells import DECIMAL_COMMA, INTEGER, NUMBER, is_not_available, is_unicode, without_missing
 from packer.classlists import MOST_CLASSES, numbered_classes, one_spelling, spelling_note
 from packer.inputs import ScanError
 
@@ -50,6 +50,7 @@ def class_indices(
     is_list: bool,
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     """Turn labels into class indices: names where they are names or --classes lists them, else the integers they are."""
+    _check_encoding(table, name, rows)
     one = one_spelling({text for row in rows for text in row}, classes or ())
     if one:
         rows = [[one.get(text, text) for text in row] for row in rows]
@@ -70,6 +71,14 @@ def class_indices(
         index, text = _first(rows, unknown.__contains__)
         raise unknown_class(table.where(index), text, found)
     return [[index_of[text] for text in row] for row in rows], found
+
+
+def _check_encoding(table: Table, name: str, rows: list[list[str]]) -> None:
+    """Refuse names in another encoding than UTF-8, whose bytes came through as surrogates (PEP 383)."""
+    for index, row in enumerate(rows):
+        for text in row:
+            if not is_unicode(text):
+                raise ScanError(f"{table.where(index)} is not UTF-8: it has {text!r} as {name}. Save it as UTF-8.")
 
 
 def _check_names(table: Table, name: str, rows: list[list[str]], distinct: Collection[str]) -> None:
@@ -140,7 +149,12 @@ def _integer_indices(
     for index, row in enumerate(labels):
         for value in row:
             if not lowest <= value < limit:
-                raise ScanError(f"{table.where(index)} has {value} as {name}. Expected an index from 0 to {limit - 1}.")
+                ids = (
+                    " If these are ids, list them in a file, one a line, for --classes FILE." if classes is None else ""
+                )
+                raise ScanError(
+                    f"{table.where(index)} has {value} as {name}. Expected an index from 0 to {limit - 1}.{ids}"
+                )
     if classes is None:
         numbers = {value for row in labels for value in row}
         highest = max(numbers, default=-1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from packer.cells import is_nested, is_number, parsed, texts
+from packer.cells import INTEGER, is_nested, is_number, parsed, texts
 from packer.classlists import one_spelling, spelling_note
 from packer.columns import Table, class_indices, missing_note, unknown_class, whole_note
 from packer.inputs import Column, ScanError
@@ -118,7 +118,11 @@ def single(table: Table, name: str, classes: tuple[str, ...] | None, *, takes_wh
     pieces = [value for cell in meanings for value in (cell if isinstance(cell, list) else [cell])]
     numbers = [value for value in pieces if value is not None]
     notes: list[str] = []
-    if any(isinstance(value, float) for value in numbers) and all(map(is_number, numbers)):
+    # an integer beyond int64 is parsed as a float, and stays an id
+    is_decimal = any(isinstance(value, float) for value in numbers) and not all(
+        INTEGER.fullmatch(text) for cell in cells for text in texts(cell)
+    )
+    if is_decimal and all(map(is_number, numbers)):
         is_whole = not is_list and all(float(value).is_integer() for value in numbers)
         if not is_whole or not (takes_whole_floats or None in meanings):
             made = regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in meanings])

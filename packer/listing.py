@@ -71,9 +71,11 @@ def located(listing: Listing, start: Path, options: PackOptions, *, is_found: bo
                 " that holds all images."
             )
         root = _common_folder(whole)
-    elif is_found:
+    if is_found:
         whole, left_out = _without_junk(listing, whole, root)
         notes += left_out
+        # of what is left, as if the others had not been listed
+        root = _common_folder(whole) if left_out and whole and (outside is not None or options.root is None) else root
     if not whole:
         raise ScanError(f"{listing.name} names no image: {' '.join(notes)}")
     prefix = len(os.path.join(root, ""))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from packer.cells import is_unicode
 from packer.inputs import ScanError
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -89,6 +90,9 @@ def _delimiter(header: str, usual: str, asked: str | None) -> str:
 
 
 def _check_header(header: list[str], line: int, path: Path) -> None:
+    if not all(map(is_unicode, header)):
+        odd = next(column for column in header if not is_unicode(column))
+        raise ScanError(f"line {line} of {path} is not UTF-8: it has {odd!r} as a column's name. Save it as UTF-8.")
     twice = next((column for column in header if header.count(column) > 1), None)
     if twice is not None:
         raise ScanError(f"line {line} of {path}, the header, names the column {twice!r} twice.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 import unicodedata
 from pathlib import Path
@@ -49,6 +50,34 @@ def test_a_missing_label_is_none_of_the_classes_and_is_counted(
     inputs = labelled(tmp_path, cells)
     assert (inputs.target_kind, inputs.targets.tolist(), inputs.classes) == ("class", targets, classes)
     assert any(note.startswith(f"{missing} of {len(cells)} inputs have no label, line ") for note in inputs.notes)
+
+
+HUGE = "99999999999999999999"
+
+
+@pytest.mark.parametrize("cells", [["0", HUGE], [HUGE, ""], ["1;2", HUGE], [f"-{HUGE}", "1"]])
+def test_an_id_beyond_int64_is_refused_as_an_index_and_makes_no_regression(cells: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=r"line \d of .*l.csv has -?9+ as label. Expected an index from 0 to 999999\."):
+        labelled(tmp_path, cells)
+    with pytest.raises(ScanError, match=f"line 2 of .*l.jsonl has {HUGE} as label. Expected an index"):
+        scanned(tmp_path / "l.jsonl", f'{{"path": "a", "label": 0}}\n{{"path": "b", "label": {HUGE}}}\n')
+
+
+def test_an_id_beyond_int64_is_a_name_that_a_class_list_has(tmp_path: Path) -> None:
+    inputs = labelled(tmp_path, ["0", HUGE], classes=("0", HUGE))
+    assert (inputs.targets.tolist(), inputs.classes) == ([0, 1], ("0", HUGE))
+    assert labelled(tmp_path, ["0.5", HUGE]).target_kind == "regression"
+
+
+def test_names_and_columns_that_are_not_utf8_are_refused_by_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    for text, line in (("path,label\na.jpg,caf\u00e9\n", 2), ("path,\u00e9\na.jpg,1\n", 1)):
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(ScanError, match=rf"line {line} of .*x.csv is not UTF-8: it has '.*udce9' as .*Save it as UTF-8\."):
+            scan(path)
+    path.write_bytes("path,label,note\ncaf\u00e9.jpg,a,caf\u00e9\n".encode("latin-1"))
+    (inputs,) = scan(path).values()
+    assert (inputs.paths, inputs.classes) == ([os.fsdecode(b"caf\xe9.jpg")], ("a",))
 
 
 def test_na_among_names_is_a_class_that_is_reported_unless_it_is_given_as_missing(tmp_path: Path) -> None:

@@ -91,6 +91,24 @@ def test_without_a_root_the_folder_that_holds_an_image_is_its_class_and_shared_n
     ]
 
 
+@pytest.mark.parametrize("find", ["photos", "$PWD/photos"])
+def test_hidden_folders_and_those_of_systems_are_no_classes_without_a_root(find: str, photos: Path, tmp_path: Path) -> None:
+    for folder in (".cache", "@eaDir", "class0/.ipynb_checkpoints"):
+        (photos / folder).mkdir()
+        shutil.copy(photos / "class0/001.jpg", photos / folder / "1.jpg")
+    (photos / "class1/._001.jpg").write_bytes(b"\0\5\x16\7")
+    done = shell(f"find {find} -type f | sort | pack - {tmp_path}/out --size 16", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "4 lines of standard input name files of hidden folders, or of systems" in done.stderr
+    assert read_manifest(tmp_path / "out").classes == ("2020", "class0", "class1", "class2")
+
+
+def test_a_list_inside_a_hidden_folder_is_packed(photos: Path, feed: Feed, tmp_path: Path) -> None:
+    photos.rename(tmp_path / ".photos")
+    feed(lines(listed(tmp_path / ".photos/class0") + listed(tmp_path / ".photos/class2")))
+    assert scan("-")[""].classes == ("2020", "class0", "class2")
+
+
 def test_folders_junk_and_images_beside_the_classes_are_as_in_the_folder(photos: Path, feed: Feed) -> None:
     (photos / ".ipynb_checkpoints").mkdir()
     photo(20, 20, 1).save(photos / ".ipynb_checkpoints/a.jpg")
