@@ -47,6 +47,16 @@ class _Range(click.FloatRange):
         return number
 
 
+class _Path(click.Path):
+    """A path or URL; "" is none: as a folder it would be the current one, as a URL the root."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what is named; as a usage error where nothing is, as of a variable that a script did not set."""
+        if value == "":
+            self.fail("it is empty, expected a path or URL.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class _DefaultToBuild(click.Group):
     """A first word that is no command's name, options included, belongs to `build`."""
 
@@ -99,13 +109,13 @@ _INPUTS = _options(
     ),
     click.option(
         "--boxes",
-        type=click.Path(),
+        type=_Path(),
         metavar="JSON|DIR",
         help="Boxes of the images: COCO's json, or the folder of YOLO's .txt files, which may be IMAGES itself.",
     ),
     click.option(
         "--masks",
-        type=click.Path(),
+        type=_Path(),
         metavar="DIR|boxes",
         help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg; or drawn of the polygons and RLE"
         " that the files of --boxes have.",
@@ -188,8 +198,8 @@ _COPY = _options(
 
 
 @cli.command(short_help="Decode IMAGES into the store OUT (the default command).")
-@click.argument("images", type=click.Path(), nargs=-1)
-@click.argument("out", type=click.Path())
+@click.argument("images", type=_Path(), nargs=-1)
+@click.argument("out", type=_Path())
 @click.option(
     "--size",
     metavar="S|HxW",
@@ -328,8 +338,8 @@ def build(
 
 
 @cli.command(short_help="Bring the store OUT up to date with IMAGES, decoding what has changed.")
-@click.argument("images", type=click.Path(), nargs=-1)
-@click.argument("out", type=click.Path())
+@click.argument("images", type=_Path(), nargs=-1)
+@click.argument("out", type=_Path())
 @_INPUTS
 @click.option(
     "--max-pixels", type=int, metavar="N", help="Reject images whose header claims more.  [default: as OUT records it]"
@@ -390,7 +400,7 @@ def _packed(report: PackReport, max_rejects: str, *, profile: bool, as_json: boo
 
 
 @cli.command(short_help="Join the parts of OUT, packed by pack --part, into one store.")
-@click.argument("out", type=click.Path())
+@click.argument("out", type=_Path())
 @click.option(
     "--max-rejects",
     default="1%",
@@ -428,8 +438,8 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
 
 
 @cli.command(short_help="Copy some rows of a store into another, without decoding.")
-@click.argument("store", type=click.Path())
-@click.argument("out", type=click.Path())
+@click.argument("store", type=_Path())
+@click.argument("out", type=_Path())
 @click.option(
     "--rows", metavar="LIST|-", help="Rows in their order, such as 0,7,20-29; -: numbers from standard input."
 )
@@ -475,8 +485,8 @@ def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, .
 
 
 @cli.command(short_help="Copy the rows of several stores into one, without decoding.")
-@click.argument("stores", type=click.Path(), nargs=-1, metavar="STORES...")
-@click.argument("out", type=click.Path())
+@click.argument("stores", type=_Path(), nargs=-1, metavar="STORES...")
+@click.argument("out", type=_Path())
 @click.option(
     "--classes", metavar="STORE|FILE", help="The class list to count in: of a store, or a file with one name a line."
 )
@@ -515,8 +525,8 @@ def _rows_copied(report: PackReport, as_json: bool, quiet: bool) -> int:
 
 
 @cli.command(short_help="Copy a store to object storage.")
-@click.argument("out", type=click.Path())
-@click.argument("url")
+@click.argument("out", type=_Path())
+@click.argument("url", type=_Path())
 @click.option(
     "--overwrite", is_flag=True, help="Replace another store, which stays whole at the URL until the new one is."
 )
@@ -542,8 +552,8 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
 
 
 @cli.command(short_help="Copy a store from object storage.")
-@click.argument("url")
-@click.argument("out", type=click.Path())
+@click.argument("url", type=_Path())
+@click.argument("out", type=_Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
@@ -563,7 +573,7 @@ def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
 
 
 @cli.command(short_help="What each choice of row sizes would cost and lack, from headers alone.")
-@click.argument("images", type=click.Path())
+@click.argument("images", type=_Path())
 @click.option("--crop", type=click.IntRange(1, 16384), default=224, show_default=True, metavar="S", help="Crop's side.")
 @click.option(
     "--scale", default="0.08,1", show_default=True, metavar="LOW,HIGH", help="Share of the area that a box has."
@@ -596,7 +606,7 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **opti
 
 
 @cli.command(short_help="What a store holds.")
-@click.argument("out", type=click.Path())
+@click.argument("out", type=_Path())
 @click.option("--brief", is_flag=True, help="Read the manifest alone, not the targets and samples.jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it, but for the table of blocks, as JSON.")
 def info(out: str, brief: bool, as_json: bool) -> int:
@@ -645,13 +655,13 @@ def _brief(out: str, as_json: bool) -> int:
 
 
 @cli.command(short_help="Read every byte of a store and compare.")
-@click.argument("out", type=click.Path())
+@click.argument("out", type=_Path())
 @click.option(
     "--redecode", type=click.IntRange(0), default=0, metavar="K", help="Also decode K rows again from their sources."
 )
 @click.option(
     "--images",
-    type=click.Path(),
+    type=_Path(),
     help="What was packed: a folder, URL, tar or zip. Compare the bytes of every source; for --redecode, where they lie.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
@@ -694,8 +704,8 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
 
 
 @cli.command(short_help="Write a folder of images anew as smaller JPEGs, by FFmpeg.")
-@click.argument("images", type=click.Path())
-@click.argument("dest", type=click.Path())
+@click.argument("images", type=_Path())
+@click.argument("dest", type=_Path())
 @click.option("-q", "--quality", type=int, required=True, metavar="Q", help="ffmpeg's -q:v: 2 (best) to 31 (smallest).")
 @click.option(
     "--size",
@@ -747,7 +757,7 @@ def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: An
 
 
 @cli.command(short_help="What this machine has and lacks for packing.")
-@click.argument("path", type=click.Path(), default=".")
+@click.argument("path", type=_Path(), default=".")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
 def doctor(path: str, as_json: bool) -> int:
     """Look at decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where a store is to lie.
@@ -775,7 +785,7 @@ def doctor(path: str, as_json: bool) -> int:
 
 
 @cli.command(short_help="A contact sheet, or single rows, as PNG.")
-@click.argument("out", type=click.Path())
+@click.argument("out", type=_Path())
 @click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Tiles of the sheet.")
 @click.option("--columns", type=click.IntRange(1, 200), default=8, show_default=True, help="Tiles in a line.")
@@ -786,7 +796,7 @@ def doctor(path: str, as_json: bool) -> int:
     help="A line for each class, of K rows spread over it; of more than 100 classes, 100 spread over the list.",
 )
 @click.option("--single", is_flag=True, help="Write one row as it is stored, without caption or scaling.")
-@click.option("-o", "--output", type=click.Path(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
+@click.option("-o", "--output", type=_Path(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
 def show(
     out: str, rows: str | None, count: int, columns: int, per_class: int | None, single: bool, output: str | None
 ) -> int:
@@ -841,7 +851,7 @@ def _sheet_path(out: str, split: str, output: str | None) -> str:
 
 
 @cli.command(short_help="How near reading comes to the speed of this machine's memory and disk.")
-@click.argument("out", type=click.Path())
+@click.argument("out", type=_Path())
 @click.option(
     "--batch-size", type=click.IntRange(1), metavar="N", help="Rows a batch. [default: 256, fewer of a small store]"
 )
@@ -859,9 +869,9 @@ def _sheet_path(out: str, split: str, output: str | None) -> str:
     metavar="S",
     help="About how long to measure.",
 )
-@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw the figures into this PNG.")
-@click.option("--timeline", type=click.Path(), metavar="FILE", help="Run 16 batches and draw who did what when.")
-@click.option("--trace", type=click.Path(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
+@click.option("--plot", type=_Path(), metavar="FILE", help="Draw the figures into this PNG.")
+@click.option("--timeline", type=_Path(), metavar="FILE", help="Run 16 batches and draw who did what when.")
+@click.option("--trace", type=_Path(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
 @click.option(
     "--residency",
     type=click.Choice(("auto", "cache", "ram", "disk", "gpu")),

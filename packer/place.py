@@ -29,9 +29,11 @@ _DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
 
 def check_places(sources: list[str], out: Path) -> None:
-    """Refuse an OUT that is a file, is a folder among IMAGES, or lies inside it; raises OptionsError."""
+    """Refuse an OUT that is a file, is a folder among IMAGES, or lies inside it or in a store; raises OptionsError."""
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+    if (store := enclosing_store(out)) is not None:
+        raise OptionsError(f"OUT {out} lies in the store {store}. Choose a folder outside it.")
     for images in sources:
         if os.path.isdir(images):
             _check_folder(images, out)
@@ -62,6 +64,10 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
     elif is_store and not options.resume:
         if begun := _begun_replacement(out):
             raise PackError(begun)
+        if foreign:  # such as the generations of a URL
+            raise PackError(
+                f"{out} already holds a store, and {foreign[0]}, so that --overwrite cannot replace it. Choose another OUT."
+            )
         raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
     elif not is_store and journals.has_begun(out) and not options.resume and not options.overwrite:
         if not is_held:

@@ -17,7 +17,7 @@ from packer.lists import STDIN_NAMES, read_manifest, read_stdin
 from packer.masks import give_masks
 from packer.options import OptionsError, PackOptions, lasting_path
 from packer.remote import is_url, scan_url
-from packer.roots import Roots
+from packer.roots import Roots, SourceError
 from packer.tables import MANIFEST_SUFFIXES
 
 _EXPECTED = (
@@ -75,7 +75,10 @@ def scan(
     # what is missing of a disk that went away meanwhile was not listed, or has no labels
     before.check_all()
     for inputs in parts.values():
-        inputs.roots = _roots(inputs, options)
+        try:
+            inputs.roots = _roots(inputs, options)
+        except SourceError as e:
+            raise SourceError(f"{e}; inputs lie there. Mount or restore it, or correct the paths.") from None
         _record(inputs, options)
     return parts
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from conftest import interrupt_after, make_tree, store_bytes
 
-from packer import OptionsError, PackError, build, merge, pack, seal_parts, update
+from packer import OptionsError, PackError, SourceError, build, merge, pack, seal_parts, update
+from packer.cli import run
 from packer.place import check_no_links
+from packer.push import push
 from reader import MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -184,3 +186,57 @@ def test_what_is_not_the_systems_still_keeps_out(images: Path, tmp_path: Path) -
     (out / "notes.txt").touch()
     with pytest.raises((PackError, OptionsError), match=r"out also holds notes\.txt, which would be deleted"):
         update(images, out)
+
+
+def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    before = store_bytes(out)
+    for place in (out / "sub", out / "sub/below", out / "_tensordict"):
+        with pytest.raises(OptionsError, match=rf"OUT {place} lies in the store {out}\. Choose a folder outside it"):
+            pack(images, place, size=16)
+    assert store_bytes(out) == before
+    begun = tmp_path / "begun"
+    interrupted(images, begun)
+    with pytest.raises(OptionsError, match=f"lies in the store {begun}"):
+        pack(images, begun / "sub", size=16)
+    pack(images, begun, size=32, resume=True)
+    assert store_bytes(begun) == before
+
+
+def test_the_first_message_on_a_store_with_generations_advises_no_overwrite_that_is_refused(
+    images: Path, tmp_path: Path
+) -> None:
+    for name, size in (("out", 16), ("other", 32)):
+        pack(images, tmp_path / name, size=size)
+    push(tmp_path / "out", str(tmp_path / "other"), overwrite=True)
+    with pytest.raises(PackError, match=r"and generations, so that --overwrite cannot replace it\. Choose another OUT"):
+        pack(images, tmp_path / "other", size=32)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["push", "out", ""], ["push", "", "copy"], ["pull", "", "copy"], ["pull", "out", ""], ["images", ""], ["", "new"]],
+)
+def test_an_empty_path_or_url_is_none(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
+    pack(images, tmp_path / "out", size=16)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert run(arguments) == 2
+    assert "it is empty, expected a path or URL." in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_list_whose_folder_is_not_there_says_what_to_do(tmp_path: Path) -> None:
+    table = tmp_path / "list.csv"
+    table.write_text("path,label\nnowhere/a.jpg,x\nnowhere/b.jpg,y\n")
+    expected = rf"{tmp_path}/nowhere is gone; inputs lie there\. Mount or restore it, or correct the paths"
+    with pytest.raises(SourceError, match=expected):
+        pack(table, tmp_path / "out", size=16)
+    assert not (tmp_path / "out").exists()
