@@ -1,4 +1,4 @@
-"""Boxes: as the label files have them, and as they lie in the rows. Mends what can be mended, counts all that it changes.
+"""Boxes: as the label files have them, and as they lie in the rows. Fixes what can be fixed, counts all that it changes.
 
 A box follows its picture: EXIF orientation, resize, crop, padding. Reads no file and no pixel.
 """
@@ -117,7 +117,7 @@ class BoxRows:
         """Say what became of boxes beside being moved, one sentence for each kind of change."""
         rules = self._boxes.rules
         wording = {
-            "order": "have their corners in the wrong order, which is mended",
+            "order": "have their corners in the wrong order, which is fixed",
             "outside": "reach outside their picture and are cut to it",
             "empty": "have no area inside their picture and are left out",
             "hidden": f"have less than {rules.min_visibility:.0%} of their area in the row, or none, and are left out",

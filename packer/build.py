@@ -286,7 +286,7 @@ class Build:
             line = self._inputs.line(first["input"])
             where = first["path"] if line is None else f"line {line}, {first['path']}"
             raise PackError(
-                f"{where}: {first['reason']} (--on-error fail). Mend or replace the file, then go on with --resume."
+                f"{where}: {first['reason']} (--on-error fail). Fix or replace the file, then continue with --resume."
             )
 
     def _launcher(self) -> RayWorkers | None:

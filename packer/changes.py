@@ -1,4 +1,4 @@
-"""What differs between a pack that was begun and the one that would go on with it, in words that a person can act on.
+"""What differs between a pack that was begun and the one that would resume it, in words that a person can act on.
 
 Compares what a journal or a store says with what is asked for now. Decides nothing, and opens no image.
 """

@@ -165,7 +165,7 @@ def read_data_yaml(path: Path) -> tuple[str, ...]:
     if (twice := named_twice(names)) is not None:
         raise ScanError(f"{path} names the class {twice!r} twice. Give each class a name of its own.")
     if found.get("nc", str(len(names))) != str(len(names)):
-        raise ScanError(f"{path} says nc: {found['nc']}, and names {len(names)} classes. Mend one of them.")
+        raise ScanError(f"{path} says nc: {found['nc']}, and names {len(names)} classes. Fix one of them.")
     return tuple(names)
 
 

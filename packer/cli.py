@@ -163,7 +163,7 @@ _RUN = _options(
         default="1%",
         show_default=True,
         metavar="N|P%",
-        help="More rejects than this end with exit code 3.",
+        help="More rejects than this end with exit code 3; a store that would be replaced stays.",
     ),
     click.option(
         "--timeout",
@@ -307,8 +307,8 @@ def build(
     """Decode IMAGES once into the store OUT.
 
     IMAGES is a folder of class folders, a folder of images, or a folder of splits (train, val, test and the like); each of
-    those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv or
-    .jsonl manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
+    those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv,
+    .jsonl or .parquet manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
     recorded and summed up.
 
     \b
@@ -319,8 +319,8 @@ def build(
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
       pack images/ out/ --fit none --max-size 512
       pack images/ out/ --fit none --max-size short:256
-      find photos -name '*.jpg' | sort | pack - out/ --size 224
-      find photos -name '*.jpg' -print0 | pack -0 out/ --size 224
+      find photos -name '*.jpg' | sort | pack - out/ --size 224 --root photos
+      find photos -name '*.jpg' -print0 | pack -0 out/ --size 224 --root photos
       pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
       pack shard-*.tar out/ --size 224
       pack images/ out/ --size 224 --resume
@@ -414,7 +414,7 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
     """Make the store OUT of its parts, each packed by pack IMAGES OUT --part i/n: the bytes that pack IMAGES OUT gives.
 
     Needs neither IMAGES nor the options. Refuses where a part is missing, unfinished, or packed otherwise than the rest. An
-    interrupted seal is gone on with by the same command.
+    interrupted seal is continued by the same command.
 
     \b
     Examples:
@@ -762,7 +762,7 @@ def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: An
 def doctor(path: str, as_json: bool) -> int:
     """Look at decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where a store is to lie.
 
-    Says what is missing and what mends it; exits with 1 where packing needs it.
+    Says what is missing and what fixes it; exits with 1 where packing needs it.
 
     \b
     Examples:
@@ -780,7 +780,7 @@ def doctor(path: str, as_json: bool) -> int:
             level = "" if finding.level == "ok" else f"{finding.level}: "
             click.echo(f"{finding.name:14}{level}{finding.found}")
             if finding.mend:
-                click.echo(f"{'':14}mend it: {finding.mend}")
+                click.echo(f"{'':14}fix it: {finding.mend}")
     return 0 if report.is_fit else EXIT_FAILED
 
 
@@ -1050,7 +1050,7 @@ class _signals_raise:
 def _raise_signal(number: int, frame: FrameType | None) -> NoReturn:
     error = KeyboardInterrupt() if number == signal.SIGINT else _Terminated()
     while frame is not None:
-        # importlib's callbacks lose what is raised in them. Nothing has to be closed: a killed pack can be gone on with too
+        # importlib's callbacks lose what is raised in them. Nothing has to be closed: a killed pack can be resumed too
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(_ended(error))
         frame = frame.f_back
@@ -1061,7 +1061,7 @@ def _ended(error: BaseException) -> int:
     what, code = (
         ("terminated", EXIT_TERMINATED) if isinstance(error, _Terminated) else ("interrupted", EXIT_INTERRUPTED)
     )
-    return _fail(f"{what}. Go on with --resume where a pack had begun; other commands are given again.", code)
+    return _fail(f"{what}. Run a pack again with --resume; run any other command again as it was.", code)
 
 
 def _copied(report: CopyReport, what: str, as_json: bool, quiet: bool) -> int:

@@ -240,7 +240,7 @@ def _check_apart(store: Path, out: Path, beside: Path) -> None:
 def _clear(site: Site) -> None:
     """Remove what an unfinished pack has left in the folder, its journal first: it must never outlive its rows.
 
-    So whoever looks after a death finds no pack to go on with.
+    So whoever looks after a death finds no pack to resume.
     """
     (site.out / ANNOUNCED).unlink(missing_ok=True)
     journals.discard(site.out)

@@ -24,8 +24,8 @@ _WRITE_BYTES = 256 << 10
 # For each worker, while as many more are being committed: a death costs them. Of 4.0 seconds that 1,000 photographs took on 2
 # workers, `put` waited 0.02 for room (2026-11-21, ext4).
 _PENDING_BLOCKS = 2
-# what an error says to do once it is mended
-GO_ON = "go on with --resume"
+# what an error says to do once it is fixed
+GO_ON = "continue with --resume"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

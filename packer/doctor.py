@@ -1,4 +1,4 @@
-"""What this machine has and lacks for packing: decoders, memory, GPUs, file systems, packages; each lack with what mends it.
+"""What this machine has and lacks for packing: decoders, memory, GPUs, file systems, packages; each lack with what fixes it.
 
 Imports no torch: whether it knows CUDA is read from its version file, the GPUs are asked of nvidia-smi. Leaves no file behind.
 """

@@ -19,7 +19,7 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
 
     Args:
         sizes: name below OUT -> bytes that the file will have.
-        again: what to do once it is mended.
+        again: what to do once it is fixed.
     """
     name = errno.errorcode.get(error.errno or 0, "?")
     if error.errno in NO_DESCRIPTOR:

@@ -65,7 +65,12 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     remove_working_folder(out)
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
     if found := _found_again(out, inputs):
-        what = f"{len(found)} inputs of {out} were rejected as missing and are there now ({some(found)})"
+        were = (
+            f"1 input of {out} was rejected as missing and is"
+            if len(found) == 1
+            else f"{len(found)} inputs of {out} were rejected as missing and are"
+        )
+        what = f"{were} there now ({some(found)})"
         report = dataclasses.replace(report, notes=[*report.notes, f"{what}. {_update(inputs, options, target)}."])
     too_many = manifest.rejected > options.allowed_rejects(manifest.inputs)
     return dataclasses.replace(report, too_many_rejects=too_many)

@@ -134,7 +134,7 @@ class Inputs:
     notes: list[str] = field(default_factory=list)
     # what folders were taken for, in words: "2 splits (train, val), 1,000 classes"
     layout: str = ""
-    # IMAGES as the user named it, for the command that goes on with a pack; none of a dataset
+    # IMAGES as the user named it, for the command that resumes a pack; none of a dataset
     images: tuple[str, ...] = ()
     # only of object storage, in place of root: where it is, and size and version of each input as they were listed
     url: str = ""

@@ -200,7 +200,7 @@ def _finished_rows(out: Path, part: Part, span: list[int]) -> int:
     if inputs != span[1] - span[0]:
         raise PackError(
             f"part {part} of {out} is unfinished: {inputs} of its {span[1] - span[0]} images are packed."
-            f" Go on with: {go_on_command(out, part)}"
+            f" Resume with: {go_on_command(out, part)}"
         )
     return rows
 

@@ -35,7 +35,7 @@ _HOLDER_SECONDS = 0.01
 
 
 class JournalError(PackError):
-    """The journal of an unfinished pack cannot be gone on with."""
+    """The journal of an unfinished pack cannot be resumed."""
 
 
 class LockedError(PackError):
@@ -111,7 +111,7 @@ def read_header(out: Path) -> dict[str, Any]:
 
 
 def has_begun(out: Path) -> bool:
-    """Whether OUT holds a pack that can be gone on with: a journal with a whole header.
+    """Whether OUT holds a pack that can be resumed: a journal with a whole header.
 
     Raises:
         OSError: there is a journal that cannot be read; what it records must not be taken for lost.

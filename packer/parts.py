@@ -89,9 +89,9 @@ def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = F
     if out.exists() and (foreign := foreign_names(out)):
         raise PackError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
     if journals.has_begun(out):
-        raise PackError(f"{out} is being packed as a whole. Go on without --part: {read_unfinished(out)[1]}")
+        raise PackError(f"{out} is being packed as a whole. Continue without --part: {read_unfinished(out)[1]}")
     if (out / PIXELS).exists() and begun_parts(out):
-        raise PackError(f"the parts of {out} are being sealed. Go on with: pack seal {out}")
+        raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {out}")
     if (out / PIXELS).exists():
         raise PackError(f"{out} is incomplete, and no parts are in it: what made it was ended early. Remove it first.")
     if others := [other for other in begun_parts(out) if other.count != part.count]:
@@ -103,7 +103,7 @@ def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = F
 
 
 def go_on_command(out: Path, part: Part, like: Part | None = None) -> str:
-    """Return the command that packs a part of OUT, or goes on with it, as it was begun, or another one, like."""
+    """Return the command that packs a part of OUT, or resumes it, as it was begun, or another one, like."""
     return command_to_go_on(out, journals.read_header((like or part).folder(out)), part=str(part))
 
 
@@ -165,7 +165,7 @@ def check_no_parts(out: Path, options: PackOptions) -> None:
     """Refuse to pack OUT as a whole beside parts of it, but with --overwrite, which removes them under OUT's lock."""
     if not options.overwrite and begun_parts(out):
         raise PackError(
-            f"{out} holds parts of a pack. Go on with --part, and pack seal {out} when all are there;"
+            f"{out} holds parts of a pack. Continue with --part, and pack seal {out} when all are there;"
             " or start anew, as a whole, with --overwrite."
         )
 
@@ -176,6 +176,6 @@ def _check_begun(out: Path, part: Part, options: PackOptions) -> None:
         return
     journals.Lock(folder).close()
     raise PackError(
-        f"part {part} of {out} was begun before, and may be done. Go on with: {go_on_command(out, part)}"
+        f"part {part} of {out} was begun before, and may be done. Resume with: {go_on_command(out, part)}"
         " (or start this part anew with --overwrite)."
     )

@@ -77,7 +77,7 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
                 raise finished_meanwhile(out) from None
         progress, command = read_unfinished(out)
         raise PackError(
-            f"{out} is incomplete: its pack was interrupted at {progress}. Go on with: {command}"
+            f"{out} is incomplete: its pack was interrupted at {progress}. Resume with: {command}"
             " (or start anew with --overwrite)."
         )
 
@@ -199,7 +199,7 @@ def is_finished(out: Path) -> bool:
 def is_replaced(out: Path) -> bool:
     """Whether a pack that will take OUT's place has begun, or has announced itself.
 
-    Of a finished one nothing of this is left, and a copy of rows that was cut short is none: nothing goes on with it.
+    Of a finished one nothing of this is left, and a copy of rows that was cut short is none: nothing resumes it.
     """
     beside = replacement(out)
     return (beside / ANNOUNCED).exists() or (beside / journals.JOURNAL).exists()

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packer.changes import names_difference, some
-from packer.inputs import Inputs
+from packer.inputs import Column, Inputs
 from packer.options import PackOptions, allowed_share
 from packer.report import PackError
+from packer.rowfiles import EXTRAS
 from packer.scan import belongs
 from reader.manifest import SAMPLES, Manifest, read_json_lines
 
@@ -176,6 +178,24 @@ class LabelCheck:
         self._check_gone(out, before, gone)
         if changed.count:
             self._check_changed(out, before, now, changed)
+        for name in before.further_targets:
+            self._note_further(out, before, now, name, {path: again.get(path, (at,)) for path, at in places.items()})
+
+    def _note_further(
+        self, out: Path, before: Manifest, now: Inputs, name: str, places: dict[str, Sequence[int]]
+    ) -> None:
+        """Name rows that stay and get another value of a further target: it is of the column of that name as before."""
+        was, has = before.further_targets[name], now.further_targets[name]
+        old_values, new_values, changed = _stored(out, before, name), now.extras[name], _Named()
+        for row, line in enumerate(read_json_lines(out / SAMPLES)):
+            if indices := places.get(line["path"]):
+                old = _meaning(old_values[row], was.kind, was.classes)
+                new = [_meaning(new_values[index], has.kind, has.classes) for index in indices]
+                if old not in new:
+                    changed.add(f"{line['path']} {_shown(old)}, now {_shown(new[0])}")
+        if changed.count:
+            rows = "1 row" if changed.count == 1 else f"{changed.count} rows"
+            self.notes.append(f"{rows} of {out} had another {name} before: {changed}.")
 
     def _check_gone(self, out: Path, before: Manifest, gone: _Named) -> None:
         share = allowed_share("--max-gone", self.max_gone or _GONE_SHARE, before.rows)
@@ -269,7 +289,17 @@ def _meaning(target: Any, kind: str, classes: Sequence[str]) -> Any:
         return classes[target] if 0 <= target < len(classes) else None
     if kind == "multi-hot":
         return {classes[number] for number, flag in enumerate(target) if flag}
-    return ["nan" if math.isnan(value) else value for value in target]
+    return ["nan" if math.isnan(value) else value for value in (target if isinstance(target, list) else [target])]
+
+
+def _stored(out: Path, manifest: Manifest, name: str) -> Column:
+    """Return a further target as a store holds it, a value a row."""
+    spec = manifest.extras[name]
+    column = Column.of(spec.dtype, [], spec.row_shape[0] if spec.row_shape else None)
+    column.values.frombytes((out / EXTRAS / f"{name}.memmap").read_bytes())
+    if sys.byteorder == "big":
+        column.values.byteswap()
+    return column
 
 
 def _shown(meaning: Any) -> str:

@@ -19,7 +19,7 @@ _LINES_NAMED = CHANGES_NAMED = 5
 
 
 class PackError(RuntimeError):
-    """The pack cannot be done or was given up; what is committed can be gone on with."""
+    """The pack cannot be done or was given up; what is committed can be resumed."""
 
 
 @dataclass(frozen=True)

@@ -341,7 +341,7 @@ def _advice(e: OSError) -> str:
     """Say what to do about a result that cannot be written."""
     if e.errno == errno.ENAMETOOLONG:
         return "Its name, or the path to it, is too long there: choose a DEST with a shorter path, or shorten the name."
-    return "Resume with --resume."
+    return "Continue with --resume."
 
 
 def _disk_error(message: str, e: OSError) -> PackError:

@@ -1,4 +1,4 @@
-"""Going on with a pack: what its journal says was packed and how, and which of its blocks still hold.
+"""Resuming a pack: what its journal says was packed and how, and which of its blocks still hold.
 
 Reads the journal, and sizes and times of sources; opens no image and writes nothing.
 """

@@ -74,7 +74,8 @@ def seal(
     pixels = files[PIXELS].size_bytes
     if written.inputs != header["inputs"]:
         raise journals.JournalError(
-            f"{out / journals.JOURNAL} holds {written.inputs} of {header['inputs']} inputs: it was damaged. Go on with --resume."
+            f"{out / journals.JOURNAL} holds {written.inputs} of {header['inputs']} inputs: it was damaged."
+            " Continue with --resume."
         )
     if not written.rows:
         return None

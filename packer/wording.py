@@ -86,9 +86,9 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
         return told
     stores = list(report.splits.values()) or [report]
     held = " and ".join(store.out for store in stores)
-    each = "s" if len(stores) == 1 else ""
+    each, new = ("s", "the new one in its place") if len(stores) == 1 else ("", "the new ones in their places")
     return (
-        f"{told} {held} hold{each} what was there before. To put the new one in its place, decoding nothing again: the same"
+        f"{told} {held} hold{each} what was there before. To put {new}, decoding nothing again: the same"
         f" command with --resume --max-rejects {max(store.rejected for store in stores)}"
     )
 

@@ -1,4 +1,4 @@
-"""What a folder that holds no store yet says of itself: how far its pack came, and the command that goes on with it.
+"""What a folder that holds no store yet says of itself: how far its pack came, and the command that resumes it.
 
 Imports only the standard library; knows what is in OUT/.packing as far as a sentence needs it, and changes nothing there.
 """
@@ -30,9 +30,9 @@ def tell_unfinished(out: Path) -> str:
     """Say what has begun in OUT, a folder without a manifest, and how to go on; "" where nothing has."""
     if (out / JOURNAL).is_file():
         done, command = read_unfinished(out)
-        return f"{out} is incomplete: its pack was interrupted at {done}. Go on with: {command}"
+        return f"{out} is incomplete: its pack was interrupted at {done}. Resume with: {command}"
     if (out / PULLED).is_file():
-        return f"{out} is incomplete: it was not pulled to its end. Go on with: pack pull URL {out}"
+        return f"{out} is incomplete: it was not pulled to its end. Resume with: pack pull URL {out}"
     if (out / PARTS).is_dir():
         return (
             f"{out} is incomplete: its parts are not sealed. When all n of pack IMAGES {out} --part i/n are there:"
@@ -79,7 +79,7 @@ def _beside(store: Path) -> Path:
 
 
 def read_unfinished(out: Path) -> tuple[str, str]:
-    """Say how far the interrupted pack of OUT came, and the command that goes on with it.
+    """Say how far the interrupted pack of OUT came, and the command that resumes it.
 
     Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
     """
@@ -98,7 +98,7 @@ def read_unfinished(out: Path) -> tuple[str, str]:
 
 
 def command_to_go_on(out: Path, header: Mapping[str, Any], part: str = "") -> str:
-    """Return the command that goes on with the pack of OUT, or with a part of it, by the header of a journal."""
+    """Return the command that resumes the pack of OUT, or with a part of it, by the header of a journal."""
     if header.get("images") == []:
         return f"the same call of pack_dataset, with out={str(out)!r} and resume=True"
     target = out.parent if header.get("split") else out

@@ -4,7 +4,7 @@
     python scripts/race_test.py --races 50
 
 Both are real processes that wait at a gate, fully imported, and are let through together or up to 30 ms apart. In turns
-OUT is new, holds a store that both replace (--overwrite), holds an interrupted pack that both go on with (--resume), or
+OUT is new, holds a store that both replace (--overwrite), holds an interrupted pack that both resume (--resume), or
 its holder has been killed just before. One must exit 0; the other 1, naming the winner's process id and host; the store
 must have the bytes of an undisturbed pack and nothing may lie beside it. One that comes when the winner is done (counted
 as late) may find nothing left to resume, and exit 0. Prints how long the loser took from the gate to its exit, and one

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make .venv in the repository root: the pinned packages, this checkout in editable form, the fastest Pillow this machine allows.
 #
-# The one place for set-up; scripts/quickstart and scripts/test call it. Does nothing where nothing has changed, mends what an
+# The one place for set-up; scripts/quickstart and scripts/test call it. Does nothing where nothing has changed, repairs what an
 # interrupted run or somebody's pip has left, needs a network only for what is missing. pip's talk goes to .venv/setup.log.
 #
 #   PYTHON=python3.12 scripts/setup.sh    which Python to make .venv from; default: python3, or else python3.13 .. python3.10
@@ -325,7 +325,7 @@ use_pillow_simd() {
     simd_level >"$info/pixpack-level"
 }
 
-# The path of a wheel built for this CPU and tried; building takes a minute or two, so that it is kept to mend .venv with.
+# The path of a wheel built for this CPU and tried; building takes a minute or two, so that it is kept to repair .venv with.
 pillow_wheel() {
     local folder wheel
     folder=$venv/pillow-simd/$(simd_level)

@@ -242,7 +242,7 @@ def test_bad_boxes_are_mended_or_left_out_and_counted(flat: Path, tmp_path: Path
     assert report.notes == [
         "2 images of c.json are not among the inputs: gone.png, lost.png.",
         "1 annotations of c.json are for images that it does not list: annotation 8.",
-        "1 boxes of 1 images have their corners in the wrong order, which is mended: 0.png.",
+        "1 boxes of 1 images have their corners in the wrong order, which is fixed: 0.png.",
         "1 boxes of 1 images reach outside their picture and are cut to it: 1.png.",
         "2 boxes of 2 images have no area inside their picture and are left out: 2.png, 3.png.",
         "1 boxes of 1 images are scaled, as their picture has another size than the label file says: 5.png.",

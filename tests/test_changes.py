@@ -1,4 +1,4 @@
-"""What a refused resume names, and that the command which an unfinished store names goes on with it."""
+"""What a refused resume names, and that the command which an unfinished store names resumes it."""
 
 from __future__ import annotations
 
@@ -120,14 +120,14 @@ def test_an_option_that_only_one_side_has_is_named() -> None:
     assert difference({"fit": "pad", "exact": True}, {"fit": "pad"}) == " (exact: True, now None)"
 
 
-# -- the command to go on with
+# -- the command to resume with
 
 
 def named_command(out: Path) -> list[str]:
     """Return the command that opening OUT names, without `pack`; a new pack of it names the same."""
     with pytest.raises(IncompleteStoreError) as caught:
         MemmapDataset(out, as_tuple=False)
-    program, *words = shlex.split(str(caught.value).partition("Go on with: ")[2])
+    program, *words = shlex.split(str(caught.value).partition("Resume with: ")[2])
     assert program == "pack"
     return words
 
@@ -153,7 +153,7 @@ def test_the_command_that_an_unfinished_store_names_goes_on_from_any_folder(
     words = named_command(out)
     with pytest.raises(PackError, match="is incomplete: ") as refused:
         pack("my images", out, **{"size": 32} | options)
-    assert f"Go on with: {shlex.join(['pack', *words])} (or" in str(refused.value)
+    assert f"Resume with: {shlex.join(['pack', *words])} (or" in str(refused.value)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run([*words, "--quiet"]) == 0
@@ -192,7 +192,7 @@ def test_a_part_names_the_command_that_goes_on_with_it(images: Path, tmp_path: P
     interrupted(images, tmp_path / "out", part="1/2", fit="pad", progress=interrupt_after(6))
     with pytest.raises(PackError, match="was begun before") as caught:
         pack(images, tmp_path / "out", size=32, fit="pad", part="1/2")
-    words = shlex.split(str(caught.value).partition("Go on with: ")[2].partition(" (or")[0])
+    words = shlex.split(str(caught.value).partition("Resume with: ")[2].partition(" (or")[0])
     expected = ["pack", str(images), str(tmp_path / "out"), "--size", "32", "--fit", "pad", "--part", "1/2", "--resume"]
     assert words == expected
     assert run([*words[1:], "--quiet"]) == 0

@@ -529,7 +529,7 @@ def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     with pytest.raises(PackError, match="is finished, but with another number of inputs"):
         pack(images, out, size=32, resume=True)
     assert store_bytes(out) == store_bytes(shared_store)
-    # and a pack that does replace it is gone on with, though a copy was cut short in its place
+    # and a pack that does replace it is resumed, though a copy was cut short in its place
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True, progress=interrupt_after(8))
     pack(images, out, size=32, resume=True)

@@ -1,4 +1,4 @@
-"""`pack doctor`: what is there is told, what is missing is named with what mends it, and decides the exit code."""
+"""`pack doctor`: what is there is told, what is missing is named with what fixes it, and decides the exit code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_missing_package_is_named_with_its_command(
     version = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: "" if name == "tqdm" else version(name))
     assert run(["doctor", str(tmp_path)]) == 1
-    assert "tqdm          missing: missing\n              mend it: pip install tqdm" in capsys.readouterr().out
+    assert "tqdm          missing: missing\n              fix it: pip install tqdm" in capsys.readouterr().out
 
 
 def test_what_only_makes_it_faster_is_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(im
     assert "Traceback" not in errors
     assert (
         errors.strip()
-        == "pack: interrupted. Go on with --resume where a pack had begun; other commands are given again."
+        == "pack: interrupted. Run a pack again with --resume; run any other command again as it was."
     )
 
 

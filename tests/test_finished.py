@@ -177,7 +177,7 @@ def test_a_missing_file_that_is_back_after_the_seal_is_what_update_repairs(image
     (tmp_path / "class0-003.jpg").rename(images / "class0/003.jpg")
     again = pack(tmp_path / "list.csv", tmp_path / "out", resume=True, **options)
     command = f"pack update {tmp_path / 'list.csv'} {tmp_path / 'out'} --root {images}"
-    said = f"1 inputs of {tmp_path / 'out'} were rejected as missing and are there now (class0/003.jpg)"
+    said = f"1 input of {tmp_path / 'out'} was rejected as missing and is there now (class0/003.jpg)"
     assert again.notes == [f"{said}. Bring it up to date: {command}."]
     assert update(tmp_path / "list.csv", tmp_path / "out", root=images, max_rejects=1).rows == 23
 
@@ -210,7 +210,7 @@ def test_splits_are_confirmed_continued_and_begun(tmp_path: Path) -> None:
         pack(tmp_path / "images", tmp_path / "out", progress=stop, **line)
     # train is finished, val begun, test not there: the unfinished one is named
     with pytest.raises(
-        PackError, match=r"out/val is incomplete: .* Go on with: pack .*images .*out --size 32 --resume"
+        PackError, match=r"out/val is incomplete: .* Resume with: pack .*images .*out --size 32 --resume"
     ):
         pack(tmp_path / "images", tmp_path / "out", **line)
     pack(tmp_path / "images", tmp_path / "out", resume=True, **line)
@@ -476,7 +476,8 @@ def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path,
         path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
         mask = tmp_path / "masks" / path.relative_to(images).with_suffix(".png")
         mask.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (32, 32)).save(mask)
+        with Image.open(path) as image:
+            Image.new("L", image.size).save(mask)
     given: dict[str, Any] = {"boxes": images, "masks": tmp_path / "masks"}
     pack(images, tmp_path / "out", size=32, **given)
     with pytest.raises(PackError, match=r"was packed with --boxes\. Give it again"):

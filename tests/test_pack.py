@@ -358,7 +358,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
         pack(images, out, size=32, progress=interrupt_after(2 * blocks))
     with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
         MemmapDataset(out, as_tuple=False)
-    with pytest.raises(PackError, match=r"Go on with: pack .*/images .* --resume \(or start anew with --overwrite\)"):
+    with pytest.raises(PackError, match=r"Resume with: pack .*/images .* --resume \(or start anew with --overwrite\)"):
         pack(images, out, size=32)
     with open(out / ".packing/journal", "ab") as journal:
         journal.write(b'deadbeef {"torn":')
@@ -438,7 +438,7 @@ def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
     assert process.returncode == code
     assert "Traceback" not in errors
     if number != signal.SIGKILL:
-        assert "Go on with --resume" in errors
+        assert "Continue with --resume" in errors
     _wait_until_gone(process.pid)
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

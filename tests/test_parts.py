@@ -165,8 +165,8 @@ BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
     (_other_inputs, {}, r"part 1/2 of .* was begun with another number of inputs \(24, now 23\)"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
     (lambda i, o: (o / "mine.txt").touch(), {}, r"is not empty \(it holds mine.txt\)"),
-    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Go on with --part"),
-    (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Go on with --part"),
+    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with --part"),
+    (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Continue with --part"),
 ]
 
 
@@ -200,7 +200,7 @@ def test_a_store_or_a_whole_pack_in_the_way_is_named(images: Path, tmp_path: Pat
         _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True)
     (tmp_path / "begun/.packing").mkdir(parents=True)
     journals.Journal.create(tmp_path / "begun", {}).close()
-    with pytest.raises(PackError, match=r"is being packed as a whole\. Go on without --part"):
+    with pytest.raises(PackError, match=r"is being packed as a whole\. Continue without --part"):
         _pack_parts(images, tmp_path / "begun", 2, [1])
 
 
@@ -291,7 +291,7 @@ def test_a_seal_that_dies_at_any_step_goes_on_to_the_same_bytes(
             break
         deaths += 1
         if (out / PIXELS).exists() and not (out / "manifest.json").exists():
-            with pytest.raises(PackError, match=r"are being sealed\. Go on with: pack seal"):
+            with pytest.raises(PackError, match=r"are being sealed\. Resume with: pack seal"):
                 _pack_parts(images, out, 3, [1], overwrite=True)
         seal_parts(out)
         assert store_bytes(out) == whole

@@ -322,6 +322,30 @@ def test_classes_of_a_further_target_keep_their_numbers_too(images: Path, tmp_pa
     )
 
 
+def test_an_update_reports_other_values_of_further_targets(images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", tmp_path / "list.jsonl"
+    names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
+    rows = [
+        {"path": name, "label": "l", "breed": f"b{n % 2}", "tags": ["x", "y"][: n % 3], "age": n / 2}
+        for n, name in enumerate(names)
+    ]
+
+    def write() -> None:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write()
+    pack(path, out, size=32, root=images, target_column="label,breed,tags,age")
+    assert told(update(path, out, root=images)) == []
+    rows[3] |= {"breed": "b0", "tags": ["y"], "age": 9.5}
+    rows[5] |= {"breed": "b0"}
+    write()
+    assert sorted(told(update(path, out, root=images))) == [
+        f"1 row of {out} had another age before: {names[3]} [1.5], now [9.5].",
+        f"1 row of {out} had another tags before: {names[3]} none, now y.",
+        f"2 rows of {out} had another breed before: {names[3]} b1, now b0; {names[5]} b1, now b0.",
+    ]
+
+
 @pytest.mark.parametrize("is_old", [False, True], ids=["1.1", "1.0"])
 def test_targets_of_another_kind_are_refused(is_old: bool, images: Path, tmp_path: Path) -> None:
     out, path = tmp_path / "out", tmp_path / "list.csv"

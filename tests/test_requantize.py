@@ -394,7 +394,7 @@ def test_a_full_disk_has_an_exit_code_of_its_own(
 
     monkeypatch.setattr("packer.requantize.write_atomically", refused)
     assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", "3", "--fidelity", "0"]) == code
-    assert f"tree cannot be written: {os.strerror(number)}. Resume with --resume." in capsys.readouterr().err
+    assert f"tree cannot be written: {os.strerror(number)}. Continue with --resume." in capsys.readouterr().err
 
 
 def test_without_ffmpeg_nothing_is_begun(

@@ -236,7 +236,7 @@ def test_an_unfinished_pack_is_named_with_its_progress(tmp_path: Path) -> None:
     text = "".join(f"{zlib.crc32(t.encode()):08x} {t}\n" for t in (header, earlier, line))
     (tmp_path / ".packing/journal").write_text(text + '00000000 {"inputs_stop":36,"rows_s')
     with pytest.raises(
-        IncompleteStoreError, match=r"interrupted at 24 of 50 images, 23 rows written. Go on with: pack IMAGES"
+        IncompleteStoreError, match=r"interrupted at 24 of 50 images, 23 rows written. Resume with: pack IMAGES"
     ):
         MemmapDataset(tmp_path, as_tuple=False)
 
