@@ -198,7 +198,7 @@ def test_workers_resuming_and_order_give_the_same_bytes(tree: tuple[Path, dict[s
     places = [rows[0].index(path) for path in rows[1]]
     assert np.array_equal(masks_of(tmp_path / "shuffled"), masks_of(tmp_path / "whole")[places])
     assert pack(images, tmp_path / "whole", resume=True, **options).rows == 23
-    with pytest.raises(PackError, match="finished, but with other extras: gone: masks"):
+    with pytest.raises(PackError, match="finished, but was packed with --masks. Give it again"):
         pack(images, tmp_path / "whole", resume=True, **{k: v for k, v in options.items() if k != "masks"})
 
 
