@@ -143,8 +143,8 @@ def test_what_cannot_be_measured_is_one_sentence(
     assert run(["bench", *(str(shared_store) if word == "OUT" else word for word in arguments)]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert sentence in captured.err
-    assert captured.err.count("\n") == 1
+    # a machine that is slow enough reports how far the command is
+    assert [sentence in line for line in captured.err.splitlines() if line.startswith("pack: ")] == [True]
 
 
 def test_without_matplotlib_figures_are_printed_and_the_picture_is_refused(
@@ -155,7 +155,8 @@ def test_without_matplotlib_figures_are_printed_and_the_picture_is_refused(
     assert run(["bench", str(shared_store), "--plot", str(path), "--order", "full", *QUICK]) == 1
     captured = capsys.readouterr()
     assert "MemmapLoader, full" in captured.out
-    assert captured.err == f"pack: {path}: a picture needs matplotlib. Install it: pip install 'pixpack[bench]'.\n"
+    said = [line for line in captured.err.splitlines() if line.startswith("pack: ")]
+    assert said == [f"pack: {path}: a picture needs matplotlib. Install it: pip install 'pixpack[bench]'."]
     assert not path.exists()
 
 

@@ -727,7 +727,7 @@ def test_what_is_in_the_way_is_kept(shared_store: Path, store: Path, images: Pat
     for out, said in (
         (store, "already holds a store. Replace it with --overwrite"),
         (tmp_path / "mine", "is not empty"),
-        (store / "inside", "lies inside the store"),
+        (store / "inside", "lies in the store"),
     ):
         with pytest.raises((PackError, OptionsError), match=said):
             merge([shared_store, store], out)

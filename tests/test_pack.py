@@ -438,7 +438,7 @@ def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
     assert process.returncode == code
     assert "Traceback" not in errors
     if number != signal.SIGKILL:
-        assert "Continue with --resume" in errors
+        assert "Run a pack again with --resume" in errors
     _wait_until_gone(process.pid)
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
