@@ -32,7 +32,7 @@ from reader.frameworks import AccelerateState, batch_sampler_for
 from reader.gathering import Gathering
 from reader.modes import Generators, Modes
 from reader.producer import Group, Producer, Unfinished
-from reader.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
+from reader.ranks import Ranks, given_ranks, is_distributed, ranks_expected, ranks_here, ranks_now
 from reader.resident import Resident, ResidentImages, free_bytes
 from reader.schedule import WINDOW_BLOCKS, Schedule, block_rows, chosen_order, lies_by_class, window_bytes
 from reader.shared import missing_on, reads_of, resident_on
@@ -272,6 +272,8 @@ class MemmapLoader:
                 " world_size= if that is not meant.",
                 *(self.dataset.path, ranks),
             )
+        if ranks.world_size > 1 and (is_first or before.world_size == 1):
+            _warn_of_whole_sampler(self.schedule, ranks)
 
     def _steps(self) -> int | str:
         """Return the steps of an epoch; "some": the sampler has no length."""
@@ -530,4 +532,14 @@ def _warn_of_few_classes(schedule: Schedule) -> None:
             " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
             schedule.dataset.path,
             WINDOW_BLOCKS,
+        )
+
+
+def _warn_of_whole_sampler(schedule: Schedule, ranks: Ranks) -> None:
+    if schedule.sampler is not None and not is_distributed(schedule.sampler):
+        _log.warning(
+            "%s: this is %s, and the sampler, a %s, is not distributed: each rank reads every row that it gives. Give"
+            " sampler=DistributedSampler(dataset), or shuffle= or weights= instead, which share rows among ranks; or rank=0"
+            " and world_size=1 if each rank's sampler has rows of its own.",
+            *(schedule.dataset.path, ranks, type(schedule.sampler).__name__),
         )

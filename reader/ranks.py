@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -18,6 +19,10 @@ from reader.arguments import whole_number
 # Where no process group is, and a launcher set them for one.
 _VARIABLES = "RANK and WORLD_SIZE"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# By one of these a sampler says that it gives the rows of one rank: torch's DistributedSampler; accelerate; and others.
+_OF_RANKS = ("num_replicas", "num_processes", "world_size", "num_shards")
+# Samplers of batches draw from samplers of rows, and may lie in others.
+_NESTED = 4
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,15 @@ def ranks_here(ranks: Ranks) -> int:
             return max(1, _variable(name, 1))
     # Lightning names no number of them; ranks that meet on the loopback device are all here
     return ranks.world_size if os.environ.get("MASTER_ADDR") in _LOOPBACK else 1
+
+
+def is_distributed(sampler: Any) -> bool:
+    """Say whether a sampler, or one that it draws from, knows of ranks, as torch's DistributedSampler does."""
+    for _ in range(_NESTED):
+        if any(hasattr(sampler, name) for name in _OF_RANKS):
+            return True
+        sampler = getattr(sampler, "sampler", getattr(sampler, "batch_sampler", None))
+    return False
 
 
 def _variable(name: str, otherwise: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from test_distributed import torchrun
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from reader import MemmapDataset, MemmapLoader
 from reader.order import OrderError
@@ -90,6 +91,36 @@ def test_another_world_size_than_was_told_warns_with_both(
         " What was computed from the former, such as a schedule of learning rates, does not fit."
     )
     rows(loader)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("kind", ["rows", "batches", "list"])
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_a_sampler_that_is_not_distributed_warns_once_under_several_ranks(
+    train: MemmapDataset, kind: str, is_made_first: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = RandomSampler(train)
+    sampler: Any = {"rows": one, "batches": BatchSampler(one, 10, drop_last=False), "list": [4, 2, 3]}[kind]
+    if not is_made_first:
+        started(monkeypatch, 1, 2)
+    loader = MemmapLoader(train, 10, sampler=sampler, as_tuple=False)
+    if is_made_first:
+        rows(loader)
+        assert not caplog.records
+        started(monkeypatch, 1, 2)
+    for _ in range(2):
+        assert len(rows(loader)) == (3 if kind == "list" else 90)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{train.path}: this is rank 1 of 2, and the sampler, a {type(sampler).__name__}, is not distributed: each rank reads"
+        " every row that it gives. Give sampler=DistributedSampler(dataset), or shuffle= or weights= instead, which share rows"
+        " among ranks; or rank=0 and world_size=1 if each rank's sampler has rows of its own."
+    )
+    # as it says
+    own = DistributedSampler(train, num_replicas=2, rank=1)
+    rows(MemmapLoader(train, 10, sampler=own, as_tuple=False))
+    rows(MemmapLoader(train, 10, sampler=BatchSampler(own, 10, drop_last=False), as_tuple=False))
+    rows(MemmapLoader(train, 10, sampler=sampler, rank=0, world_size=1, as_tuple=False))
     assert len(caplog.records) == 1
 
 
