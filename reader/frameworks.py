@@ -13,6 +13,10 @@ from typing import Any
 _LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
 
 
+# What of accelerate asks a loader for its sampler makes a DataLoader of it.
+_ACCELERATE = "accelerate"
+
+
 def batch_sampler_for(caller: str, loader: Any) -> Any:
     """Give Lightning what it reads of a loader's batch_sampler, and makes no DataLoader of: the sampler and the batch size.
 
@@ -22,12 +26,33 @@ def batch_sampler_for(caller: str, loader: Any) -> Any:
     Raises:
         AttributeError: another asks, which would make a DataLoader of the loader, without transform, device or ranks.
     """
-    if caller.partition(".")[0] in _LIGHTNING:
+    if _package(caller) in _LIGHTNING:
         return SimpleNamespace(sampler=loader.sampler, batch_size=loader.batch_size)
-    raise AttributeError(
-        "a MemmapLoader has no batch_sampler: it reads the part of its rank itself. Give it to accelerate's prepare() as it"
-        " is; to go on in the middle of an epoch, save its state by accelerator.register_for_checkpointing(loader), or"
-        " call load_state_dict(), in place of skip_first_batches()."
+    raise AttributeError(_refusal("has no batch_sampler"))
+
+
+def check_sampler_for(caller: str) -> None:
+    """Refuse accelerate the sampler of a loader: of one that gives batches it would make a DataLoader.
+
+    Args:
+        caller: name of the module that asks.
+
+    Raises:
+        AttributeError: it is one of accelerate's.
+    """
+    if _package(caller) == _ACCELERATE:
+        raise AttributeError(_refusal("shows accelerate no sampler"))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _refusal(what: str) -> str:
+    return (
+        f"a MemmapLoader {what}: it reads the part of its rank itself. Give it to accelerate's prepare() as it is; to resume in"
+        " the middle of an epoch, save its state by accelerator.register_for_checkpointing(loader), or call load_state_dict(),"
+        " in place of skip_first_batches()."
     )
 
 

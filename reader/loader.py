@@ -28,7 +28,7 @@ from reader.arguments import check_no_others, checked_device, checked_sampler, t
 from reader.dataset import MemmapDataset
 from reader.draws import in_epoch, stamped
 from reader.feed import Feed, without_thread
-from reader.frameworks import AccelerateState, batch_sampler_for
+from reader.frameworks import AccelerateState, batch_sampler_for, check_sampler_for
 from reader.gathering import Gathering
 from reader.modes import Generators, Modes
 from reader.producer import Group, Producer, Unfinished
@@ -201,7 +201,12 @@ class MemmapLoader:
 
     @property
     def sampler(self) -> Any:
-        """The sampler that decides the order, or None; for the store's order torch's own, by which Lightning knows it."""
+        """The sampler that decides the order, or None; for the store's order torch's own, by which Lightning knows it.
+
+        Raises:
+            AttributeError: accelerate asks, which would make a DataLoader of it, without transform, device or ranks.
+        """
+        check_sampler_for(_caller())
         if self.schedule.sampler is None and self.order == "sequential":
             return SequentialSampler(self.dataset)
         return self.schedule.sampler
@@ -209,7 +214,7 @@ class MemmapLoader:
     @property
     def batch_sampler(self) -> Any:
         """What Lightning reads of it; for all others an AttributeError that says what to write instead."""
-        return batch_sampler_for(str(sys._getframe(1).f_globals.get("__name__")), self)
+        return batch_sampler_for(_caller(), self)
 
     @property
     def seed(self) -> int:
@@ -507,6 +512,11 @@ class _Finish:
         made = self(batch, start)
         self._draws = before.have_moved()
         return made
+
+
+def _caller() -> str:
+    """Name the module that asks for a property, from within that property."""
+    return str(sys._getframe(2).f_globals.get("__name__"))
 
 
 def _batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> MemmapLoader:

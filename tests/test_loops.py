@@ -258,8 +258,11 @@ def test_overfit_batches_of_lightning_takes_the_same_batches_in_every_epoch_or_r
     _, model = lightning_run(MemmapLoader(train, 16, as_tuple=False), max_epochs=3, overfit_batches=2)
     assert model.seen == 3 * [list(range(16)), list(range(16, 32))]
     # Lightning's own sentence: it cannot turn the shuffling of what is no DataLoader off
-    with pytest.raises(ValueError, match=r"The dataloader MemmapLoader\(.*\) needs to subclass"):
-        lightning_run(MemmapLoader(train, 16, shuffle="full", as_tuple=False), max_epochs=1, overfit_batches=2)
+    batches = BatchSampler(range(50), 7, drop_last=False)
+    orders: tuple[dict[str, Any], ...] = ({"shuffle": "full"}, {"weights": [1.0] * len(train)}, {"sampler": batches})
+    for order in orders:
+        with pytest.raises(ValueError, match=r"The dataloader MemmapLoader\(.*\) needs to subclass"):
+            lightning_run(MemmapLoader(train, 16, as_tuple=False, **order), max_epochs=1, overfit_batches=2)
 
 
 def test_lightning_validates_by_a_loader(train: MemmapDataset) -> None:
@@ -328,15 +331,19 @@ def test_metrics_that_accelerate_gathers_have_each_row_once(shared_store: Path, 
             assert synced == [(step + 1) % 3 == 0 or step + 1 == steps for step in range(steps)]
 
 
+# a generator goes from epoch to epoch: its order cannot be had again
+@pytest.mark.parametrize("kind", ["full", *(kind for kind in SAMPLERS if kind != "rows")])
 def test_accelerate_is_told_what_to_write_where_it_would_make_a_dataloader_of_a_loader(
-    train: MemmapDataset, tmp_path: Path
+    train: MemmapDataset, kind: str, tmp_path: Path
 ) -> None:
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
     accelerator = accelerate.Accelerator(cpu=True)
-    loader = MemmapLoader(train, 16, shuffle="full", as_tuple=False)
+    order: Any = {"shuffle": "full"} if kind == "full" else {"sampler": SAMPLERS[kind](train)}
+    loader = MemmapLoader(train, 16, as_tuple=False, **order)
     assert accelerator.prepare(loader) is loader
     sentence = (
-        r"a MemmapLoader has no batch_sampler: .*register_for_checkpointing\(loader\), or call load_state_dict\(\)"
+        r"a MemmapLoader (has no batch_sampler|shows accelerate no sampler): .*register_for_checkpointing\(loader\), or call"
+        r" load_state_dict\(\)"
     )
     for ask in (lambda: accelerator.skip_first_batches(loader, 2), lambda: accelerator.prepare_data_loader(loader)):
         with pytest.raises(AttributeError, match=sentence):
