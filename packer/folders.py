@@ -18,7 +18,7 @@ from pathlib import Path
 from packer.classlists import one_spelling, spelling_note
 from packer.inputs import Inputs, ScanError
 from packer.plugins import SUFFIXES
-from packer.roots import NOWHERE
+from packer.roots import NOWHERE, check_listed
 from packer.splits import is_junk, is_junk_file, junk_above, split_folders
 
 # torchvision's list, and what else holds photographs under another name
@@ -52,8 +52,12 @@ def scan_folder(
     """
     folders, files = _children(images)
     parts = split_folders(folders, lambda name: _holds_image(images / name))
-    above = _identity(images)
-    trees = {split: _list_folder(images / split, count, above) for split in parts}
+    try:
+        above = _identity(images)
+        trees = {split: _list_folder(images / split, count, above) for split in parts}
+    except OSError as e:
+        NOWHERE.check(str(e.filename), e)
+        raise
     if parts != [""]:
         next(iter(trees.values())).leave_out_beside(parts, folders, files)
     return inputs_of(trees, images, classes, count, are_classes=are_classes)
@@ -365,7 +369,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _holds_image(folder: Path) -> bool:
     """Say whether an image lies below a folder; links are not followed, nor folders that are left out."""
-    for _, folders, files in os.walk(folder):
+    for _, folders, files in os.walk(folder, onerror=check_listed):
         if any(name.lower().endswith(IMAGE_SUFFIXES) and not is_junk_file(name) for name in files):
             return True
         folders[:] = sorted(name for name in folders if not is_junk(name))

@@ -6,6 +6,7 @@ store in `join.py`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from packer.changes import header_difference
 from packer.durable import write_atomically
 from packer.inputs import Column, Inputs
 from packer.options import PackOptions
-from packer.place import check_no_links, finished_meanwhile, foreign_names, own_places
+from packer.place import check_no_links, finished_meanwhile, foreign_names, own_places, replacement
 from packer.report import PackError
 from packer.seal import remove_working_folder
 from reader.manifest import MANIFEST, PARTS, PIXELS, FurtherTarget, command_to_go_on, read_unfinished
@@ -68,6 +69,17 @@ def begun_parts(out: Path) -> list[Part]:
         return []
     found = sorted(Part(int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
     return [part for part in found if journals.has_begun(part.folder(out))]
+
+
+def begun_from(out: Path) -> set[str]:
+    """Return the IMAGES, as absolute paths and URLs, that unfinished packs in OUT were begun from: splits and parts included."""
+    with contextlib.suppress(OSError):
+        places = [out, *(entry for entry in sorted(out.iterdir()) if entry.is_dir())]
+        folders = [folder for place in places for folder in (place, replacement(place))]
+        folders += [part.folder(place) for place in places for part in begun_parts(place)]
+        headers = [journals.read_header(folder) for folder in folders if journals.has_begun(folder)]
+        return {path for header in headers for path in header.get("images", ())}
+    return set()
 
 
 def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = False) -> None:

@@ -21,15 +21,16 @@ from packer.decoders import littlecms_version
 from packer.disk import guard_standard_streams
 from packer.ffmpeg import open_ffmpeg
 from packer.finished import finished_report, has_same_contents, is_as_asked
-from packer.inputs import Inputs
+from packer.inputs import Inputs, ScanError
 from packer.journal import Lock
 from packer.labels import as_multi_hot
-from packer.options import MAX_PIXELS, OptionsError, PackOptions, parse_size
-from packer.parts import Part, check_no_parts, check_part
+from packer.options import MAX_PIXELS, OptionsError, PackOptions, lasting_path, parse_size
+from packer.parts import Part, begun_from, check_no_parts, check_part
 from packer.place import announce, check_out, check_places, is_finished, is_replaced
 from packer.processes import EngineError
 from packer.profile import StageClock
 from packer.report import PackError, PackReport, Progress, summed_report
+from packer.roots import SourceError, is_missing
 from packer.scan import scan
 from packer.site import replaces_store
 from packer.sizes import common_size
@@ -323,7 +324,10 @@ def pack_sources(
     _check_libraries(options)
     check_places(sources, target)
     finish_swap(target)
-    parts = _listed(sources, options, tell)
+    try:
+        parts = _listed(sources, options, tell)
+    except (ScanError, SourceError) as e:
+        raise _away(e, sources, target) from None
     if "" not in parts and (target / MANIFEST).exists():
         raise PackError(
             f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
@@ -333,6 +337,20 @@ def pack_sources(
         check(parts)
     clock.enter("begin")
     return pack_parts(parts, target, options, tell, clock)
+
+
+def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
+    """Return what to raise where IMAGES cannot be listed: they are away, or no such images have ever been packed to OUT."""
+    again = "Run the same command with --resume when it can be read."
+    if isinstance(error, SourceError):
+        return type(error)(f"{error}. {again}")
+    begun = begun_from(target)
+    if away := next((path for path in sources if lasting_path(path) in begun and is_missing(path)), None):
+        return SourceError(
+            f"{away} is missing or empty, and {target} holds an unfinished pack that was begun from it:"
+            f" its disk may not be mounted. {again}"
+        )
+    return error
 
 
 def named_sources(images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -384,7 +402,13 @@ def _check_ray(address: str | None) -> None:
 def _listed(sources: list[str], options: PackOptions, tell: Callable[[Progress], None]) -> dict[str, Inputs]:
     """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
     imposed = None if options.classes is None else load_classes(options.classes)
-    parts = scan(sources, classes=imposed, options=options, listed=lambda seen: tell(Progress("list", seen, 0)))
+    parts = scan(
+        sources,
+        classes=imposed,
+        options=options,
+        listed=lambda seen: tell(Progress("list", seen, 0)),
+        waiting=lambda what: tell(Progress("list", 0, 0, waits_for=what)),
+    )
     _check_names(parts)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):
         for inputs in parts.values():

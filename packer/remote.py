@@ -21,7 +21,7 @@ from packer.decode import DecodeError
 from packer.folders import Counter, inputs_of, named_trees
 from packer.inputs import Column, Inputs, ScanError
 from packer.options import MAX_PIXELS
-from packer.roots import SourceError
+from packer.roots import SourceError, UnreadableError
 from packer.source import State, check_size
 
 # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: so many requests hide that.
@@ -29,6 +29,8 @@ _REQUESTS = 16
 # Objects that are asked for or wait in memory; a photograph has 0.1 to 5 MB.
 _AHEAD = 64
 _TRIES = 3
+# What a file system raises of a URL that names nothing there, or makes no sense to it.
+_WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportError)
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
 
 
@@ -96,13 +98,17 @@ def list_objects(url: str) -> dict[str, State]:
     """Return what lies below a URL: relative path -> (bytes, a number that changes with its version).
 
     Raises:
-        RemoteError: it cannot be listed.
+        RemoteError: there is no such bucket or folder, or the URL makes no sense.
+        SourceError: storage refuses the credentials; as UnreadableError: it does not answer, or fails.
     """
     files, root = open_url(url)
     try:
         listed = files.find(root, detail=True)
-    except Exception as e:  # each file system has errors of its own
+    except _WRONG as e:
         raise RemoteError(f"{url} cannot be listed: {reason(e)}.") from None
+    except Exception as e:  # each file system has errors of its own
+        kind = SourceError if _is_refused(e) else UnreadableError
+        raise kind(f"{url} cannot be listed: {reason(e)}") from None
     if root in listed:
         raise RemoteError(
             f"{url} is one object. Expected a folder of images: archives and lists are read from local disks."
@@ -117,7 +123,7 @@ def list_objects(url: str) -> dict[str, State]:
 def reason(error: BaseException) -> str:
     """Say in a few words, without a full stop, why a request failed."""
     kind = type(error).__name__
-    if "Credentials" in kind:
+    if _lacks_credentials(error):
         return (
             "there are no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
         )
@@ -125,6 +131,14 @@ def reason(error: BaseException) -> str:
         return f"access is denied ({str(error).rstrip('.')}). Look at the credentials and the bucket's rights"
     text = " ".join(str(error).split()).rstrip(".")
     return text if text and not isinstance(error, KeyError) else kind
+
+
+def _lacks_credentials(error: BaseException) -> bool:
+    return "Credentials" in type(error).__name__
+
+
+def _is_refused(error: BaseException) -> bool:
+    return isinstance(error, PermissionError) or _lacks_credentials(error)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,10 @@ class PackError(RuntimeError):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal", "copy") and its counts."""
+    """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal", "copy") and its counts.
+
+    waits_for: what of the source cannot be read now and is tried again; "" where all that is asked for is read.
+    """
 
     stage: str
     done: int
@@ -32,6 +35,7 @@ class Progress:
     rejected: int = 0
     source_bytes: int = 0
     split: str = ""
+    waits_for: str = ""
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,14 @@ class Roots:
 NOWHERE = Roots()
 
 
-def retried(read: Callable[[], _T], pauses: Sequence[float], sleep: Callable[[float], object]) -> _T:
-    """Return what read returns, tried again after each pause while it raises SourceError.
+def retried(
+    read: Callable[[], _T],
+    pauses: Sequence[float],
+    sleep: Callable[[float], object],
+    *,
+    on: type[SourceError] = SourceError,
+) -> _T:
+    """Return what read returns, tried again after each pause while it raises SourceError, or the kind of it that `on` names.
 
     Raises:
         SourceError: that of the last try, with how often and how long it was tried.
@@ -131,11 +137,11 @@ def retried(read: Callable[[], _T], pauses: Sequence[float], sleep: Callable[[fl
             return read()
         except SourceChangedError:
             raise
-        except SourceError:
+        except on:
             sleep(pause)
     try:
         return read()
-    except SourceError as e:
+    except on as e:
         tries = f"; tried {len(pauses) + 1} times within {sum(pauses):g} seconds" if pauses else ""
         raise type(e)(f"{e}{tries}") from e
 
@@ -143,6 +149,29 @@ def retried(read: Callable[[], _T], pauses: Sequence[float], sleep: Callable[[fl
 def check_listed(error: OSError) -> None:
     """Raise SourceError where a folder cannot be listed for a reason of the system; for os.walk, which passes over it."""
     NOWHERE.check(str(error.filename), error)
+
+
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Whether a path exists; raises SourceError where an error of the system keeps that from being known."""
+    try:
+        os.stat(path)
+    except ValueError:  # a NUL: no file can be called so
+        return False
+    except OSError as e:
+        NOWHERE.check(os.fspath(path), e)
+        return False
+    return True
+
+
+def is_missing(path: str) -> bool:
+    """Whether a path is not there, cannot be reached, or is an empty folder, as the mount point of a disk that is away."""
+    try:
+        with os.scandir(path) as entries:
+            return next(entries, None) is None
+    except NotADirectoryError:
+        return False
+    except OSError:
+        return True
 
 
 def is_of_the_system(error: OSError) -> bool:
@@ -156,9 +185,9 @@ def _root(path: str) -> Root:
     except FileNotFoundError:
         raise SourceError(f"{path} is gone") from None
     except OSError as e:
-        raise SourceError(
-            f"{path} cannot be reached: {e.strerror} ({errno.errorcode.get(e.errno or 0, '?')})"
-        ) from None
+        kind = UnreadableError if is_of_the_system(e) else SourceError
+        name = errno.errorcode.get(e.errno or 0, "?")
+        raise kind(f"{path} cannot be reached: {e.strerror} ({name})") from None
     return Root(path, status.st_dev, status.st_ino, os.access(path, os.R_OK))
 
 

@@ -6,9 +6,11 @@ Each kind is listed by a module of its own (folders, lists, archives) into the s
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from packer import roots
 from packer.archives import archive_kind, read_tars, read_zip
 from packer.folders import Counter, Listed, scan_folder
 from packer.inputs import Inputs, ScanError
@@ -17,7 +19,7 @@ from packer.lists import STDIN_NAMES, read_manifest, read_stdin
 from packer.masks import give_masks
 from packer.options import OptionsError, PackOptions, lasting_path
 from packer.remote import is_url, scan_url
-from packer.roots import Roots, SourceError
+from packer.roots import Roots, SourceError, UnreadableError, is_there, retried
 from packer.tables import MANIFEST_SUFFIXES
 
 _EXPECTED = (
@@ -41,13 +43,17 @@ def scan(
     classes: tuple[str, ...] | None = None,
     options: PackOptions | None = None,
     listed: Listed | None = None,
+    waiting: Callable[[str], object] | None = None,
 ) -> dict[str, Inputs]:
-    """List what IMAGES holds; several IMAGES must be tars.
+    """List what IMAGES holds; several IMAGES must be tars. What fails by an error of the system is listed again after a pause.
+
+    Standard input is read once: an error of the system beside it is not tried again.
 
     Args:
         classes: the class list to impose; an unknown class is an error.
         options: root, path_column, target_column and extension say how to read lists.
         listed: called now and then with the number of files seen.
+        waiting: called before each pause, with what cannot be read.
 
     Returns: split name ("" where there are no splits) -> Inputs; all splits share one class list.
 
@@ -56,15 +62,33 @@ def scan(
         SourceError: a disk cannot be read, or went away meanwhile.
         OptionsError: an option belongs to another kind of IMAGES.
     """
-    options, count = options or PackOptions(), Counter(listed)
+    options = options or PackOptions()
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
+
+    def attempt() -> dict[str, Inputs]:
+        """List everything."""
+        try:
+            return _scan(sources, classes, options, Counter(listed))
+        except UnreadableError as e:
+            if waiting is not None:
+                waiting(str(e))
+            raise
+
+    pauses = () if set(STDIN_NAMES).intersection(sources) else roots.PAUSES
+    return retried(attempt, pauses, time.sleep, on=UnreadableError)
+
+
+def _scan(
+    sources: list[str], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
+) -> dict[str, Inputs]:
+    """List what sources hold, once."""
     kind = _kind(sources)
     for name, kinds in _BELONGS.items():
         if getattr(options, name) not in (None, ()) and kind not in kinds:
             raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
     # with boxes the class list is theirs
     labels = [path for path in (options.boxes, options.masks) if path is not None]
-    before = Roots.of(path for path in (*sources, *labels) if os.path.exists(path))
+    before = Roots.of(path for path in (*sources, *labels) if is_there(path))
     parts = _listed(kind, sources, classes if options.boxes is None else None, options, count)
     for inputs in parts.values():
         inputs.images = tuple(map(lasting_path, sources))
@@ -78,7 +102,7 @@ def scan(
         try:
             inputs.roots = _roots(inputs, options)
         except SourceError as e:
-            raise SourceError(f"{e}; inputs lie there. Mount or restore it, or correct the paths.") from None
+            raise SourceError(f"{e}; inputs lie there: mount or restore it, or correct the paths") from None
         _record(inputs, options)
     return parts
 
@@ -147,7 +171,7 @@ def _kind_of_one(source: str) -> str:
         return "url"
     path = Path(source)
     # what does not exist is named by the folder's scan
-    if not path.is_file():
+    if not is_there(path) or not path.is_file():
         return "folder"
     if path.suffix.lower() in MANIFEST_SUFFIXES:
         return "manifest"

@@ -236,7 +236,7 @@ def test_an_empty_path_or_url_is_none(
 def test_a_list_whose_folder_is_not_there_says_what_to_do(tmp_path: Path) -> None:
     table = tmp_path / "list.csv"
     table.write_text("path,label\nnowhere/a.jpg,x\nnowhere/b.jpg,y\n")
-    expected = rf"{tmp_path}/nowhere is gone; inputs lie there\. Mount or restore it, or correct the paths"
+    expected = rf"{tmp_path}/nowhere is gone; inputs lie there: mount or restore it, or correct the paths"
     with pytest.raises(SourceError, match=expected):
         pack(table, tmp_path / "out", size=16)
     assert not (tmp_path / "out").exists()

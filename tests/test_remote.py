@@ -281,10 +281,16 @@ def test_what_is_wrong_with_s3_is_one_sentence(
 ) -> None:
     with monkeypatch.context() as patch:
         url = make(patch, s3_server)
-        with pytest.raises(ScanError) as caught:
+        patch.setattr(roots, "PAUSES", (0.01,))
+        with pytest.raises((ScanError, SourceError)) as caught:
             pack(url, tmp_path / "out", size=32)
     _forget()
     assert str(caught.value).startswith(sentence)
+    # a wrong URL is wrong usage; what storage refuses or does not answer may be read later
+    is_away = isinstance(caught.value, SourceError)
+    assert is_away == str(caught.value).endswith(". Run the same command with --resume when it can be read.")
+    assert is_away == (make in (_no_credentials, _nobody_answers))
+    assert ("; tried 2 times" in str(caught.value)) == (make is _nobody_answers)
     assert not (tmp_path / "out").exists()
 
 

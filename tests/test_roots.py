@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import harm_at, make_tree, photo, store_bytes
+from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import PackError, ScanError, build, pack, pack_dataset, roots, update
+from packer import PackError, ScanError, build, cli, pack, pack_dataset, roots, update
 from packer import journal as journals
 from packer import source as sources
 from packer.plan import plan
@@ -435,6 +435,113 @@ def test_a_read_that_is_twice_without_answer_stops_the_pack_rather_than_reject_t
     monkeypatch.setattr(sources.Source, "read", read)
     with pytest.raises(SourceError, match=r"class1/003.jpg cannot be read: twice no answer came within 1 seconds"):
         pack(images, tmp_path / "out", size=32, workers=1, timeout=1, max_rejects="100%")
+
+
+# -- a source that is away, or fails, while it is listed
+
+
+class Listing:
+    """Makes calls that look at a path fail so many times with an errno."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch, self.count = monkeypatch, 0
+
+    def fail(self, call: str, name: str, code: int, times: int = 1 << 30) -> None:
+        original = getattr(os, call)
+
+        def failing(path: Any, *rest: Any, **named: Any) -> Any:
+            if str(path).endswith(name) and self.count < times:
+                self.count += 1
+                raise OSError(code, os.strerror(code), str(path))
+            return original(path, *rest, **named)
+
+        self._monkeypatch.setattr(os, call, failing)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+@pytest.mark.parametrize(
+    ("call", "name"), [("scandir", "images"), ("scandir", "class1"), ("stat", "images"), ("stat", "class1")]
+)
+def test_listing_is_tried_again_and_where_the_error_lasts_it_is_one_sentence(
+    images: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    name: str,
+    code: int,
+) -> None:
+    pack(images, tmp_path / "whole", size=32)
+    with monkeypatch.context() as patch:
+        listing = Listing(patch)
+        listing.fail(call, name, code, times=2)
+        pack(images, tmp_path / "out", size=32)
+        assert listing.count == 2
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    listing = Listing(monkeypatch)
+    listing.fail(call, name, code)
+    assert cli.run([str(images), str(tmp_path / "lasting"), "--size", "32"]) == 1
+    told = capsys.readouterr().err
+    assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Run the same command with --resume" in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "lasting").exists()
+
+
+def test_a_folder_that_fails_while_splits_are_looked_for_is_not_passed_over(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images.rename(tmp_path / "train")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "train").rename(images / "train")
+    shutil.copytree(images / "train", images / "val")
+    Listing(monkeypatch).fail("scandir", "val", errno.EIO, times=1)
+    assert set(pack(images, tmp_path / "out", size=32).splits) == {"train", "val"}
+
+
+@pytest.mark.parametrize("make", [_as_folder, _as_list, _as_tar])
+@pytest.mark.parametrize("options", [["--resume"], ["--resume", "--overwrite"], []])
+def test_a_source_that_an_unfinished_pack_was_begun_from_is_away_and_a_mistyped_one_is_wrong_usage(
+    images: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[Path], Path],
+    options: list[str],
+) -> None:
+    source, out = make(images), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        pack(source, out, size=32, workers=1, progress=interrupt_after(4))
+    source.rename(tmp_path / "away")
+    assert cli.run([str(source), str(out), "--size", "32", *options]) == 1
+    told = capsys.readouterr().err
+    assert f"pack: {source} is missing or empty, and {out} holds an unfinished pack that was begun from it" in told
+    assert "Run the same command with --resume" in told
+    assert cli.run([f"{source}x", str(out), "--size", "32", *options]) == 2
+    assert cli.run([str(source), str(tmp_path / "other"), "--size", "32", *options]) == 2
+    (tmp_path / "away").rename(source)
+    pack(source, out, size=32, resume=True)
+
+
+def test_an_empty_mount_point_is_a_source_that_is_away_also_of_splits_parts_and_replacements(
+    images: Path, tmp_path: Path
+) -> None:
+    splits, out, away = tmp_path / "splits", tmp_path / "out", tmp_path / "away"
+    for split in ("train", "val"):
+        shutil.copytree(images, splits / split)
+    stop = {"workers": 1, "progress": interrupt_after(4)}
+    with pytest.raises(KeyboardInterrupt):
+        pack(splits, out / "a", size=32, **stop)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        pack(splits, out / "b", size=32, part="1/1", **stop)  # type: ignore[arg-type]
+    pack(images, out / "c", size=32)
+    with pytest.raises(KeyboardInterrupt):
+        pack(splits / "val", out / "c", size=32, overwrite=True, **stop)  # type: ignore[arg-type]
+    for name, source, part in (("a", splits, None), ("b", splits, "1/1"), ("c", splits / "val", None)):
+        source.rename(away)
+        source.mkdir()
+        with pytest.raises(SourceError, match="is missing or empty"):
+            pack(source, out / name, size=32, part=part, resume=True, overwrite=name == "c")
+        source.rmdir()
+        away.rename(source)
 
 
 # -- siblings
