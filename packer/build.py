@@ -250,13 +250,14 @@ class Build:
         )
         committer: Committer | None = None
         try:
-            for result in engine.run(self._tasks(begun.inputs_stop, step), begun.places, ready=self._tick):
+            ready = functools.partial(self._tick, engine)
+            for result in engine.run(self._tasks(begun.inputs_stop, step), begun.places, ready=ready):
                 if committer is None:
                     rows = [self._site.out / name for name in self._row_files]
                     committer = Committer(rows, journal, begun.inputs_stop, begun.rows_stop, workers=workers)
                 self._take(result)
                 committer.put(result)
-                self._tick()
+                ready()
             self._clock.enter("wait")
             if committer is not None:
                 committer.finish()
@@ -314,8 +315,10 @@ class Build:
             kept = {} if self._kept is None else self._kept.of(paths, start)
             yield Task(start // step, start, paths, targets, places, refused, masks=masks, kept=kept)
 
-    def _tick(self) -> None:
-        self._tell(self._progress("pack", self._committed.inputs_stop))
+    def _tick(self, engine: LocalEngine) -> None:
+        progress, path = self._progress("pack", self._committed.inputs_stop), engine.waits_for()
+        where = f"item {path} of the dataset" if self._inputs.identity else f"{self._inputs.base}/{path}"
+        self._tell(dataclasses.replace(progress, waits_for=where if path else ""))
 
     def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
         if total is None:

@@ -119,6 +119,10 @@ class LocalEngine:
             ready()
             yield from self._finished()
 
+    def waits_for(self) -> str:
+        """Return the path of an image whose source cannot be read now and is retried; "" where there is none."""
+        return next(filter(None, (worker.waits_for() for worker in self._workers)), "")
+
     def close(self) -> None:
         """End all workers now; returns when none is left."""
         for worker in self._workers:
@@ -309,7 +313,7 @@ class LocalEngine:
 
     def _check_source(self, worker: WorkerHandle, piece: Piece) -> None:
         """Raise SourceError where an image is waited for in vain once more: who does not answer is no fault of the image."""
-        index, _, is_reading = worker.in_flight
+        index, _, is_reading, _ = worker.in_flight
         if is_reading and piece.is_suspect:
             raise SourceError(
                 f"{piece.task.paths[index - piece.start]} cannot be read: twice no answer came within {self._timeout:g} seconds"
@@ -428,7 +432,7 @@ class LocalEngine:
             process, pipe, in_flight = start_worker(self._context, self._job, inherited)
         else:
             process, pipe = self._launcher.start(self._job)
-            started, in_flight = time.perf_counter(), [-1, 0, 0]
+            started, in_flight = time.perf_counter(), [-1, 0, 0, 0]
         self._started += 1
         name, now = f"worker {self._started}", time.monotonic()
         worker = WorkerHandle(process, pipe, in_flight, name, started, now, is_alone=is_alone)

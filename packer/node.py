@@ -117,10 +117,10 @@ def _tell_alive(end: _SyncingEnd) -> None:
 
 
 class _Told:
-    """The image in flight, told to the engine's process as shared memory would be: [its number, how many so far, reading]."""
+    """The image in flight, told to the engine's process as shared memory would be: [number, how many so far, reading, retrying]."""
 
     def __init__(self, connection: _SyncingEnd) -> None:
-        self._connection, self._values = connection, [-1, 0, 0]
+        self._connection, self._values = connection, [-1, 0, 0, 0]
 
     def __getitem__(self, place: int) -> int:
         return self._values[place]

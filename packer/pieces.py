@@ -123,6 +123,14 @@ class WorkerHandle:
         index = self.in_flight[0]
         return next((p for p in self.pieces.values() if p.start <= index < p.task.stop), None)
 
+    def waits_for(self) -> str:
+        """Return the path of the image in flight where its source cannot be read now and is retried; else ""."""
+        index, _, _, is_retried = self.in_flight
+        piece = self.suspect() if is_retried else None
+        # the image may be another one by now
+        is_its = piece is not None and piece.start <= index < piece.task.stop
+        return piece.task.paths[index - piece.start] if piece is not None and is_its else ""
+
     def behind(self) -> int:
         """Return how many inputs it was given and has not begun, as far as can be seen from here."""
         suspect, count = self.suspect(), sum(len(piece.task.paths) for piece in [*self.undecoded, *self.later])
@@ -132,7 +140,7 @@ class WorkerHandle:
 
     def look(self, seconds: float, silence: float | None) -> None:
         """Take in that so many seconds passed since the last look; silence: on another machine, after how long it is stopped."""
-        index, count, _ = self.in_flight
+        index, count, *_ = self.in_flight
         self.silent += seconds
         if count != self.last_count or (index < 0 and not self._is_owing()):
             self.last_count, self.still, self.halted = count, 0.0, 0.0

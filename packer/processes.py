@@ -44,10 +44,10 @@ class InFlight:
     def __init__(self, shared: Any, pauses: Sequence[float]) -> None:
         self._shared, self._pauses = shared, pauses
 
-    def mark(self, index: int, *, is_reading: bool = False) -> None:
-        """Say which image it is, and whether its source is being waited for; -1: none."""
+    def mark(self, index: int, *, is_reading: bool = False, is_retried: bool = False) -> None:
+        """Say which image it is, whether its source is being read, and whether that has failed and is retried; -1: none."""
         if self._shared is not None:
-            self._shared[2] = is_reading
+            self._shared[2], self._shared[3] = is_reading, is_retried
             self._shared[1] += 1
             self._shared[0] = index
 
@@ -62,8 +62,8 @@ class InFlight:
             """Wait as no worker does that stands still."""
             until = time.monotonic() + seconds
             while (left := until - time.monotonic()) > 0:
+                self.mark(index, is_reading=is_reading, is_retried=True)
                 time.sleep(min(left, _SIGN_SECONDS))
-                self.mark(index, is_reading=is_reading)
 
         self.mark(index, is_reading=is_reading)
         found = retried(read, self._pauses, sleep)
@@ -93,7 +93,7 @@ class Job(Protocol):
     def worker(self, in_flight: Any, clock: StageClock) -> Worker:
         """Make what does the work, in its process.
 
-        It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it].
+        It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it, or retries that].
         """
 
     def guessed_places(self, task: Task) -> int | None:
@@ -126,7 +126,7 @@ def start_worker(context: Any, job: Job, inherited: Sequence[Any]) -> tuple[Any,
         inherited: what else this process has open and a forked one must close.
     """
     parent, child = context.Pipe()
-    in_flight = context.RawArray("q", [-1, 0, 0])
+    in_flight = context.RawArray("q", [-1, 0, 0, 0])
     # a forked child holds copies of the parent's ends; while they are open, no worker would see the parent die
     others = [*inherited, parent] if context.get_start_method() == "fork" else []
     process = context.Process(

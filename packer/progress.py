@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # nothing, and one after the second at the latest.
 _LEAST_SECONDS, _MOST_SECONDS = 5.0, 30.0
 _SHARE = 0.1
+_WAITING = "waiting for the source: "
+# of what cannot be read; a narrower terminal cuts it
+_LEAST_COLUMNS = 20
 
 
 class ProgressBar:
@@ -32,7 +35,7 @@ class ProgressBar:
         self._unit = unit
         self._lines = None if self._hidden or sys.stderr.isatty() else _Lines(clock)
         self._bar: Any = None
-        self._stage = ""
+        self._stage, self._is_waiting = "", False
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -48,6 +51,12 @@ class ProgressBar:
             self._lines.show(stage, progress.done, progress.total, self._unit_of(stage), progress)
         elif not self._hidden:
             bar = self._stage_bar(stage, progress.total)
+            if progress.waits_for:
+                self._show_waiting(bar, progress.waits_for)
+                return
+            if self._is_waiting:
+                self._is_waiting, bar.bar_format = False, None
+                bar.set_postfix_str("")
             if progress.stage == "pack":
                 elapsed = bar.format_dict["elapsed"]
                 megabytes = progress.source_bytes / 1e6 / elapsed if elapsed else 0
@@ -72,6 +81,14 @@ class ProgressBar:
             bar.bar_format = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
             self._move(bar, round(100 * share))
 
+    def _show_waiting(self, bar: Any, what: str) -> None:
+        """Show in the place of the bar what cannot be read now; of a long path its end."""
+        room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, {_WAITING}") - 1)
+        what = what if len(what) <= room else f"...{what[3 - room :]}"
+        self._is_waiting, bar.bar_format = True, "{desc}{postfix}"
+        if bar.postfix != f"{_WAITING}{what}":
+            bar.set_postfix_str(f"{_WAITING}{what}")
+
     def _unit_of(self, stage: str) -> str:
         return "B" if "allocate" in stage else self._unit
 
@@ -87,6 +104,7 @@ class ProgressBar:
             if self._bar is not None:
                 self._bar.close()
             unit = self._unit_of(stage)
+            self._is_waiting = False
             # a terminal that does not know its size says 0 x 0, and tqdm would draw nothing
             columns, lines = os.get_terminal_size(sys.stderr.fileno())
             size = {"ncols": columns or 80, "nrows": lines or 24}
@@ -104,6 +122,7 @@ class _Lines:
         self._clock, self._said = clock, clock()
         # of the stage under way: its name, when it began and with what done, and what was done at its last line
         self._stage, self._begun, self._first, self._shown = "", 0.0, 0, 0
+        self._is_waiting = False
 
     def show(self, stage: str, done: int, total: int, unit: str, progress: Progress | None = None) -> None:
         """Write a line where one is due."""
@@ -111,9 +130,12 @@ class _Lines:
         if stage != self._stage:
             self._stage, self._begun, self._first, self._shown = stage, now, done, done
         is_tenth = total > 0 and done - self._shown >= _SHARE * total
-        if now - self._said < (_LEAST_SECONDS if is_tenth else _MOST_SECONDS):
+        waits_for = "" if progress is None else progress.waits_for
+        is_new = bool(waits_for) and not self._is_waiting
+        self._is_waiting &= bool(waits_for)
+        if now - self._said < (_LEAST_SECONDS if is_tenth or is_new else _MOST_SECONDS):
             return
-        self._said, self._shown = now, done
+        self._said, self._shown, self._is_waiting = now, done, bool(waits_for)
         seconds = now - self._begun
         speed = (done - self._first) / seconds if seconds else 0.0
         if unit == "%":
@@ -127,7 +149,9 @@ class _Lines:
         if progress is not None and progress.stage == "pack":
             line += [f"{progress.source_bytes / 1e6 / seconds:.0f} MB/s"] if progress.source_bytes and seconds else []
             line.append(f"{progress.rejected:,} rejected")
-        if speed and total > done:
+        if waits_for:
+            line.append(f"{_WAITING}{waits_for}")
+        elif speed and total > done:
             minutes, left = divmod(round((total - done) / speed), 60)
             line.append(f"{minutes // 60}:{minutes % 60:02}:{left:02} left")
         print(", ".join(line), file=sys.stderr, flush=True)

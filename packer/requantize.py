@@ -206,12 +206,19 @@ class _Tree:
             self._job, workers=min(workers, blocks), timeout=timeout, inherited=[lock], at_most=workers
         )
         done, rejected, source_bytes = self.resumed_from, 0, 0
+
+        def tick() -> None:
+            """Report."""
+            path = engine.waits_for()
+            waits_for = os.path.join(self._job.images, path) if path else ""
+            tell(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))
+
         try:
-            for result in engine.run(self._tasks(todo), 0, ready=lambda: None):
+            for result in engine.run(self._tasks(todo), 0, ready=tick):
                 done, rejected = done + result.inputs, rejected + len(result.rejects)
                 source_bytes += result.source_bytes
                 yield result
-                tell(Progress("pack", done, len(self._paths), rejected, source_bytes))
+                tick()
         finally:
             engine.close()
 

@@ -77,6 +77,55 @@ def test_what_stands_still_says_so(log: Log) -> None:
     assert log.lines == ["pack: 5 of 100 images, 5%, 0 rejected"] * 4
 
 
+def test_a_log_says_at_once_that_the_source_is_waited_for_and_no_longer_when_it_is_read(log: Log) -> None:
+    log.after(20, "pack", 5, 1000)
+    log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
+    for _ in range(4):
+        log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
+    for _ in range(30):
+        log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
+    log.after(29, "pack", 6, 1000)
+    log.after(1, "pack", 6, 1000)
+    waiting = "pack: 5 of 1,000 images, 0%, 0 rejected, waiting for the source: /photos/a.jpg"
+    assert log.lines[:2] == [waiting, waiting]
+    assert "waiting" not in log.lines[2]
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    @property
+    def line(self) -> str:
+        """What its line shows now."""
+        return self.getvalue().split("\r")[-1].rstrip()
+
+
+@pytest.mark.parametrize("stage", ["pack", "list"])
+def test_a_terminal_shows_that_the_source_is_waited_for_in_the_place_of_the_bar(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(module.os, "get_terminal_size", lambda _: (80, 24))
+    with ProgressBar(hidden=False) as bar:
+        total = 0 if stage == "list" else 100
+        bar.update(Progress(stage, 5, total))
+        bar.update(Progress(stage, 5, total, waits_for="/photos/a.jpg"))
+        assert terminal.line == f"{stage}, waiting for the source: /photos/a.jpg"
+        bar.update(Progress(stage, 5, total, waits_for=f"/{'photos/' * 40}a {{b}}.jpg"))
+        assert len(terminal.line) < 80
+        assert terminal.line.startswith(f"{stage}, waiting for the source: ...")
+        assert terminal.line.endswith("photos/a {b}.jpg")
+        bar.update(Progress(stage, 6, total))
+        assert "waiting" not in terminal.line
+
+
 def test_bytes_shares_and_what_has_no_end_have_their_words(log: Log) -> None:
     log.bar.bytes_done(0, 10_000_000_000)
     log.now += 10

@@ -397,9 +397,9 @@ def test_a_block_is_told_as_written_once_it_is_on_disk_and_its_worker_goes_on_me
     end = nodes._SyncingEnd(connection, [str(tmp_path / "pixels")])  # type: ignore[arg-type]
     end.send(("written", 0, {}))
     assert begun.wait(10)
-    for message in (("mark", 7, 1, 0), ("written", 1, {}), ("written", 2, {})):
+    for message in (("mark", 7, 1, 0, 0), ("written", 1, {}), ("written", 2, {})):
         end.send(message)
-    assert connection.said.get(timeout=10) == ("mark", 7, 1, 0)
+    assert connection.said.get(timeout=10) == ("mark", 7, 1, 0, 0)
     assert connection.said.empty()
     may_end.set()
     assert [connection.said.get(timeout=10)[1] for _ in range(3)] == [0, 1, 2]

@@ -544,6 +544,46 @@ def test_an_empty_mount_point_is_a_source_that_is_away_also_of_splits_parts_and_
         away.rename(source)
 
 
+@pytest.mark.parametrize("run", [pack, requantize])
+def test_progress_says_which_image_is_waited_for_until_it_is_read(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
+) -> None:
+    options: dict[str, Any] = {"size": 32}
+    if run is requantize:
+        pytest.importorskip("av")
+        options = {"quality": 3}
+    path, seen, is_back = images / "class1/003.jpg", list[str](), tmp_path / "back"
+    original = os.open
+
+    def opened(name: Any, *rest: Any, **named: Any) -> int:
+        if os.fspath(name) == str(path) and not is_back.exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+        return original(name, *rest, **named)
+
+    def tell(progress: Progress) -> None:
+        if progress.stage == "pack":
+            seen.append(progress.waits_for)
+        if progress.waits_for:
+            is_back.touch()
+
+    monkeypatch.setattr(sources.os, "open", opened)
+    monkeypatch.setattr(roots, "PAUSES", (0.1,) * 1000)
+    run(images, tmp_path / "out", workers=1, progress=tell, **options)
+    assert {*seen} == {"", str(path)}
+    assert seen[-1] == ""
+
+
+def test_progress_says_what_cannot_be_listed(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Progress] = []
+    Listing(monkeypatch).fail("scandir", "class1", errno.EIO, times=1)
+    pack(images, tmp_path / "out", size=32, progress=seen.append)
+    assert [p.waits_for for p in seen if p.stage == "list"] == [
+        f"{images / 'class1'} cannot be read: Input/output error (EIO)"
+    ]
+
+
 # -- siblings
 
 

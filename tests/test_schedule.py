@@ -60,7 +60,7 @@ class Played:
     def begin(self, index: int) -> None:
         """Say which image is in flight; -1: none."""
         self._in_flight, self._marks = index, self._marks + 1
-        self._end.send(("mark", index, self._marks, 0))
+        self._end.send(("mark", index, self._marks, 0, 0))
 
     def decoded(self, name: str | int, rows: int | None = None, inputs: int | None = None) -> None:
         """Answer that a piece is decoded, or its first inputs; then nothing is in flight."""
