@@ -32,8 +32,8 @@ from reader.frameworks import AccelerateState, batch_sampler_for, check_sampler_
 from reader.gathering import Gathering
 from reader.modes import Generators, Modes
 from reader.producer import Group, Producer, Unfinished
-from reader.ranks import Ranks, given_ranks, is_distributed, ranks_expected, ranks_here, ranks_now
-from reader.resident import Resident, ResidentImages, free_bytes
+from reader.ranks import Ranks, given_ranks, is_distributed, ranks_expected, ranks_here, ranks_now, ranks_sharing
+from reader.resident import Resident, ResidentImages, free_bytes, total_bytes
 from reader.schedule import WINDOW_BLOCKS, Schedule, block_rows, chosen_order, lies_by_class, window_bytes
 from reader.shared import missing_on, reads_of, resident_on
 from reader.stages import stage
@@ -156,20 +156,20 @@ class MemmapLoader:
 
     def _read_from(self, residency: str, processes: int) -> None:
         """Choose where rows are read from, and bring them there; processes: ranks of this host."""
-        dataset = self.dataset
-        room = _room(self.schedule, self.device) if residency == "gpu" else None
-        chosen = residencies.choose(residency, reads_of(dataset, processes), room)
+        dataset, part = self.dataset, self.schedule.part
+        room = _room(self.schedule, self.device, processes) if residency == "gpu" else None
+        chosen = residencies.choose(residency, reads_of(part, processes), room)
         if not self._is_quiet:
             ranks = self.ranks
             _log.info("%s: order %s, %s, residency %s: %s", dataset.path, self.order, ranks, chosen.name, chosen.reason)
             _warn_of_few_classes(self.schedule)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
         self.gathering = Gathering(
-            dataset, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes
+            part, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes
         )
         self.resident: Resident | ResidentImages | None = None
         if chosen.name == "gpu" and not chosen.in_windows:
-            self.resident = resident_on(dataset, self.device, functools.partial(_batches_on, self.device, chosen.host))
+            self.resident = resident_on(part, self.device, functools.partial(_batches_on, self.device, chosen.host))
         self.producer = Producer(
             self.schedule,
             self.gathering,
@@ -525,14 +525,16 @@ def _batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Memm
     return QuietLoader(dataset, rows, device=device, residency=host, rank=0, world_size=1, as_tuple=False)
 
 
-def _room(schedule: Schedule, device: torch.device) -> residencies.Room | None:
-    """Return what there is on a device and what is needed there; None for the CPU."""
+def _room(schedule: Schedule, device: torch.device, processes: int) -> residencies.Room | None:
+    """Return what there is on a device and what is needed there; None for the CPU. processes: ranks of this host."""
     free, dataset = free_bytes(device), schedule.dataset
     if free is None:
         return None
     has_windows = schedule.order == "block" and schedule.cut.world_size == 1 and dataset.is_whole
     windows_bytes = _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0
-    return residencies.Room(free, missing_on(dataset, device), windows_bytes)
+    sharing = ranks_sharing(processes, torch.cuda.device_count())
+    total = total_bytes(device) if sharing > 1 else 0
+    return residencies.Room(free, missing_on(schedule.part, device), windows_bytes, sharing, total)
 
 
 def _warn_of_few_classes(schedule: Schedule) -> None:

@@ -60,7 +60,9 @@ def permuted(count: int, start: int, stop: int, *, seed: int, epoch: int = 0, pa
 def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: int, epoch: int = 0) -> Rows:
     """Return draws [start, stop), with replacement, fixed by (seed, epoch), from the cumulative sums of weights."""
     uniform = _uniform(np.arange(start, stop, dtype=np.uint64), _keys(seed, epoch, "draws"))
-    return np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), len(cumulative) - 1)
+    # the last row whose weight is not 0: a product may be rounded up to the sum itself
+    last = np.searchsorted(cumulative, cumulative[-1])
+    return np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), last)
 
 
 class BlockOrder:

@@ -96,6 +96,14 @@ def ranks_here(ranks: Ranks) -> int:
     return ranks.world_size if os.environ.get("MASTER_ADDR") in _LOOPBACK else 1
 
 
+def ranks_sharing(processes: int, devices: int) -> int:
+    """Return how many of this host's ranks share one of the devices that this process sees, at most; 1 where that is not known.
+
+    Of devices that CUDA_VISIBLE_DEVICES chose nothing is known: each rank may see others.
+    """
+    return 1 if "CUDA_VISIBLE_DEVICES" in os.environ or not devices else max(1, -(-processes // devices))
+
+
 def is_distributed(sampler: Any) -> bool:
     """Say whether a sampler, or one that it draws from, knows of ranks, as torch's DistributedSampler does."""
     for _ in range(_NESTED):

@@ -88,11 +88,22 @@ class Reads:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of a device: what is free, what the rows still need there, and windows of blocks (0: none here)."""
+    """Memory of a device: what is free, what the rows still need there, and windows of blocks (0: none here).
+
+    processes: of this host that put their rows there; total_bytes: what the device has, where those are several.
+    """
 
     free_bytes: int
     store_bytes: int
     windows_bytes: int
+    processes: int = 1
+    total_bytes: int = 0
+
+    @property
+    def fits_rows(self) -> bool:
+        """Say whether the rows fit, those of the other processes too: what is free says nothing of what those still bring."""
+        has_all = self.processes == 1 or self.store_bytes * self.processes <= self.total_bytes
+        return self.store_bytes <= self.free_bytes and has_all
 
 
 def choose(asked: str, reads: Reads, room: Room | None = None) -> Residency:
@@ -134,9 +145,14 @@ def _on_device(reads: Reads, room: Room | None) -> Residency:
     if room is None:
         raise ValueError("residency 'gpu' needs a CUDA device, but device is 'cpu'. Use device='cuda', or 'ram'.")
     host = _way_there(reads)
-    if room.store_bytes <= room.free_bytes:
+    if room.fits_rows:
         return Residency("gpu", "as asked" if room.store_bytes else "as asked, and there already", host)
-    found = f"the rows need {size_text(room.store_bytes)}, and {size_text(room.free_bytes)} are free on the device"
+    several = ""
+    if room.processes > 1:
+        several = f" in each of {room.processes} processes that share the device of {size_text(room.total_bytes)}"
+    found = (
+        f"the rows need {size_text(room.store_bytes)}{several}, and {size_text(room.free_bytes)} are free on the device"
+    )
     if 0 < room.windows_bytes <= room.free_bytes:
         return Residency("gpu", f"as asked, in windows of blocks: {found}", host, in_windows=True)
     raise ValueError(

@@ -314,6 +314,11 @@ def free_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
+def total_bytes(device: torch.device) -> int:
+    """Return the memory that a CUDA device has, free or not."""
+    return torch.cuda.mem_get_info(device)[1]
+
+
 def nbytes(store: ImageBatch | RaggedBatch) -> int:
     """Return the bytes that a whole store takes on a device, row numbers included."""
     if isinstance(store, RaggedBatch):

@@ -62,6 +62,8 @@ class Schedule:
         self._told_epoch = getattr(self._asks_epoch(), "epoch", None)
         self._cumulative = None if weights is None else checked_weights(weights, len(dataset))
         self.rows_id = _rows_id(dataset, self._cumulative)
+        # what any epoch reads of it; a sampler may give other rows in another epoch, so of all it may give
+        self.part = dataset if self._cumulative is None else _drawn_part(dataset, self._cumulative)
         self.cut_for(*ranks)
 
     def cut_for(self, rank: int, world_size: int) -> None:
@@ -232,6 +234,12 @@ def _fits_in_memory(dataset: MemmapDataset) -> bool:
     every rank of a cluster of equal machines must come to the same answer."""
     size_bytes = min(dataset.mapped.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
     return size_bytes < 0.7 * residencies.memory_bytes()
+
+
+def _drawn_part(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any]) -> MemmapDataset:
+    """Return the rows of a dataset that weights do not exclude."""
+    is_drawn = np.diff(cumulative, prepend=0.0) > 0
+    return dataset if is_drawn.all() else dataset.subset(is_drawn)
 
 
 def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, int], Rows]:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader, residency, shared
+from reader import MemmapDataset, MemmapLoader, order, residency, shared
 from reader import loader as loaders
 from reader.copies import Slots
 from reader.manifest import PIXELS
@@ -186,6 +186,52 @@ def test_a_device_is_asked_for_the_rows_that_are_read(data: MemmapDataset, monke
     loader = MemmapLoader(part, 1, residency="gpu", as_tuple=False)
     assert shared.missing_on(part, torch.device("cpu")) == 0
     check(loader)
+
+
+def test_rows_that_weights_exclude_take_no_memory(data: MemmapDataset, place: dict[str, Any]) -> None:
+    weights = torch.zeros(len(data))
+    weights[[3, 7, 8]] = torch.tensor([1.0, 0.5, 2.0])
+    loader = MemmapLoader(data, 7, weights=weights, **place, as_tuple=False)
+    alone = held(loader).slots.filled
+    assert alone < held(loader).slots.count / 3
+    seen = [row for batch in loader for row in batch.rows.tolist()]
+    assert len(seen) == len(data)
+    assert set(seen) == {3, 7, 8}
+    # not even by a product that is rounded up to the sum
+    cumulative = np.cumsum(weights.numpy(), dtype=np.float64)
+    assert set(order.drawn(cumulative, 0, 10_000, seed=0).tolist()) == {3, 7, 8}
+    whole = [batch.rows.tolist() for batch in MemmapLoader(data, 7, weights=weights, as_tuple=False)]
+    assert [row for rows in whole for row in rows] == seen
+
+
+def test_an_excluded_last_row_is_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "_uniform", lambda counters, keys: np.full(len(counters), 1.0))
+    assert order.drawn(np.array([0.0, 1.0, 3.0, 3.0, 3.0]), 0, 2, seed=0).tolist() == [2, 2]
+
+
+def test_ranks_that_share_a_device_are_counted_together(
+    shared_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MemmapDataset(shared_store, as_tuple=False)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    needed = shared.missing_on(data, torch.device("cpu"))
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: needed)
+    monkeypatch.setattr(loaders, "total_bytes", lambda device: 2 * needed - 1)
+    with pytest.raises(
+        ValueError, match=r"the rows need \S+ kB in each of 2 processes that share the device of \S+ kB, and \S+ kB are free"
+    ):
+        MemmapLoader(data, 4, residency="gpu", as_tuple=False)
+    monkeypatch.setattr(loaders, "total_bytes", lambda device: 2 * needed)
+    loader = MemmapLoader(data, 4, residency="gpu", as_tuple=False)
+    # a launcher that shows each rank a device of its own
+    monkeypatch.setattr(loaders, "total_bytes", lambda device: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    del loader
+    gc.collect()
+    assert MemmapLoader(data, 4, residency="gpu", as_tuple=False).residency == "gpu"
 
 
 @pytest.mark.parametrize("kind", ["torchrun", "Open MPI", "Lightning"])
