@@ -40,25 +40,27 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[
     total = sum(len(inputs) for inputs in parts.values())
     done = 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker) as pool:
-        try:
-            waiting = {}
-            for split, inputs in parts.items():
-                for i in range(0, len(inputs), _SIZES_CHUNK):
-                    sources = _sources(inputs, i, i + _SIZES_CHUNK)
-                    with without_main(), signals_held():  # it may start a process
-                        waiting[pool.submit(upright_sizes, sources, options.max_pixels, roots.PAUSES)] = split
-            for future in concurrent.futures.as_completed(waiting):
-                counts[waiting[future]].update(future.result())
-                done = min(total, done + _SIZES_CHUNK)
-                tell(Progress("sizes", done, total))
-        except concurrent.futures.BrokenExecutor:
-            raise PackError(
-                "a worker was killed while it read headers. Give --size, then no header is read before."
-            ) from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker)
+    try:
+        waiting = {}
+        for split, inputs in parts.items():
+            for i in range(0, len(inputs), _SIZES_CHUNK):
+                sources = _sources(inputs, i, i + _SIZES_CHUNK)
+                with without_main(), signals_held():  # it may start a process
+                    waiting[pool.submit(upright_sizes, sources, options.max_pixels, roots.PAUSES)] = split
+        for future in concurrent.futures.as_completed(waiting):
+            counts[waiting[future]].update(future.result())
+            done = min(total, done + _SIZES_CHUNK)
+            tell(Progress("sizes", done, total))
+        # a thread whose join is interrupted counts as ended: Python would exit without it, and hang
+        with signals_held():
+            pool.shutdown()
+    except concurrent.futures.BrokenExecutor:
+        raise PackError(
+            "a worker was killed while it read headers. Give --size, then no header is read before."
+        ) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     return counts
 
 

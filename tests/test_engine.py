@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import multiprocessing
 import os
 import signal
 import struct
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +160,9 @@ def test_what_pillow_logs_is_not_written_to_stderr(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("heard_signals")
 def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(images: Path, tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom packer.cli import run\nfrom packer.decode import Decoder\n"
-        "Decoder.upright_size = lambda *_: print(flush=True) or sys.stdin.read()\n"
+        "import os, sys\nfrom packer.cli import run\nfrom packer.decode import Decoder\n"
+        # not sys.stdin, which in a worker of multiprocessing is os.devnull
+        "Decoder.upright_size = lambda *_: print(flush=True) or os.read(0, 1)\n"
         f"sys.exit(run([{str(images)!r}, {str(tmp_path / 'out')!r}]))\n"
     )
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -174,6 +177,23 @@ def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(im
         errors.strip()
         == "pack: interrupted. Run a pack again with --resume; run any other command again as it was."
     )
+
+
+@pytest.mark.usefixtures("heard_signals")
+def test_a_signal_while_those_that_read_headers_end_leaves_none(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutdown = ProcessPoolExecutor.shutdown
+
+    def interrupted(pool: ProcessPoolExecutor, wait: bool = True, **options: Any) -> None:
+        if wait:
+            signal.raise_signal(signal.SIGINT)
+        shutdown(pool, wait, **options)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "shutdown", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "out")
+    assert not multiprocessing.active_children()
 
 
 def test_few_blocks_are_shared_among_all_workers(tmp_path: Path, faults: Faults) -> None:
