@@ -117,7 +117,7 @@ def _tell_alive(end: _SyncingEnd) -> None:
 
 
 class _Told:
-    """The image in flight, told to the engine's process as shared memory would be: [number, how many so far, reading, retrying]."""
+    """The image in flight, told to the engine as shared memory would be: [number, how many so far, reading, retrying]."""
 
     def __init__(self, connection: _SyncingEnd) -> None:
         self._connection, self._values = connection, [-1, 0, 0, 0]

@@ -19,7 +19,7 @@ from packer import journal as journals
 from packer.changes import header_difference
 from packer.durable import write_atomically
 from packer.inputs import Column, Inputs
-from packer.options import PackOptions
+from packer.options import OptionsError, PackOptions
 from packer.place import check_no_links, finished_meanwhile, foreign_names, own_places, replacement
 from packer.report import PackError
 from packer.seal import remove_working_folder
@@ -89,7 +89,8 @@ def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = F
         is_held: whether this process holds the part's lock already.
 
     Raises:
-        PackError: OUT is a store, other files are in it, it is packed as a whole, in another number of parts, or being sealed;
+        OptionsError: other files are in OUT.
+        PackError: OUT is a store, it is packed as a whole, in another number of parts, or being sealed;
             or the part was begun before.
     """
     check_no_links(*own_places(out))
@@ -99,7 +100,7 @@ def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = F
             raise finished_meanwhile(out)
         raise PackError(f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it.")
     if out.exists() and (foreign := foreign_names(out)):
-        raise PackError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
+        raise OptionsError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
     if journals.has_begun(out):
         raise PackError(f"{out} is being packed as a whole. Continue without --part: {read_unfinished(out)[1]}")
     if (out / PIXELS).exists() and begun_parts(out):

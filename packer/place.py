@@ -46,7 +46,8 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
         is_held: whether this process holds OUT's lock already.
 
     Raises:
-        PackError: LockedError where another process is packing to OUT just now.
+        OptionsError: OUT is a folder of something else.
+        PackError: a store or an unfinished pack is in the way; LockedError where another process is packing to OUT just now.
     """
     check_no_links(*own_places(out))
     if not out.exists():
@@ -56,7 +57,7 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
     is_store = MANIFEST in found and _is_ours(out / MANIFEST)
     if found and not is_store and (foreign or MANIFEST in found or journals.FOLDER not in found):
         what = (foreign or found)[0]
-        raise PackError(
+        raise OptionsError(
             f"{out} is not empty (it holds {what}) and is no store. Choose another OUT, or an empty folder."
         )
     if is_store and (options.overwrite or options.update or (options.resume and not is_finished(out))):

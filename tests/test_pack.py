@@ -275,7 +275,7 @@ def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) ->
     other.mkdir()
     (other / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
-        with pytest.raises(PackError, match=r"is not empty \(it holds thesis.tex\) and is no store"):
+        with pytest.raises(OptionsError, match=r"is not empty \(it holds thesis.tex\) and is no store"):
             pack(images, other, size=32, overwrite=overwrite)
     assert store_bytes(other) == {"thesis.tex": b"years of work"}
     with pytest.raises(OptionsError, match="is a file"):
@@ -674,7 +674,7 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
     web.mkdir()
     (web / "manifest.json").write_text('{"name": "my web app"}')
     for overwrite in (False, True):
-        with pytest.raises(PackError, match="is not empty .* and is no store"):
+        with pytest.raises(OptionsError, match="is not empty .* and is no store"):
             pack(images, web, size=32, overwrite=overwrite)
     assert store_bytes(web) == {"manifest.json": b'{"name": "my web app"}'}
     out = tmp_path / "out"
@@ -685,7 +685,7 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
     unfinished = tmp_path / "unfinished"
     _interrupted(images, unfinished)
     (unfinished / "thesis.tex").write_text("mine")
-    with pytest.raises(PackError, match="is not empty .*thesis.tex"):
+    with pytest.raises(OptionsError, match="is not empty .*thesis.tex"):
         pack(images, unfinished, size=32, overwrite=True)
     assert (unfinished / "thesis.tex").read_text() == "mine"
 
