@@ -205,10 +205,15 @@ class Build:
         out = self._site.out
         found = journals.read_header(out)
         if what := header_difference(found, header, self._name_inputs):
-            anew = "leave --resume out" if self._options.update else "start anew with --overwrite"
-            raise PackError(f"{self._site.final} was begun with {what}. Resume with the same, or {anew}.")
+            raise self._begun_with(what)
         committed, end = read_committed(out, self._inputs, self._job, self._span.start)
+        if committed.other_plugin:
+            raise self._begun_with(f"other decoders{committed.other_plugin}")
         return committed, journals.Journal.reopen(out, end)
+
+    def _begun_with(self, what: str) -> PackError:
+        anew = "leave --resume out" if self._options.update else "start anew with --overwrite"
+        return PackError(f"{self._site.final} was begun with {what}. Resume with the same, or {anew}.")
 
     def _name_inputs(self) -> str:
         is_shuffled = self._options.shuffle is not None

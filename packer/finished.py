@@ -50,13 +50,9 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     except StoreError as e:
         raise PackError(str(e)) from None
     if what := other_labels_options(manifest, inputs, options):
-        raise PackError(
-            f"{out} is finished, but was packed {what}, choose another OUT, or replace it with --overwrite."
-        )
+        raise PackError(f"{out} is finished, but was packed {what}, choose another OUT, or {_replace(options)}.")
     if what := options_difference(manifest, options):
-        raise PackError(
-            f"{out} is finished, but with other options{what}. Choose another OUT, or replace it with --overwrite."
-        )
+        raise PackError(f"{out} is finished, but with other options{what}. Choose another OUT, or {_replace(options)}.")
     if what := inputs_difference(out, manifest, inputs):
         raise PackError(f"{out} is finished, but with {what}. {_update(inputs, options, target)}.")
     check_no_links(*own_places(out))
@@ -216,6 +212,11 @@ def _found_again(out: Path, inputs: Inputs) -> list[str]:
     if inputs.url or not missing:
         return missing  # what storage lists is there
     return [path for path in missing if _state(inputs, path) != (-1, -1)]
+
+
+def _replace(options: PackOptions) -> str:
+    """Say how a finished store makes room for another; a part has no --overwrite for it."""
+    return "remove it" if options.part else "replace it with --overwrite"
 
 
 def _update(inputs: Inputs, options: PackOptions, target: Path) -> str:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packer import journal as journals
+from packer import plugins
 from packer.inputs import Inputs
 from packer.options import MAX_PIXELS, PackOptions
 from packer.recode import pixel_versions
@@ -20,6 +22,8 @@ from packer.worker import Job
 
 # In the reason of each reject that another limit might accept.
 _OF_LIMIT = "--max-pixels"
+# In the line of each row that a plugin decoded; it spares parsing the others.
+_PLUGIN = '"decoder":"pillow-'
 
 
 @dataclass
@@ -27,7 +31,7 @@ class Committed:
     """How far a pack has come, and what adds up over its blocks.
 
     places is what they take of the file of rows, as `Result.places` counts it; changed names the sources that are no longer
-    what was packed.
+    what was packed; other_plugin: a plugin of Pillow that decoded some of them, where another version would now.
     """
 
     inputs_stop: int
@@ -37,6 +41,7 @@ class Committed:
     kept: int = 0
     source_bytes: int = 0
     changed: list[str] = field(default_factory=list)
+    other_plugin: str = ""
 
     def add(self, result: Result) -> None:
         """Count one more block."""
@@ -93,8 +98,20 @@ def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Com
         is_whole = is_whole and not (is_larger and any(_OF_LIMIT in reject["reason"] for reject in result.rejects))
         if is_whole and not committed.changed:  # else it is decoded again, with all that follows
             committed.add(result)
+            committed.other_plugin = committed.other_plugin or _other_plugin(result)
             end = line_end
     return committed, end
+
+
+def _other_plugin(result: Result) -> str:
+    """Say which plugin decoded a row of a block and what would decode it now; "" where they are the same."""
+    for line in result.samples:
+        if _PLUGIN in line:
+            sample = json.loads(line)
+            now = plugins.decoder_of(sample["format"])
+            if sample["decoder"] != now:
+                return f" ({sample['format']}: {sample['decoder']}, now {'none' if now == 'Pillow' else now})"
+    return ""
 
 
 def _listing(inputs: Inputs) -> str:

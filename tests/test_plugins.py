@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import sys
 from collections.abc import Iterator
@@ -11,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import photo
+from conftest import interrupt_after, photo
 from PIL import Image
 
-from packer import doctor, jxl, pack, plugins
+from packer import PackError, doctor, jxl, pack, plugins
 from packer.cli import run
 from packer.decode import DecodeError, Decoder
 from packer.fit import Geometry
@@ -226,3 +227,24 @@ def test_rows_of_another_version_of_a_library_are_decoded_again(
     assert update(images, tmp_path / "out", workers=1).kept == 1
     lines = list(read_json_lines(tmp_path / "out/samples.jsonl"))
     assert [line["decoder"] for line in lines] == ["Pillow", "pillow-heif 99"]
+
+
+@pytest.mark.parametrize("kind", [plugins.HEIC, plugins.JPEG_XL])
+def test_a_pack_that_another_version_of_a_library_began_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    images, out = tmp_path / "images", tmp_path / "out"
+    images.mkdir()
+    (images / f"a{plugins.SUFFIXES[kind][0]}").write_bytes(encoded(kind))
+    for number in range(30):
+        PHOTO.save(images / f"b{number:02}.png")
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, workers=1, progress=interrupt_after(8))
+    was = plugins.library(kind)
+    for now, said in ((plugins.Library(was.formats, "pillow-x 99"), "pillow-x 99"), (plugins.Library(), "none")):
+        with monkeypatch.context() as patch:
+            patch.setattr(plugins, "library", lambda _, now=now: now)
+            expected = rf"was begun with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {said}\)\. Resume with"
+            with pytest.raises(PackError, match=expected):
+                pack(images, out, size=32, resume=True)
+    assert pack(images, out, size=32, resume=True).resumed_from > 0
