@@ -52,15 +52,17 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[
             counts[waiting[future]].update(future.result())
             done = min(total, done + _SIZES_CHUNK)
             tell(Progress("sizes", done, total))
-        # a thread whose join is interrupted counts as ended: Python would exit without it, and hang
-        with signals_held():
-            pool.shutdown()
     except concurrent.futures.BrokenExecutor:
         raise PackError(
             "a worker was killed while it read headers. Give --size, then no header is read before."
         ) from None
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # the thread of a pool whose join is interrupted counts as ended, and one that ends while Python exits may print an
+        # error: so it is waited for here, as long as processes take to be killed
+        with signals_held():
+            for process in pool._processes.values():
+                process.kill()
+            pool.shutdown(cancel_futures=True)
     return counts
 
 
