@@ -30,7 +30,7 @@ from reader.draws import in_epoch, stamped
 from reader.feed import Feed, without_thread
 from reader.frameworks import AccelerateState, batch_sampler_for, check_sampler_for
 from reader.gathering import Gathering
-from reader.modes import Generators, Modes
+from reader.modes import Draws, Modes
 from reader.producer import Group, Producer, Unfinished
 from reader.ranks import Ranks, given_ranks, is_distributed, ranks_expected, ranks_here, ranks_now, ranks_sharing
 from reader.resident import Resident, ResidentImages, free_bytes, total_bytes
@@ -508,9 +508,10 @@ class _Finish:
             return self(batch, start)
         if self._loader.prefetch:
             self.asked.get()
-        self._is_first, before = False, Generators()
-        made = self(batch, start)
-        self._draws = before.have_moved()
+        self._is_first = False
+        with Draws() as draws:
+            made = self(batch, start)
+        self._draws = draws.are_any
         return made
 
 

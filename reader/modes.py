@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _KINDS = ("cpu", "cuda")
 
@@ -51,15 +52,33 @@ class Modes:
             yield
 
 
-class Generators:
-    """The states of the process's generators: torch's for the CPU, numpy's and Python's."""
+class Draws(TorchDispatchMode):
+    """Notices, while it is entered, that numbers are drawn from a generator of the process: torch's for the CPU, numpy's, Python's.
+
+    Each of torch's operators of this thread is seen, also between a state that was saved and the same one put back
+    (torch.random.fork_rng). That costs about 7 us an operator, so only one batch of an epoch is watched.
+    """
 
     def __init__(self) -> None:
-        self._states = _states()
+        super().__init__()
+        self._states, self._has_drawn = _states(), False
 
-    def have_moved(self) -> bool:
-        """Say whether numbers were drawn since."""
-        return self._states != _states()
+    @property
+    def are_any(self) -> bool:
+        """Say whether there were any draws."""
+        return self._has_drawn or self._states != _states()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile compile under it, which would run uncompiled from then on."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call an operator of torch."""
+        given = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags and given.get("generator") is None:
+            self._has_drawn = True
+        return func(*args, **given)
 
 
 def _states() -> tuple[Any, ...]:

@@ -71,6 +71,45 @@ def test_only_transforms_that_draw_from_the_process_leave_the_background_thread(
     assert threads(noisy) == [FEEDER] + [threading.current_thread().name] * 5
 
 
+def test_a_transform_that_puts_the_generators_state_back_leaves_the_background_thread_too(train: MemmapDataset) -> None:
+    # in the background thread it would seed, and rewind, what the training draws from
+    names = []
+
+    def forked(batch: Any) -> torch.Tensor:
+        names.append(threading.current_thread().name)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(batch.rows[0]))
+            return batch.images.float() + torch.randn(3)[:, None, None]
+
+    def seeded(batch: Any) -> torch.Tensor:
+        names.append(threading.current_thread().name)
+        return batch.images.float() + torch.rand(3, generator=torch.Generator().manual_seed(1))[:, None, None]
+
+    expected = run(train, 0, forked, 15)
+    names.clear()
+    assert all(torch.equal(a, b) for a, b in zip(run(train, 2, forked, 15), expected, strict=True))
+    assert names == 2 * ([FEEDER] + [threading.current_thread().name] * 5)
+    names.clear()
+    list(MemmapLoader(train, 15, transform=seeded))
+    assert names == [FEEDER] * 6
+
+
+def test_a_compiled_transform_stays_compiled(train: MemmapDataset) -> None:
+    calls = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        def compiled(*given: Any) -> Any:
+            calls.append(threading.current_thread().name)
+            return graph(*given)
+
+        return compiled
+
+    torch.compiler.reset()
+    change = torch.compile(lambda images: images.float() * 2, backend=backend, fullgraph=True)
+    made = list(MemmapLoader(train, 15, transform=lambda batch: change(batch.images)))
+    assert len(made) == len(calls) == 6
+
+
 MODES: dict[str, Callable[[], Any]] = {
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "no_grad": torch.no_grad,
