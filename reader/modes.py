@@ -53,7 +53,7 @@ class Modes:
 
 
 class Draws(TorchDispatchMode):
-    """Notices, while it is entered, that numbers are drawn from a generator of the process: torch's for the CPU, numpy's, Python's.
+    """Notices, while it is entered, draws from a generator of the process: torch's for the CPU, numpy's or Python's.
 
     Each of torch's operators of this thread is seen, also between a state that was saved and the same one put back
     (torch.random.fork_rng). That costs about 7 us an operator, so only one batch of an epoch is watched.
