@@ -23,6 +23,9 @@ class CenterCrop:
         size: pixels, or (height, width).
         fraction: share of the resized image that is kept; 0.875 gives the usual 224 of 256.
 
+    Raises:
+        ValueError: size is not 1 or more pixels, or fraction not above 0 and at most 1.
+
     Example:
         >>> from reader import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]

@@ -25,6 +25,9 @@ class Normalize(torch.nn.Module):
         mean, std: per channel, of pixels in [0, 1]; or pass a store's manifest to `Normalize.of`.
         dtype: of the result; float16 and bfloat16 compute in float32.
 
+    Raises:
+        ValueError: mean and std have different lengths, or std is not above 0.
+
     Example:
         >>> Normalize([0.5], [0.25])(torch.tensor([[[0, 255]]], dtype=torch.uint8)).flatten().round(decimals=4).tolist()
         [-2.0, 2.0]
@@ -80,6 +83,10 @@ class ColorJitter:
     Args:
         brightness, contrast, saturation: v draws the factor from max(0, 1 - v) to 1 + v, (low, high) from low to high;
             0 leaves it out.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+
+    Raises:
+        ValueError: a factor is below 0, or of two the first is the larger one.
 
     Example:
         >>> from reader import MemmapDataset

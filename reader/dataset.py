@@ -223,7 +223,12 @@ class MemmapDataset(Dataset[Any]):
     imgs = samples
 
     def source(self, index: int) -> dict[str, Any]:
-        """Return what samples.jsonl says of one row: path, target, source bytes, sha256, size, what was done."""
+        """Return what samples.jsonl says of one row: path, target, source bytes, sha256, size, what was done.
+
+        Raises:
+            IndexError: there is no such row.
+            StoreError: the store at its path is another one by now.
+        """
         row = int(self.store_rows(np.array([self._one(index)]))[0])
         if self._blocks is None:
             self._check_sources()
@@ -240,7 +245,11 @@ class MemmapDataset(Dataset[Any]):
     # -- parts of it, without copying a pixel
 
     def subset(self, rows: Index) -> MemmapDataset:
-        """Return a dataset of these rows, in this order; a boolean mask keeps the rows that are True."""
+        """Return a dataset of these rows, in this order; a boolean mask keeps the rows that are True.
+
+        Raises:
+            IndexError: there is no such row.
+        """
         part = object.__new__(MemmapDataset)
         part.__dict__.update(self.__dict__)
         part._lists = {}

@@ -134,7 +134,11 @@ class Manifest:
     """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
 
     mean and std are per channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out). Where rows have
-    sizes of their own, height and width are the largest there are.
+    sizes of their own, height and width are the largest there are. target_count is the K of targets[N, K], None where targets
+    are classes; digest is "sha256:" and that of manifest.json.
+
+    Raises:
+        StoreError: the values contradict each other.
     """
 
     rows: int

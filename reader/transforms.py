@@ -24,6 +24,13 @@ _TRIES = 10
 class RandomHorizontalFlip:
     """Mirror each image of an ImageBatch left to right with probability p; boxes, masks and content with it.
 
+    Args:
+        p: 0..1.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+
+    Raises:
+        ValueError: p is no probability.
+
     Example:
         >>> from reader import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
@@ -55,6 +62,20 @@ class RandomCrop:
 
     In rows with content the place is drawn inside the content and its padding. Where that is smaller than the crop, the crop
     holds all of it, at a random place. Boxes are clipped to the crop; those without area left are dropped.
+
+    Args:
+        size: pixels, or (height, width).
+        padding: pixels of zeros on every side.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+
+    Raises:
+        ValueError: size is not 1 or more pixels, or padding is negative.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> RandomCrop(32, padding=4)(batch).images.shape
+        torch.Size([2, 3, 32, 32])
     """
 
     def __init__(self, size: int | tuple[int, int], *, padding: int = 0, seed: int = 0) -> None:
@@ -107,6 +128,15 @@ class RandomResizedCrop:
     ratio; ten tries, then the central box that comes closest. In rows with content the image is the content, so the result
     has none. Boxes are clipped to the crop; those without area left are dropped. Masks take the nearest pixel. Images of
     different sizes, a RaggedBatch, become an ImageBatch.
+
+    Args:
+        size: pixels, or (height, width).
+        scale: lowest and highest area of the box, as a share of the image's.
+        ratio: lowest and highest width / height of the box.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+
+    Raises:
+        ValueError: size is not 1 or more pixels, or scale or ratio are not two numbers above 0, the smaller one first.
 
     Example:
         >>> from reader import MemmapDataset
