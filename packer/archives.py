@@ -20,7 +20,7 @@ from typing import Any
 
 from packer.columns import Table
 from packer.folders import Counter, Tree, inputs_of, named_trees
-from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError
+from packer.inputs import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError, counted
 from packer.labels import TARGET_COLUMNS, Labels, add_extras, target_names
 from packer.lists import folder_labels, with_labels
 from packer.options import PackOptions
@@ -89,7 +89,9 @@ def read_tars(
     left_out = Tree.of_names(filter(_is_left_out, places)).left_out_in_words()
     if not inputs.paths:
         besides = f" but what is left out: {left_out}" if left_out else ""
-        raise ScanError(f"{', '.join(map(str, paths))} holds no image{besides} ({count.seen} members seen).")
+        raise ScanError(
+            f"{', '.join(map(str, paths))} holds no image{besides} ({counted(count.seen, 'member', 'members')} seen)."
+        )
 
     def where(index: int) -> str:
         """Name a sample as an error does: archives have no lines."""

@@ -6,6 +6,7 @@ A box follows its picture: EXIF orientation, resize, crop, padding. Reads no fil
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.fit import Geometry
+from packer.inputs import counted
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -22,6 +24,8 @@ Flags = npt.NDArray[np.bool_]
 _NAMED = 3
 # Label files round: a box that reaches out of its picture by less than this is none to speak of.
 _ROUNDING_PIXELS = 1.0
+# What is said of several boxes -> of one; none of these sentences holds a name of the user's.
+_OF_ONE = {"have": "has", "are": "is", "reach": "reaches", "their": "its", "they": "it", "were": "was"}
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class BoxRows:
             "outside": "reach outside their picture and are cut to it",
             "empty": "have no area inside their picture and are left out",
             "hidden": f"have less than {rules.min_visibility:.0%} of their area in the row, or none, and are left out",
-            "many": f"are left out, the smallest of more than --max-boxes {rules.max_boxes} in a row",
+            "many": f"are left out, the smallest of rows with more than --max-boxes {rules.max_boxes}",
             "scaled": "are scaled, as their picture has another size than the label file says",
             "turned": "are turned as EXIF turns their picture; if they were drawn on upright pictures, use --upright-labels",
         }
@@ -129,9 +133,9 @@ class BoxRows:
         for kind, sentence in wording.items():
             if found := self._found.get(kind):
                 more = " and others" if found.pictures > len(found.names) else ""
-                notes.append(
-                    f"{found.boxes} boxes of {found.pictures} images {sentence}: {', '.join(found.names)}{more}."
-                )
+                boxes, images = counted(found.boxes, "box", "boxes"), counted(found.pictures, "image", "images")
+                said = _of_one(sentence) if found.boxes == 1 else sentence
+                notes.append(f"{boxes} of {images} {said}: {', '.join(found.names)}{more}.")
         return notes
 
     def _in_rows(self, boxes: Boxes, owners: Ints, pictures: Ints, names: list[str]) -> tuple[Floats, Flags]:
@@ -203,6 +207,11 @@ def moved_to_rows(corners: Floats, owners: Ints, pictures: Ints, geometry: Geome
     origins = np.array([geometry.origin((int(w), int(h))) for w, h in resized], np.float64).reshape(-1, 2)
     upright = _upright(corners, pictures[owners])
     return upright * np.tile(resized / pictures[:, :2], 2)[owners] - np.tile(origins, 2)[owners]
+
+
+def _of_one(sentence: str) -> str:
+    """Put what is said of several boxes into the singular."""
+    return re.sub(r"\b[a-z]+\b", lambda word: _OF_ONE.get(word[0], word[0]), sentence)
 
 
 def _upright(corners: Floats, pictures: Ints) -> Floats:

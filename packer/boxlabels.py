@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packer.boxes import Boxes, BoxRules
-from packer.inputs import Inputs, ScanError
+from packer.inputs import Inputs, ScanError, counted
 from packer.outlines import Outline, drawing
 
 _NAMED = 3
@@ -71,7 +71,7 @@ class BoxLabels:
             raise ScanError(f"{source} has no polygon and no RLE, of which masks are drawn. Leave out --masks.")
         if self.without_outline:
             self.notes.append(
-                f"{self.without_outline} boxes of {source} have no polygon or RLE, and are not in the masks."
+                f"{counted(self.without_outline, 'box', 'boxes')} of {source} without polygon or RLE: not in the masks."
             )
         outlines = self.outlines or []
         return [drawing(own, frame) for own, frame in zip(outlines, self.frames.tolist(), strict=True)]
@@ -81,11 +81,15 @@ class BoxLabels:
         for index in inputs:
             self.refused.setdefault(index, reason)
 
-    def note(self, found: list[str], what: str) -> None:
-        """Say of how many something is true, and name the first; not at all where it is none."""
+    def note(self, found: list[str], one: str, many: str) -> None:
+        """Say of how many something is true, and name the first; not at all where it is none.
+
+        Args:
+            one: what is said of a single one: "image has no boxes"; many: of several: "images have no boxes".
+        """
         if found:
             named = ", ".join(found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
-            self.notes.append(f"{len(found)} {what}: {named}.")
+            self.notes.append(f"{counted(len(found), one, many)}: {named}.")
 
     def boxes(self, rules: BoxRules) -> Boxes:
         """Return all boxes, input after input."""

@@ -360,7 +360,8 @@ class Build:
         results = journals.read_blocks(self._site.out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first['path']}: {first['reason']}." if first else ""
-        return f"nothing of {self._inputs.base} could be packed: all {len(self._inputs)} inputs were rejected.{example}"
+        every = "its only input was" if len(self._inputs) == 1 else f"all {len(self._inputs)} inputs were"
+        return f"nothing of {self._inputs.base} could be packed: {every} rejected.{example}"
 
 
 class _NothingPacked(Exception):

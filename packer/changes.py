@@ -24,7 +24,7 @@ _CHECKED = {
     "listing": "other input files",
     "block_inputs": "another version of pixpack",
     "journal": "another version of pixpack",
-    "labels": "labels that are read otherwise",
+    "labels": "other options for labels",
 }
 _NAMED = 3
 # options that are recorded only beside another
@@ -121,7 +121,7 @@ def inputs_difference(folder: Path, start: int, inputs: Inputs, *, is_shuffled: 
         return ""
     for path, (old_path, old), new in zip(now, committed, inputs.targets.tolist(start), strict=False):
         if path != old_path:
-            return f"{path} stands where {old_path} stood"
+            return f"{path} is in the place of {old_path}"
         if old is not None and json.dumps(old) != json.dumps(new):  # as text, in which NaN is NaN
             return f"{path} had the target {old}, now {new}"
     return f"the first {len(before)}, which are packed, have the same paths and targets"
@@ -144,9 +144,9 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
     if extras:
         return f"other extras: {extras}"
     if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
-        return f"room for other boxes in a row ({room}, now {inputs.boxes.capacity})"
+        return f"room for another number of boxes in a row ({room}, now {inputs.boxes.capacity})"
     if manifest.tells_labels and manifest.labels != inputs.labels:
-        return "labels that are read otherwise" + labels_difference(dict(manifest.labels), inputs.labels)
+        return "other options for labels" + labels_difference(dict(manifest.labels), inputs.labels)
     return ""
 
 

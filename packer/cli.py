@@ -698,7 +698,7 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
         again = f", {report.redecoded} rows decoded again" if report.redecoded else ""
         again += f", {report.sources.compared:,} sources are what was packed" if report.sources else ""
         click.echo(
-            f"{out} is whole: {report.rows:,} rows, {wording.size(report.checked_bytes)} read and compared{again}."
+            f"{out} is intact: {wording.rows(report.rows)}, {wording.size(report.checked_bytes)} read and compared{again}."
         )
     return 0
 
@@ -968,7 +968,7 @@ def _largest(out: str) -> str:
 
 
 def _too_many(rejected: int, inputs: int, allowed: str) -> int:
-    return _fail(f"{rejected} of {inputs} inputs were rejected, more than --max-rejects {allowed}.", EXIT_REJECTS)
+    return _fail(wording.rejected_of(rejected, inputs, allowed), EXIT_REJECTS)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -14,7 +14,7 @@ from typing import Any
 from packer.boxlabels import BoxLabels
 from packer.checksums import sha256_file
 from packer.classlists import composed, named_twice, one_spelling
-from packer.inputs import ScanError
+from packer.inputs import ScanError, counted
 from packer.outlines import Outline, OutlineError, box_around, is_finite, outline_of
 from packer.roots import NOWHERE
 
@@ -45,11 +45,21 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, 
             f" {_shown(content['annotations'][0], 'image_id')}, the first image the id {content['images'][0]['id']!r}."
         )
     unnamed = sorted(set(range(len(names))).difference(*owners.values()))
-    found.note(strays, f"annotations of {path.name} are for images that it does not list")
-    found.note([names[i] for i in unnamed], f"images are not listed in {path.name} and have no boxes")
+    found.note(
+        strays,
+        f"annotation of {path.name} is for an image that it does not list",
+        f"annotations of {path.name} are for images that it does not list",
+    )
+    found.note(
+        [names[i] for i in unnamed],
+        f"image is not listed in {path.name} and has no boxes",
+        f"images are not listed in {path.name} and have no boxes",
+    )
     if crowds:
         more = "; the masks have their pixels" if has_masks else ""
-        found.notes.append(f"{crowds} boxes around crowds (iscrowd) are left out{more}.")
+        found.notes.append(
+            f"{counted(crowds, 'box around a crowd (iscrowd) is', 'boxes around crowds (iscrowd) are')} left out{more}."
+        )
     return found
 
 
@@ -116,7 +126,9 @@ def _images(path: Path, images: list[Any], found: BoxLabels, finder: _Finder) ->
         size = record.get("width"), record.get("height")
         if all(is_finite(side) and side > 0 for side in size):
             _set_frames(found, inputs, size)
-    found.note(missing, f"images of {path.name} are not among the inputs")
+    found.note(
+        missing, f"image of {path.name} is not among the inputs", f"images of {path.name} are not among the inputs"
+    )
     return owners
 
 

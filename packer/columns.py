@@ -12,7 +12,7 @@ from typing import Any
 
 from packer.cells import DECIMAL_COMMA, INTEGER, NUMBER, is_not_available, is_unicode, without_missing
 from packer.classlists import MOST_CLASSES, numbered_classes, one_spelling, spelling_note
-from packer.inputs import ScanError
+from packer.inputs import ScanError, counted
 
 # So many names, nearly as many as labels, are no classes: captions, file names.
 _MANY_NAMES, _MOST_DISTINCT = 1_000, 0.9
@@ -110,8 +110,8 @@ def _name_note(name: str, rows: list[list[str]], distinct: Collection[str]) -> l
     """Report classes that may stand for a missing label."""
     odd = sorted(filter(is_not_available, distinct))
     return [
-        f"{sum(text in row for row in rows)} inputs have the class {text!r} as {name}; if that is no label, give"
-        f" --missing {shlex.quote(text)}."
+        f"{counted(sum(text in row for row in rows), 'input has', 'inputs have')} the class {text!r} as {name};"
+        f" if that is no label, give --missing {shlex.quote(text)}."
         for text in odd
     ]
 
@@ -122,7 +122,8 @@ def missing_note(table: Table, name: str, cells: list[Any]) -> list[str]:
     if not missing:
         return []
     return [
-        f"{len(missing)} of {len(cells)} inputs have no {name}, {table.where(missing[0])} first: they are of no class."
+        f"{len(missing):,} of {counted(len(cells), 'input', 'inputs')} {'has' if len(missing) == 1 else 'have'} no {name},"
+        f" {table.where(missing[0])} first: {'it has' if len(missing) == 1 else 'they have'} no class."
     ]
 
 

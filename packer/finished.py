@@ -174,7 +174,7 @@ def _matched(out: Path, inputs: Inputs) -> Iterator[tuple[int, Any]]:
             before = [line["path"] for name in (SAMPLES, REJECTED) for line in read_json_lines(out / name)]
             named = names_difference(sorted(before), inputs.paths)
             stood = rejected[0] if sample is None else sample["path"]
-            yield index, f"other inputs: {named}" if named else f"another order: {path} stands where {stood} stood"
+            yield index, f"other inputs: {named}" if named else f"another order: {path} is in the place of {stood}"
             return
 
 

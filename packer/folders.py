@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.classlists import one_spelling, spelling_note
-from packer.inputs import Inputs, ScanError
+from packer.inputs import Inputs, ScanError, counted
 from packer.plugins import SUFFIXES
 from packer.roots import NOWHERE, check_listed
 from packer.splits import is_junk, is_junk_file, junk_above, split_folders
@@ -107,7 +107,7 @@ def _layout(trees: dict[str, Tree], classes: tuple[str, ...] | None) -> str:
     """Say what the folders were taken for: "2 splits (train, val), 1,000 classes"."""
     said = [] if "" in trees else [f"{counted(len(trees), 'split', 'splits')} ({', '.join(trees)})"]
     if classes is None:
-        said.append("folders are no classes")
+        said.append("classes from --boxes, not from folders")
     elif any(tree.has_classes() for tree in trees.values()):
         said.append(counted(len(classes), "class", "classes"))
         deeper = sum(
@@ -127,7 +127,7 @@ def check_images(trees: dict[str, Tree], images: Path | str, count: Counter) -> 
             (f" but in folders that are left out, such as {n}" for t in trees.values() for n in t.left_out), ""
         )
         raise ScanError(
-            f"{images} holds no image{left_out} ({count.seen} files seen)."
+            f"{images} holds no image{left_out} ({counted(count.seen, 'file', 'files')} seen)."
             f" Expected {images}/<class>/<name>.jpg or {images}/<name>.jpg."
         )
     for split, tree in trees.items():
@@ -254,11 +254,6 @@ class Tree:
             for path in self.classes[name]:
                 found.add(path, index.get(one.get(name, name), -1), self.refusals.get(path))
         return found
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """Say how many there are: "1 image", "3 images"."""
-    return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
 def _children(images: Path) -> tuple[list[str], list[str]]:

@@ -27,6 +27,11 @@ class ScanError(ValueError):
     """The inputs are not what `pack` can read; says what was found and what was expected."""
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """Say how many there are: "1 image", "3 images"."""
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
+
+
 @dataclass
 class Column:
     """Numbers that every input has: one, or `count` of them (then a row of the tensor has that one dimension)."""

@@ -128,9 +128,7 @@ class _Parts:
         """Gather the rows, write all other files, and commit by the manifest."""
         inputs = load_inputs(self.folders)
         if not any(self.rows):
-            raise PackError(
-                f"nothing of {inputs.base} could be packed: all {len(inputs.targets.values)} were rejected."
-            )
+            raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
         self._gather(tell)
         manifest = seal(self.out, self.header, self._job(), inputs, self._blocks())
         assert manifest is not None  # there are rows

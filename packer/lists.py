@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.columns import Table
-from packer.folders import STRAY, Counter, counted
-from packer.inputs import Column, Inputs, ScanError
+from packer.folders import STRAY, Counter
+from packer.inputs import Column, Inputs, ScanError, counted
 from packer.labels import Labels, name_targets
 from packer.listing import Listing, located, root_of
 from packer.options import PackOptions

@@ -178,7 +178,7 @@ def check_no_parts(out: Path, options: PackOptions) -> None:
     """Refuse to pack OUT as a whole beside parts of it, but with --overwrite, which removes them under OUT's lock."""
     if not options.overwrite and begun_parts(out):
         raise PackError(
-            f"{out} holds parts of a pack. Continue with --part, and pack seal {out} when all are there;"
+            f"{out} holds parts of a pack. Continue with --part, and pack seal {out} when all parts are packed;"
             " or start anew, as a whole, with --overwrite."
         )
 

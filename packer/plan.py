@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.fit import Geometry
+from packer.inputs import counted
 from packer.options import OptionsError, PackOptions
 from packer.report import PackError, Progress
 from packer.scan import scan
@@ -97,7 +98,7 @@ def plan(
     counts = sum(count_sizes(parts, options, progress or (lambda _: None)).values(), collections.Counter())
     total = sum(len(inputs) for inputs in parts.values())
     if not counts:
-        raise PackError(f"nothing can be planned: no header of {total} inputs could be read.")
+        raise PackError(f"nothing can be planned: no header of {counted(total, 'input', 'inputs')} could be read.")
     sources, boxes = drawn_boxes(counts, _BOXES, scale, ratio, seed=0)
     whole = measured(Geometry(0, 0, "none"), sources, boxes, crop)
     choices = [

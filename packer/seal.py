@@ -85,7 +85,8 @@ def seal(
         settle(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
     manifest = commit_manifest(out, _fields(written, header, job, inputs), files, written.blocks)
-    inputs.notes += written.notes()
+    of_split = f"{header['split']}: " if header.get("split") else ""
+    inputs.notes += [f"{of_split}{note}" for note in written.notes()]
     return manifest
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from packer import roots
 from packer.decode import Decoder
 from packer.fit import Geometry
-from packer.inputs import Inputs
+from packer.inputs import Inputs, counted
 from packer.options import CHANNELS, OptionsError, PackOptions, available_cpus
 from packer.processes import begin_worker, signals_held, start_context, without_main
 from packer.report import PackError, Progress
@@ -78,7 +78,9 @@ def common_size(
     if not counts:
         first = next((path for inputs in parts.values() for path in inputs.paths), "")
         total = sum(len(inputs) for inputs in parts.values())
-        raise PackError(f"nothing can be packed: no header of {total} inputs could be read, {first} among them.")
+        raise PackError(
+            f"nothing can be packed: no header of {counted(total, 'input', 'inputs')} could be read, {first} among them."
+        )
     if len(counts) > 1:
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
         split, inputs = next(iter(parts.items()))

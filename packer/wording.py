@@ -38,7 +38,7 @@ def summary(report: PackReport) -> str:
         more = report.changed_count - len(report.changed_paths)
         named = ", ".join(report.changed_paths) + (f" and {more} more" if more else "")
         lines.append(
-            f"{named} changed since the pack was interrupted: all from the first one's block on was packed anew"
+            f"{named} changed since the pack was interrupted: all images from the block of the first one on were packed again"
         )
     if report.ignored:
         lines.append(f"{report.ignored:,} other file{'s were' if report.ignored > 1 else ' was'} left alone")
@@ -51,17 +51,22 @@ def store_lines(report: PackReport) -> list[str]:
     for part in list(report.splits.values()) or [report]:
         labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
         labelled = f", {_classes(part.classes)}" if part.classes else f", {labels}"
-        lines.append(f"{part.out}: {_rows(part.rows)} of {_shape(part)}{labelled}, {size(part.store_bytes)}")
+        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}{labelled}, {size(part.store_bytes)}")
     return lines
 
 
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count:,} rows"
+def _count(count: int, one: str, many: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
+
+
+def rows(count: int) -> str:
+    """Say how many rows there are."""
+    return _count(count, "row", "rows")
 
 
 def rows_copied(report: PackReport) -> str:
     """Say how fast rows were copied."""
-    return f"{_rows(report.rows)} copied in {report.seconds:.1f} s, {size(int(report.store_bytes / report.seconds))}/s"
+    return f"{rows(report.rows)} copied in {report.seconds:.1f} s, {size(int(report.store_bytes / report.seconds))}/s"
 
 
 def reject_lines(report: PackReport) -> list[str]:
@@ -75,13 +80,19 @@ def reject_lines(report: PackReport) -> list[str]:
     for reason, count in reasons[:_REASONS_SHOWN]:
         lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
     if len(reasons) > _REASONS_SHOWN:
-        lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+        lines.append(f"         and {_count(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
     return lines
+
+
+def rejected_of(rejected: int, inputs: int, allowed: str) -> str:
+    """Say that more of the inputs were rejected than allowed."""
+    were = "was" if rejected == 1 else "were"
+    return f"{rejected} of {_count(inputs, 'input', 'inputs')} {were} rejected, more than --max-rejects {allowed}."
 
 
 def too_many_rejects(report: PackReport, allowed: str) -> str:
     """Say that more was rejected than allowed; and where that kept a store in its place, what OUT holds and how to go on."""
-    told = f"{report.rejected} of {report.inputs} inputs were rejected, more than --max-rejects {allowed}."
+    told = rejected_of(report.rejected, report.inputs, allowed)
     if report.is_in_place:
         return told
     stores = list(report.splits.values()) or [report]
@@ -94,7 +105,7 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
 
 
 def _part_lines(report: PackReport) -> list[str]:
-    return [f"this is part {report.part}; when all are there, pack seal makes the store"] if report.part else []
+    return [f"this is part {report.part}; when all parts are packed, pack seal makes the store"] if report.part else []
 
 
 def source_differences(out: str, images: str | None, report: SourcesReport) -> list[str]:
@@ -109,7 +120,7 @@ def source_differences(out: str, images: str | None, report: SourcesReport) -> l
         )
     if not report.are_same:
         what = f"of {report.compared:,} sources, other than packed: {len(report.differ):,}, gone: {len(report.gone):,}"
-        lines.append(f"pack: {out} is whole; {what}. Bring it up to date: pack update IMAGES {out}")
+        lines.append(f"pack: {out} is intact; {what}. Bring it up to date: pack update IMAGES {out}")
     return lines
 
 
@@ -136,7 +147,7 @@ def requantized(report: RequantizeReport) -> str:
             lines.append(f"{what} {count:,} (see requantized.jsonl):")
             lines += [f"  {number:>6,} x {reason}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
             if len(reasons) > _REASONS_SHOWN:
-                lines.append(f"         and {len(reasons) - _REASONS_SHOWN} more reasons")
+                lines.append(f"         and {_count(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
     return "\n".join(lines)
 
 
@@ -229,7 +240,7 @@ def size(size_bytes: int) -> str:
 
 
 def _classes(count: int) -> str:
-    return f"{count:,} {'class' if count == 1 else 'classes'}"
+    return _count(count, "class", "classes")
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -57,9 +57,11 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *
         found.notes.append(
             f"{keypoints} has a kpt_shape: of each line the box is read, and the keypoints are left out."
         )
-    found.note(missing, f"images have no label file in {folder} and no boxes")
+    without = f"no label file in {folder} and no boxes"
+    found.note(missing, f"image has {without}", f"images have {without}")
     found.note(
         sorted(files - used.keys() - {class_file.name if class_file else ""}),
+        f"label file of {folder} belongs to no image",
         f"label files of {folder} belong to no image",
     )
     found.digest = _digest(used)

@@ -193,7 +193,7 @@ def test_a_label_member_that_is_missing_beside_others_is_refused(suffix: str, js
         listed(make_tar(tmp_path / "t.tar", members))
     inputs = listed(make_tar(tmp_path / "t.tar", members | {f"2.{suffix}": ""}))
     assert inputs.targets.tolist() == [0, 1, -1, 1]
-    assert inputs.notes[0].startswith(f"1 of 4 inputs have no {suffix}, the sample t.tar/2.jpg first")
+    assert inputs.notes[0].startswith(f"1 of 4 inputs has no {suffix}, the sample t.tar/2.jpg first")
 
 
 def test_one_label_member_twice_with_two_labels_is_refused(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_zip_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_nothing_but_rejects_leaves_nothing(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "t.tar", {"a.jpg": "text"})
     with pytest.raises(
-        PackError, match="could be packed: all 1 inputs were rejected. For example t.tar/a.jpg: it is text"
+        PackError, match="could be packed: its only input was rejected. For example t.tar/a.jpg: it is text"
     ):
         pack(path, tmp_path / "out", size=32)
     assert not (tmp_path / "out").exists()

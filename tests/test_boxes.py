@@ -181,7 +181,7 @@ def test_a_coco_file_becomes_boxes_targets_and_counts(flat: Path, tmp_path: Path
     ]
     labels = coco(tmp_path / "c.json", flat_sizes(), [], annotations=annotations, categories=categories)
     report = pack(flat, tmp_path / "out", size=20, boxes=labels, workers=2)
-    assert (report.rows, report.classes, report.notes) == (6, 2, ["1 boxes around crowds (iscrowd) are left out."])
+    assert (report.rows, report.classes, report.notes) == (6, 2, ["1 box around a crowd (iscrowd) is left out."])
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.classes == ["car", "toothbrush"]
     assert train.store.targets.tolist() == [-1] * 6
@@ -209,8 +209,11 @@ def test_boxes_cut_by_the_crop_are_clipped_and_those_mostly_gone_dropped(flat: P
         out = tmp_path / f"out{share}"
         report = pack(flat, out, size=40, boxes=labels, min_visibility=share, workers=1)
         assert boxes_of(out)[0] == [[0, 0, 10, 20], [0, 0, 2, 20]][:expected]
-        dropped = f"{3 - expected} boxes of 1 images have less than {share:.0%} of their area in the row, or none,"
-        assert report.notes == [f"{dropped} and are left out: 0.png."]
+        said = "{} of 1 image {} less than {:.0%} of {} area in the row, or none, and {} left out: 0.png."
+        words = ("1 box", "has", share, "its", "is")
+        if expected < 2:
+            words = (f"{3 - expected} boxes", "have", share, "their", "are")
+        assert report.notes == [said.format(*words)]
         assert MemmapDataset(out).manifest.options["min_visibility"] == share
 
 
@@ -220,7 +223,7 @@ def test_more_boxes_than_allowed_lose_the_smallest(flat: Path, tmp_path: Path) -
     report = pack(flat, tmp_path / "out", size=40, boxes=labels, max_boxes=2, workers=1)
     assert boxes_of(tmp_path / "out")[4] == [[10, 10, 19, 19], [10, 10, 30, 30]]
     assert MemmapDataset(tmp_path / "out").store.extras["boxes"].shape == (6, 2, 4)
-    what = "4 boxes of 2 images are left out, the smallest of more than --max-boxes 2 in a row: 1.png, 4.png."
+    what = "4 boxes of 2 images are left out, the smallest of rows with more than --max-boxes 2: 1.png, 4.png."
     assert report.notes == [what]
 
 
@@ -241,11 +244,11 @@ def test_bad_boxes_are_mended_or_left_out_and_counted(flat: Path, tmp_path: Path
     ]  # fmt: skip
     assert report.notes == [
         "2 images of c.json are not among the inputs: gone.png, lost.png.",
-        "1 annotations of c.json are for images that it does not list: annotation 8.",
-        "1 boxes of 1 images have their corners in the wrong order, which is fixed: 0.png.",
-        "1 boxes of 1 images reach outside their picture and are cut to it: 1.png.",
+        "1 annotation of c.json is for an image that it does not list: annotation 8.",
+        "1 box of 1 image has its corners in the wrong order, which is fixed: 0.png.",
+        "1 box of 1 image reaches outside its picture and is cut to it: 1.png.",
         "2 boxes of 2 images have no area inside their picture and are left out: 2.png, 3.png.",
-        "1 boxes of 1 images are scaled, as their picture has another size than the label file says: 5.png.",
+        "1 box of 1 image is scaled, as its picture has another size than the label file says: 5.png.",
     ]
 
 
@@ -452,7 +455,7 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
     labels = coco(
         tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, [*boxes, ("val/val.jpg", [1, 1, 8, 8])]
     )
-    with pytest.raises(PackError, match=r"train is finished, but with room for other boxes in a row \(3, now 4\)"):
+    with pytest.raises(PackError, match=r"train is finished, but with room for another number of boxes in a row \(3, now 4\)"):
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1, resume=True)
 
 
@@ -629,8 +632,8 @@ def test_yolo_files_that_are_missing_or_for_nothing_are_counted(flat: Path, tmp_
     assert report.notes == [
         f"{labels} has labels from 0 to 3, and no image of 3 classes: 0, 1, 2.",
         f"{labels} has no classes.txt: classes are named by their numbers; --classes FILE takes their names.",
-        f"1 images have no label file in {labels} and no boxes: 0.png.",
-        f"1 label files of {labels} belong to no image: 8.txt.",
+        f"1 image has no label file in {labels} and no boxes: 0.png.",
+        f"1 label file of {labels} belongs to no image: 8.txt.",
     ]
     assert MemmapDataset(tmp_path / "out").classes == ["0", "1", "2", "3"]
 

@@ -94,7 +94,7 @@ def test_a_list_with_another_target_or_order_is_named(
     out = interrupted(listed, tmp_path / "out", root=images)
     swapped = [lines[1], lines[0], *lines[2:]] if not old else [new if line == old else line for line in lines]
     listed.write_text("\n".join(["path,target", *swapped, ""]))
-    with pytest.raises(PackError, match=text or r"class0/001\.jpg stands where class0/000\.jpg stood"):
+    with pytest.raises(PackError, match=text or r"class0/001\.jpg is in the place of class0/000\.jpg"):
         pack(listed, out, size=32, root=images, resume=True)
 
 
@@ -218,6 +218,6 @@ def test_many_changed_sources_are_counted_and_the_first_few_named(
     photo(50, 50, 3).save(images / "class2/007.jpg")  # not packed yet: no change
     assert run([str(images), str(out), "--size", "32", "--resume"]) == 0
     names = "class0/000.jpg, class0/001.jpg, class0/002.jpg, class0/003.jpg, class0/004.jpg and 3 more"
-    assert f"{names} changed since the pack was interrupted: all from the first" in capsys.readouterr().out
+    assert f"{names} changed since the pack was interrupted: all images from the block of the first" in capsys.readouterr().out
     pack(images, tmp_path / "whole", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "whole")

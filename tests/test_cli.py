@@ -47,7 +47,7 @@ def test_json_goes_to_stdout_alone(images: Path, tmp_path: Path, capsys: pytest.
     captured = capsys.readouterr()
     report = json.loads(captured.out)
     assert (report["rows"], report["rejected"], report["reasons"]) == (24, 1, {"it is text, not an image": 1})
-    assert captured.err == "pack: 1 of 25 inputs were rejected, more than --max-rejects 1%.\n"
+    assert captured.err == "pack: 1 of 25 inputs was rejected, more than --max-rejects 1%.\n"
     assert run(["info", str(tmp_path / "out"), "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
     assert (info["rows"], info["classes"]) == (24, ["class0", "class1", "class2"])
@@ -78,7 +78,7 @@ def test_info_verify_and_show(shared_store: Path, tmp_path: Path, capsys: pytest
     assert run(["info", str(shared_store)]) == 0
     assert "90 of uint8[32, 32, 3]" in capsys.readouterr().out
     assert run(["verify", str(shared_store)]) == 0
-    assert "is whole: 90 rows" in capsys.readouterr().out
+    assert "is intact: 90 rows" in capsys.readouterr().out
     sheet = tmp_path / "sheet.png"
     assert run(["show", str(shared_store), "-o", str(sheet), "--count", "12", "--columns", "4"]) == 0
     assert capsys.readouterr().out == f"{sheet}\n"
@@ -123,7 +123,7 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["{images}", "{images}/out", "--size", "8"], 2, "lies inside IMAGES"),
         (["{images}", "{tmp}/out"], 2, "the images have 8 sizes"),
         (["{images}", "{tmp}/file", "--size", "8"], 2, "file is a file"),
-        (["{tmp}/broken", "{tmp}/out", "--size", "8"], 1, "could be packed: all 1 inputs were rejected"),
+        (["{tmp}/broken", "{tmp}/out", "--size", "8"], 1, "could be packed: its only input was rejected"),
         (["{images}", "{tmp}/full", "--size", "8"], 2, "is not empty"),
         (["{images}", "{tmp}/full", "--size", "8", "--resume"], 2, "is not empty"),
         (["{images}", "{tmp}/full", "--size", "8", "--part", "1/2"], 2, "is not empty"),

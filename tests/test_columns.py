@@ -49,7 +49,8 @@ def test_a_missing_label_is_none_of_the_classes_and_is_counted(
 ) -> None:
     inputs = labelled(tmp_path, cells)
     assert (inputs.target_kind, inputs.targets.tolist(), inputs.classes) == ("class", targets, classes)
-    assert any(note.startswith(f"{missing} of {len(cells)} inputs have no label, line ") for note in inputs.notes)
+    said = f"{missing} of {len(cells)} inputs {'has' if missing == 1 else 'have'} no label, line "
+    assert any(note.startswith(said) for note in inputs.notes)
 
 
 HUGE = "99999999999999999999"
@@ -84,7 +85,7 @@ def test_na_among_names_is_a_class_that_is_reported_unless_it_is_given_as_missin
     cells = ["cat", "NA", "None", "?"]
     inputs = labelled(tmp_path, cells)
     assert inputs.classes == ("?", "NA", "None", "cat")
-    assert "1 inputs have the class 'NA' as label; if that is no label, give --missing NA." in inputs.notes
+    assert "1 input has the class 'NA' as label; if that is no label, give --missing NA." in inputs.notes
     inputs = labelled(tmp_path, cells, missing=("NA", "?", "None"))
     assert (inputs.classes, inputs.targets.tolist()) == (("cat",), [0, -1, -1, -1])
     # what a class list has is a class
@@ -97,8 +98,8 @@ def test_missing_labels_of_each_of_several_targets_are_counted(tmp_path: Path) -
     inputs = scanned(tmp_path / "l.csv", text, target_column="kind,color")
     assert (inputs.targets.tolist(), inputs.extras["color"].tolist()) == ([0, -1, 1], [1, 0, -1])
     assert [note.split(",")[0] for note in inputs.notes] == [
-        "1 of 3 inputs have no kind",
-        "1 of 3 inputs have no color",
+        "1 of 3 inputs has no kind",
+        "1 of 3 inputs has no color",
     ]
 
 
@@ -111,7 +112,7 @@ def test_a_number_given_as_missing_is_none_in_every_form_of_manifest(tmp_path: P
 def test_missing_pieces_of_a_list_are_no_classes(tmp_path: Path) -> None:
     inputs = labelled(tmp_path, ["cat;nan", "dog;NA", "", "dog"], missing=("NA",))
     assert (inputs.classes, inputs.targets.tolist()) == (("cat", "dog"), [[1, 0], [0, 1], [0, 0], [0, 1]])
-    assert "1 of 4 inputs have no label, line 4 of" in inputs.notes[0]
+    assert "1 of 4 inputs has no label, line 4 of" in inputs.notes[0]
 
 
 def test_further_columns_of_numbers_keep_their_missing_cells_as_nan(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_pipeline_packs_verifies_shows_and_trains_and_a_second_run_keeps_the_sto
     first = run(ROOT / "examples" / "pipeline.sh", images, work, SIZE="32", EPOCHS="1")
     assert first.returncode == 0, first.stderr
     assert "24 rows, 0 rejected" in first.stdout
-    assert "is whole: 24 rows" in first.stdout
+    assert "is intact: 24 rows" in first.stdout
     assert len(epochs(first.stdout)) == 1
     assert (work / "sheet.png").read_bytes().startswith(b"\x89PNG")
     manifest = work / "store" / "manifest.json"

@@ -64,7 +64,7 @@ def test_too_many_rejects_are_3_again_and_nothing_is_decoded(images: Path, tmp_p
     again = run(*line)
     assert again.returncode == 3
     assert "already finished; nothing was done" in again.stdout
-    assert "1 of 24 inputs were rejected, more than --max-rejects 1%." in again.stderr
+    assert "1 of 24 inputs was rejected, more than --max-rejects 1%." in again.stderr
     assert store_bytes(tmp_path / "out") == before
     assert run(*line, "--max-rejects", 1).returncode == 0
 
@@ -142,7 +142,7 @@ def test_other_labels_of_a_list_are_named(images: Path, tmp_path: Path, kind: st
         "class": r"other labels: class0/005\.jpg \(was 2, now 1\)",
         "regression": r"other labels: class0/005\.jpg \(was \[0\.71\d*\], now \[0\.5\]\)",
         "extra": "other values of extra",
-        "order": r"another order: class0/006\.jpg stands where class0/005\.jpg stood",
+        "order": r"another order: class0/006\.jpg is in the place of class0/005\.jpg",
     }[kind]
     if kind == "order":
         rows[5:7] = [rows[6], rows[5]]
@@ -161,7 +161,7 @@ def test_other_boxes_are_named(images: Path, tmp_path: Path) -> None:
     for _ in range(2):
         pack(images, tmp_path / "out", size=32, boxes=images, resume=True)
     (images / "class1/003.txt").write_text("0 .5 .5 .4 .2\n")
-    said = r"with labels that are read otherwise \(boxes: other contents\)"
+    said = r"with other options for labels \(boxes: other contents\)"
     with pytest.raises(PackError, match=rf"{said}\. .* --boxes {images}\.$"):
         pack(images, tmp_path / "out", size=32, boxes=images, resume=True)
 
@@ -396,7 +396,7 @@ def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path
         f"pack: {out}: class1/003.jpg is not what was packed",
         f"pack: {out}: class2/000.jpg is gone",
         f"pack: note: 1 image of {images} not in {out}: class2/new.jpg",
-        f"pack: {out} is whole; of 23 sources, other than packed: 1, gone: 1. Bring it up to date: pack update IMAGES {out}",
+        f"pack: {out} is intact; of 23 sources, other than packed: 1, gone: 1. Bring it up to date: pack update IMAGES {out}",
     ]
     told = json.loads(run("verify", out, "--images", images, "--json").stdout)["sources"]
     assert told == {"compared": 23, "differ": ["class1/003.jpg"], "gone": ["class2/000.jpg"], "new": ["class2/new.jpg"]}
@@ -506,7 +506,7 @@ def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_pat
         (
             "b",
             {"classes": str(tmp_path / "classes.txt")},
-            r"labels that are read otherwise \(with --classes, now without\)",
+            r"other options for labels \(with --classes, now without\)",
         ),
     ):
         with pytest.raises(KeyboardInterrupt):

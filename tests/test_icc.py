@@ -342,6 +342,16 @@ def test_they_are_counted_in_the_report_the_manifest_and_info(
     assert "3 were converted to sRGB, the profiles of the others do not fit or are damaged." in said.err
 
 
+def test_the_note_of_a_split_names_it(mixed: Path, tmp_path: Path) -> None:
+    splits = tmp_path / "splits"
+    splits.mkdir()
+    mixed.rename(splits / "train")
+    (splits / "val").mkdir()
+    photo(40, 30, 0).save(splits / "val/a.jpg")
+    notes = pack(splits, tmp_path / "out", size=32, workers=1, max_rejects="100%").notes
+    assert [note.split(" have ")[0] for note in notes if "ICC" in note] == ["train: 4 images"]
+
+
 def test_a_store_without_such_images_says_nothing_of_profiles(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32, workers=1)
     assert b"icc" not in (tmp_path / "out/manifest.json").read_bytes()

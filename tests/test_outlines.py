@@ -244,8 +244,8 @@ def test_crowds_are_in_masks_and_boxes_without_an_outline_are_not_and_both_are_c
     labels.write_text(json.dumps(content))
     report = pack(flat, tmp_path / "out", boxes=labels, masks="boxes", workers=1)
     assert report.notes == [
-        "1 boxes around crowds (iscrowd) are left out; the masks have their pixels.",
-        f"1 boxes of {labels} have no polygon or RLE, and are not in the masks.",
+        "1 box around a crowd (iscrowd) is left out; the masks have their pixels.",
+        f"1 box of {labels} without polygon or RLE: not in the masks.",
     ]
     masks = masks_of(tmp_path / "out")
     assert np.array_equal(masks[0], 2 * drawn([SQUARE], (60, 40)))

@@ -240,7 +240,7 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images/a.jpg").write_text("x")
     with pytest.raises(
-        PackError, match=r"images could be packed: all 1 inputs were rejected. For example a.jpg: it is text"
+        PackError, match=r"images could be packed: its only input was rejected. For example a.jpg: it is text"
     ):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     assert not (tmp_path / "out").exists()

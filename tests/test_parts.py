@@ -347,12 +347,12 @@ def test_the_command_tells_of_a_part_and_of_sealing(images: Path, tmp_path: Path
     first = run(str(images), out, "--size", "32", "--part", "1/2")
     assert first.returncode == 3
     assert "rejected 1 (see rejected.jsonl of the sealed store)" in first.stdout
-    assert "this is part 1/2; when all are there, pack seal makes the store" in first.stdout
+    assert "this is part 1/2; when all parts are packed, pack seal makes the store" in first.stdout
     second = run(str(images), out, "--size", "32", "--part", "2/2", "--json")
     assert json.loads(second.stdout)["part"] == "2/2"
     sealed = run("seal", out)
     assert (sealed.returncode, "23 rows of 32 x 32 x 3, 3 classes" in sealed.stdout) == (3, True)
-    assert "1 of 24 inputs were rejected, more than --max-rejects 1%" in sealed.stderr
+    assert "1 of 24 inputs was rejected, more than --max-rejects 1%" in sealed.stderr
     assert run("seal", str(tmp_path / "nothing")).stderr.startswith(
         f"pack: {tmp_path}/nothing holds no part of a pack."
     )

@@ -105,7 +105,7 @@ def test_a_box_too_large_for_a_number_does_not_fit(mixed: Path, capfd: pytest.Ca
 
 def test_nothing_to_plan_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"")
-    with pytest.raises(PackError, match="nothing can be planned: no header of 1 inputs could be read"):
+    with pytest.raises(PackError, match="nothing can be planned: no header of 1 input could be read"):
         plan(tmp_path, workers=1)
     arguments: Any = {"crop": 0}
     with pytest.raises(OptionsError, match="--size is 0"):

@@ -502,7 +502,7 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(
         listed(images, tmp_path / "list.csv", "path,a,b", change=lambda _: {"a": "x", "b": "x"}),
     )
     interrupted(path, out, target_column="a", root=images)
-    with pytest.raises(PackError, match=r"was begun with labels that are read otherwise \(target_column: a, now b\)"):
+    with pytest.raises(PackError, match=r"was begun with other options for labels \(target_column: a, now b\)"):
         pack(path, out, size=32, target_column="b", root=images, resume=True)
     pack(path, out, size=32, target_column="a", root=images, resume=True)
     with pytest.raises(PackError, match=r"is finished, but was packed with --target-column a\. Give it again"):

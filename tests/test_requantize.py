@@ -367,7 +367,7 @@ def test_the_command(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run(["requantize", str(mixed), str(tmp_path / "more"), "-q", "3", "--json"]) == 3
     captured = capsys.readouterr()
     assert json.loads(captured.out)["kept_reasons"] == {"FFmpeg decodes it as gbrap": 1, "it is no JPEG": 1}
-    assert captured.err == "pack: 1 of 20 inputs were rejected, more than --max-rejects 1%.\n"
+    assert captured.err == "pack: 1 of 20 inputs was rejected, more than --max-rejects 1%.\n"
 
 
 @pytest.mark.parametrize("quality", ["1", "32", "0"])

@@ -185,7 +185,7 @@ def test_hidden_folders_and_those_of_systems_in_a_tar_are_no_classes(tmp_path: P
     for name in (".cache", "@eaDir", ".ipynb_checkpoints", "__MACOSX", "1 file named ._*"):
         assert name in left_out
     only = touch(tmp_path / "only", ".cache/1.jpg")
-    with pytest.raises(ScanError, match=r"holds no image but what is left out: the folder .cache \(1 members seen\)"):
+    with pytest.raises(ScanError, match=r"holds no image but what is left out: the folder .cache \(1 member seen\)"):
         scan(as_tar(only, tmp_path / "only.tar"))
 
 
@@ -293,7 +293,7 @@ def test_verify_reads_every_split_and_names_the_damaged_one(
     packed: Path, mixed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["verify", str(packed), "--redecode", "2", "--images", str(mixed)]) == 0
-    assert "out is whole: 10 rows, " in (out := capsys.readouterr().out)
+    assert "out is intact: 10 rows, " in (out := capsys.readouterr().out)
     assert "4 rows decoded again" in out
     pixels = packed / "Validation/_tensordict/pixels.memmap"
     pixels.write_bytes(b"\xff" + pixels.read_bytes()[1:])

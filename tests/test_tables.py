@@ -111,7 +111,7 @@ def test_a_parquet_is_a_manifest(images: Path, tmp_path: Path) -> None:
     assert train.store.extras["box"].tolist() == [[n, 1, 2, 3] for n in range(24)]
     assert report.notes == [
         "the column 'when' is left out: it holds timestamp[ms], no numbers.",
-        f"1 of 24 inputs have no label, row 6 of {tmp_path}/l.parquet first: they are of no class.",
+        f"1 of 24 inputs has no label, row 6 of {tmp_path}/l.parquet first: it has no class.",
         f"the column 'kind' is left out: row 1 of {tmp_path}/l.parquet holds 'k0', which is no number.",
     ]
     options = PackOptions(target_column="kind")
