@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from reader.copying import gather
+from reader.copying import Copies, gather, on_threads
 from reader.order import Rows, Steps
 from reader.rawfile import READERS, Read, RowFile, RowMemory, plan_reads, tasks
 from reader.stages import stage
@@ -33,7 +32,7 @@ class ReadAhead:
         past_cache: leave nothing in the page cache, see `RowFile`.
         units: what to read of the file for rows of the plan, where its "rows" are pages, see `ragged.py`.
 
-    For one thread. `close` ends the readers.
+    For one thread. `close` ends the reads.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class ReadAhead:
         self._spare: list[RowMemory] = []
         self._rows = self._cut_rows()
         self._file = RowFile(path, row_bytes, past_cache=past_cache)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="pixpack-reader")
 
     def __iter__(self) -> Iterator[Steps]:
         while True:
@@ -86,8 +84,9 @@ class ReadAhead:
                 self._start()
 
     def close(self) -> None:
-        """End the readers; what they read is lost."""
-        self._readers.shutdown(cancel_futures=True)
+        """End the reads; what they read is lost."""
+        for chunk in reversed(self._chunks):
+            chunk.reads.cancel()
         self._file.close()
 
     def _start(self) -> None:
@@ -124,8 +123,8 @@ class ReadAhead:
         """Start the reads of a chunk."""
         reads, slots, count = plan_reads(rows, self._row_bytes, self._file.align)
         memory = self._memory(count)
-        groups = tasks(reads, self._row_bytes)
-        return _Chunk(memory, slots, [self._readers.submit(self._read, memory.bytes, group) for group in groups])
+        each = [(memory.bytes, group) for group in tasks(reads, self._row_bytes)]
+        return _Chunk(memory, slots, on_threads("read", READERS, self._read, each))
 
     def _read(self, memory: memoryview, group: Sequence[Read]) -> None:
         with stage("read"):
@@ -145,14 +144,12 @@ class _Chunk:
 
     memory: RowMemory
     slots: Rows
-    reads: list[Future[None]]
+    reads: Copies
     taken: int = 0
 
     def wait(self) -> None:
         """Wait for the reads; raises what they raised."""
-        if not all(read.done() for read in self.reads):
+        if not self.reads.are_done:
             with stage("wait"):
-                wait(self.reads)
-        for read in self.reads:
-            read.result()
-        self.reads.clear()
+                self.reads.wait()
+        self.reads.wait()

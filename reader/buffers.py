@@ -7,6 +7,7 @@ tensor, view or numpy view made from the lease keeps it alive, so a batch that a
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import deque
 
@@ -42,9 +43,11 @@ class BufferPool:
         Raises:
             PinnedMemoryError: it was to be pinned, and cannot be.
         """
-        try:
+        memory = None
+        # not asked first: other threads may take the last; not allocated in an except, of which an error there would speak
+        with contextlib.suppress(IndexError):
             memory = self._idle.pop()
-        except IndexError:
+        if memory is None:
             memory = self._allocate()
         lease = np.ndarray((self.size_bytes if size_bytes is None else size_bytes,), np.uint8, buffer=memory)
         # a bound method of the deque, not of the pool: leases that outlive the pool then free their memory

@@ -1,4 +1,4 @@
-"""Rows copied by plain threads while the caller goes on: begun now, waited for later.
+"""Rows copied by plain threads while the caller continues: begun now, waited for later; other work of theirs too, such as reads.
 
 One thread can nearly fill the bandwidth of memory, so what counts is that copies follow each other without a gap: those of the
 next batch are begun before those of this one are waited for. Threads of OpenMP cannot do that, and all of them wait where
@@ -14,7 +14,9 @@ import _thread
 import contextlib
 import os
 import threading
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,31 +34,48 @@ _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 
 class Copies:
-    """Pieces that are being copied."""
+    """Pieces of work that threads do, such as copying rows."""
 
     def __init__(self, pieces: int) -> None:
         self._pieces = pieces
         self._outcomes: list[BaseException | None] = []
         self._whole: SimpleQueue[None] = SimpleQueue()
+        # set where one has failed, or nobody wants them any more: pieces that are not begun are skipped
+        self.is_cancelled = False
+        self._process = os.getpid()
+
+    @property
+    def are_done(self) -> bool:
+        """Say whether each piece is done, or has failed."""
+        return len(self._outcomes) >= self._pieces
 
     def tell(self, error: BaseException | None) -> None:
-        """Count a piece that is copied, or has failed."""
+        """Count a piece that is done, or has failed."""
+        if error is not None:
+            self.is_cancelled = True
         self._outcomes.append(error)
         # whoever waits is woken once, by the last; two that both see all there wake it twice, which nobody feels
-        if len(self._outcomes) >= self._pieces:
+        if self.are_done:
             self._whole.put(None)
 
     def wait(self) -> None:
-        """Wait for all of them, once; raises what one has raised."""
-        self._whole.get()
+        """Wait for all of them; raises what one has raised."""
+        if not self.are_done:
+            self._whole.get()
         for error in self._outcomes:
             if error is not None:
                 raise error
 
+    def cancel(self) -> None:
+        """Skip the pieces that are not begun, and wait for those that are."""
+        self.is_cancelled = True
+        # a process that was forked has none of the threads
+        if not self.are_done and os.getpid() == self._process:
+            self._whole.get()
 
-# For one thread to copy: source, rows, out, and what it is a part of.
-_Words = npt.NDArray[np.int64]
-_Piece = tuple[_Words, _Words, _Words, Copies]
+
+# For one thread to do: a call, its arguments, and what it is a part of.
+_Piece = tuple[Callable[..., object], tuple[Any, ...], Copies]
 
 
 class Gatherer:
@@ -91,15 +110,14 @@ class Gatherer:
             into = out.numpy().reshape(-1).view(table.dtype).reshape(-1, table.shape[1])
         if parts > 1:
             rows = (rows[:, None] * parts + np.arange(parts)).reshape(-1)
-        if (queue := _queue(threads)) is None:
-            _copy(table, rows, into)
-            return None
         step = -(-len(rows) // pieces)
         starts = range(0, len(rows), step)
-        copies = Copies(len(starts))
-        for start in starts:
-            queue.put((table, rows[start : start + step], into[start : start + step], copies))
-        return copies
+        return on_threads(
+            "copy",
+            threads,
+            _copy,
+            [(table, rows[start : start + step], into[start : start + step]) for start in starts],
+        )
 
 
 def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor) -> torch.Tensor:
@@ -107,6 +125,18 @@ def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor)
     if (copies := Gatherer(source).begin(rows, out)) is not None:
         copies.wait()
     return out
+
+
+def on_threads(kind: str, threads: int, call: Callable[..., object], each: Sequence[tuple[Any, ...]]) -> Copies:
+    """Begin call(*arguments) for each, on threads that all work of a kind shares; where none may be started it is done here."""
+    copies = Copies(len(each))
+    queue = _queue(kind, threads)
+    for arguments in each:
+        if queue is None:
+            copies.tell(_outcome(call, arguments, copies))
+        else:
+            queue.put((call, arguments, copies))
+    return copies
 
 
 def is_run(rows: npt.NDArray[np.int64]) -> bool:
@@ -145,16 +175,16 @@ def _copy(source: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], out: npt.N
 
 # -- the threads
 
-# number of threads -> what they wait for; those of a number that was asked for once stay
-_queues: dict[int, SimpleQueue[_Piece | None]] = {}
+# (kind, number of threads) -> what they wait for; those that were asked for once stay
+_queues: dict[tuple[str, int], SimpleQueue[_Piece | None]] = {}
 _ended: SimpleQueue[None] = SimpleQueue()
 _at_exit = False
 
 
-def _queue(threads: int) -> SimpleQueue[_Piece | None] | None:
+def _queue(kind: str, threads: int) -> SimpleQueue[_Piece | None] | None:
     """Return what so many threads take pieces from; None where no thread may be started."""
-    if _at_exit or threads in _queues:
-        return None if _at_exit else _queues[threads]
+    if _at_exit or (kind, threads) in _queues:
+        return None if _at_exit else _queues[kind, threads]
     made: SimpleQueue[_Piece | None] = SimpleQueue()
     started = 0
     with contextlib.suppress(RuntimeError):  # a limit of this user's, or of the container
@@ -162,7 +192,7 @@ def _queue(threads: int) -> SimpleQueue[_Piece | None] | None:
             _thread.start_new_thread(_serve, (made,))
             started += 1
     # known only now: an interrupt before this leaves threads without work, the other way round work without threads
-    known = _queues.setdefault(threads, made) if started else None
+    known = _queues.setdefault((kind, threads), made) if started else None
     if known is not made:
         _end(made, started)
     return known
@@ -170,16 +200,21 @@ def _queue(threads: int) -> SimpleQueue[_Piece | None] | None:
 
 def _serve(queue: SimpleQueue[_Piece | None]) -> None:
     while (piece := queue.get()) is not None:
-        error: BaseException | None = None
-        try:
-            _copy(*piece[:3])
-        except BaseException as e:
-            error = e
-        copies = piece[3]
-        del piece  # before the caller goes on: then nothing here holds its batch
+        copies, error = piece[2], _outcome(*piece)
+        del piece  # before the caller continues: then nothing here holds its batch
         copies.tell(error)
         del copies, error
     _ended.put(None)
+
+
+def _outcome(call: Callable[..., object], arguments: tuple[Any, ...], copies: Copies) -> BaseException | None:
+    """Do a piece, unless nobody wants it any more; returns what it raised."""
+    try:
+        if not copies.is_cancelled:
+            call(*arguments)
+    except BaseException as e:
+        return e
+    return None
 
 
 def _end(queue: SimpleQueue[_Piece | None], threads: int) -> None:
@@ -192,7 +227,7 @@ def _end(queue: SimpleQueue[_Piece | None], threads: int) -> None:
 def _end_all() -> None:
     global _at_exit
     _at_exit = True
-    for threads, queue in list(_queues.items()):
+    for (_, threads), queue in list(_queues.items()):
         _end(queue, threads)
 
 

@@ -12,13 +12,13 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from reader.copying import on_threads
 from reader.manifest import StoreError
 from reader.order import Rows
 from reader.store import MAP_NORESERVE
@@ -160,11 +160,13 @@ def read_rows(path: Path, row_bytes: int, memory: memoryview, reads: Sequence[Re
     Raises:
         StoreError, OSError: as `RowFile.read`.
     """
-    with (
-        contextlib.closing(RowFile(path, row_bytes, past_cache=past_cache)) as file,
-        ThreadPoolExecutor(READERS) as readers,
-    ):
-        list(readers.map(lambda group: file.read(memory, group), tasks(reads, row_bytes)))
+    with contextlib.closing(RowFile(path, row_bytes, past_cache=past_cache)) as file:
+        under_way = on_threads("read", READERS, file.read, [(memory, group) for group in tasks(reads, row_bytes)])
+        try:
+            under_way.wait()
+        finally:
+            # none may write to memory later, which other rows may have by then
+            under_way.cancel()
 
 
 class RowMemory:

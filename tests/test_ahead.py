@@ -203,3 +203,18 @@ def test_a_file_cut_short_between_two_reads_past_the_cache_is_named(tmp_path: Pa
     with pytest.raises(StoreError, match="rows ends at byte 20580: it was cut short"):
         file.read(rawfile.RowMemory(40, 1024).bytes, [(0, 40, 0)])
     file.close()
+
+
+def test_a_pass_starts_no_thread_of_an_executor_whose_callbacks_would_lose_an_interrupt(
+    rows_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", None)
+    reader = ReadAhead(
+        rows_file, ROW_BYTES, iter(steps_of([np.arange(20)])), chunk_rows=8, window_end=lambda _: ROWS, past_cache=False
+    )
+    next(iter(reader))
+    out = torch.zeros((20, ROW_BYTES), dtype=torch.uint8)
+    reader.take(out)
+    reader.close()
+    assert np.array_equal(out.numpy(), contents()[:20])
+    assert np.array_equal(read_all(rows_file, ROW_BYTES, ROWS, past_cache=False).numpy(), contents())

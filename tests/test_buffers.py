@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import subprocess
 import sys
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -123,6 +124,51 @@ def test_large_rows_are_copied_in_parts(width: int, parts: int, monkeypatch: pyt
     assert copying._parts(source.numpy()) == parts
     rows = np.array([3, 3, 8, 0, 1, 2, 7])
     assert torch.equal(gather(source, rows, torch.zeros((7, width), dtype=torch.uint8)), source[torch.from_numpy(rows)])
+
+
+def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BufferPool, "_allocate", interrupted)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        BufferPool(100, keep=1).lease()
+    assert raised.value.__context__ is None
+
+
+def test_pieces_that_are_not_begun_are_skipped_where_one_fails_or_nobody_wants_them() -> None:
+    begun, go = SimpleQueue[str](), SimpleQueue[None]()
+
+    def piece(name: str) -> None:
+        begun.put(name)
+        go.get()
+        if name == "fails":
+            raise ValueError("a piece failed")
+
+    pieces = copying.on_threads("test", 1, piece, [("fails",), ("skipped",)])
+    go.put(None)
+    with pytest.raises(ValueError, match="a piece failed"):
+        pieces.wait()
+    assert (begun.get(), begun.empty()) == ("fails", True)
+    pieces = copying.on_threads("test", 1, piece, [("begun",), ("skipped",)])
+    assert begun.get() == "begun"
+    pieces.is_cancelled = True
+    go.put(None)
+    pieces.cancel()
+    assert begun.empty()
+    assert pieces.are_done
+
+
+def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:
+    go = SimpleQueue[None]()
+    pieces = copying.on_threads("test", 1, go.get, [()])
+    child = multiprocessing.get_context("fork").Process(target=pieces.cancel, daemon=True)
+    child.start()
+    child.join(20)
+    exitcode = child.exitcode
+    go.put(None)
+    pieces.wait()
+    assert exitcode == 0
 
 
 def test_an_error_of_a_piece_is_raised_where_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
