@@ -378,7 +378,8 @@ class MemmapDataset(Dataset[Any]):
         images, targets = plain(batch, by_name=self.names_targets)
         if not single:
             return images, targets
-        target = batch.targets.item() if batch.targets.ndim == 0 else batch.targets
+        target = batch.targets
+        target = target.item() if target.ndim == 0 else target
         if isinstance(targets, dict):
             target = targets | {"targets": target}
         return (

@@ -52,6 +52,7 @@ class OpenedStore:
                 for name, file in self.manifest.tensor_paths().items()
             }
             is_one_store = before == self._seen()
+        self._specs = self.manifest.tensors
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self._sizes = [(file, sizes[name]) for name, file in self.files.items()]
 
@@ -74,8 +75,10 @@ class OpenedStore:
             StoreError: a file was cut short.
         """
         self.check_files()
-        rows = np.array([row])
         # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
+        if can_read_ahead() and not self.manifest.has_own_sizes:
+            return self._read(np.array(row), _own)
+        rows = np.array([row])
         some = self._read(rows, _own) if can_read_ahead() else self.gather(rows, _own)
         found: Any = row_of(some, 0) if isinstance(some, RaggedBatch) else some[0]
         if isinstance(some, RaggedBatch):
@@ -131,24 +134,29 @@ class OpenedStore:
         return PAGE_BYTES if is_flat else self.manifest.tensors[name].row_bytes
 
     def _read(self, rows: Rows, memory: Memory) -> ImageBatch | RaggedBatch:
-        """Gather without the mapping."""
+        """Gather without the mapping; of rows of one size also a single one, int64[], without a batch dimension."""
         # of one row without the arithmetic, a sixth of its time
-        reads = reads_in_order(rows) if len(rows) > 1 else [(int(row), 1, 0) for row in rows]
-        columns: dict[str, Any] = {n: self._read_column(n, len(rows), reads) for n in self.files if n != "pixels"}
-        extras = {name[7:]: columns.pop(name) for name in list(columns) if name.startswith("extras/")}
-        columns["extras"] = TensorDict(extras, batch_size=[len(rows)]) if extras else None
+        reads = reads_in_order(rows) if rows.ndim else [(int(rows), 1, 0)]
+        columns = self._read_columns(rows.shape, reads)
         if self.manifest.has_own_sizes:
             some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=torch.from_numpy(rows), batch_size=[])
             return gathered(some, np.arange(len(rows)), memory, self._read_pages)
-        pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.mapped.pixels.shape[1:])
+        shape = self._specs["pixels"].row_shape
+        pixels = memory(rows.size * self.manifest.row_bytes).view(*rows.shape, *shape)
         self.files["pixels"].read(pixels.view(-1).numpy().data, reads)
         return batch_around(pixels, rows=torch.from_numpy(rows), **columns)
 
-    def _read_column(self, name: str, count: int, reads: Sequence[Read]) -> torch.Tensor:
-        spec = self.manifest.tensors[name]
-        values = np.empty((count, *spec.row_shape), spec.dtype)
-        self.files[name].read(values.reshape(-1).view(np.uint8).data, reads)
-        return torch.from_numpy(values)
+    def _read_columns(self, shape: tuple[int, ...], reads: Sequence[Read]) -> dict[str, Any]:
+        """Read all but the pixels of rows: [*shape, ...] of each tensor, the extras as one TensorDict."""
+        columns: dict[str, Any] = {}
+        extras: dict[str, torch.Tensor] = {}
+        for name, file in self.files.items():
+            if name != "pixels":
+                values = np.empty((*shape, *self._specs[name].row_shape), self._specs[name].dtype)
+                file.read(values.reshape(-1).view(np.uint8).data, reads)
+                held, key = (extras, name[7:]) if name.startswith("extras/") else (columns, name)
+                held[key] = torch.from_numpy(values)
+        return columns | {"extras": TensorDict(extras, batch_size=shape) if extras else None}
 
     def _read_pages(self, pages: Rows, into: torch.Tensor) -> None:
         self.files["pixels"].read(into.view(-1).numpy().data, reads_in_order(pages))

@@ -123,10 +123,11 @@ def _variable(name: str, otherwise: int) -> int:
 
 def _ray_ranks() -> Ranks | None:
     """Ask Ray Train, where this process is a worker of it: not all of its trainers start torch.distributed."""
-    train = sys.modules.get("ray.train")
+    if (train := sys.modules.get("ray.train")) is None:
+        return None
     # outside of a worker it raises, or gives None, depending on the version
     with contextlib.suppress(Exception):
-        context = train.get_context()  # type: ignore[union-attr]
+        context = train.get_context()
         rank, world_size = context.get_world_rank(), context.get_world_size()
         if world_size is not None and world_size > 1:
             return Ranks(rank, world_size, "Ray Train")

@@ -855,5 +855,7 @@ def test_ctrl_c_ends_an_epoch(large: MemmapDataset, residency: str, prefetch: in
     # it takes some 0.1 s; the rest is for machines that do other work as well
     assert time.monotonic() - begun < 10
     assert process.returncode == -signal.SIGINT
-    assert errors.count("Traceback") == 1
+    assert "Exception ignored in" not in errors
+    # it may come where another exception is being caught
+    assert errors.count("Traceback") - errors.count("During handling of the above exception") == 1
     assert errors.endswith("KeyboardInterrupt\n")
