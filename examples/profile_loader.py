@@ -23,9 +23,9 @@ import torch
 from network import datasets, network, views
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from packer.bench import PictureError, plot_timeline
+from packer.cli.charts import PictureError, plot_timeline
 from reader import MemmapLoader, StoreError
-from reader.timeline import timeline_of
+from reader.bench.timeline import timeline_of
 
 # Steps that the profiler leaves out, runs without recording (its own start is slow), and records.
 SCHEDULE = {"wait": 2, "warmup": 2, "active": 8}

@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from packer.datasets import pack_dataset
-    from packer.disk import DiskFullError
-    from packer.inputs import ScanError
-    from packer.join import seal_parts
-    from packer.journal import JournalError, LockedError
-    from packer.merging import merge
+    from packer.inputs.samples import ScanError
+    from packer.operations.merge import merge
+    from packer.operations.subset import subset
     from packer.options import OptionsError, PackOptions
-    from packer.pipeline import pack
+    from packer.packing.dataset import pack_dataset
+    from packer.packing.pack import pack
+    from packer.packing.seal_parts import seal_parts
+    from packer.packing.update import update
     from packer.report import PackError, PackReport, Progress
-    from packer.roots import SourceError
-    from packer.subsetting import subset
-    from packer.updating import update
+    from packer.sources.roots import SourceError
+    from packer.store.disk_space import DiskFullError
+    from packer.store.journal import JournalError, LockedError
 
 _HOMES = {
-    "pack": "packer.pipeline",
-    "seal_parts": "packer.join",
-    "update": "packer.updating",
-    "subset": "packer.subsetting",
-    "merge": "packer.merging",
-    "pack_dataset": "packer.datasets",
+    "pack": "packer.packing.pack",
+    "seal_parts": "packer.packing.seal_parts",
+    "update": "packer.packing.update",
+    "subset": "packer.operations.subset",
+    "merge": "packer.operations.merge",
+    "pack_dataset": "packer.packing.dataset",
     "PackError": "packer.report",
     "Progress": "packer.report",
-    "LockedError": "packer.journal",
-    "JournalError": "packer.journal",
+    "LockedError": "packer.store.journal",
+    "JournalError": "packer.store.journal",
     "PackReport": "packer.report",
-    "DiskFullError": "packer.disk",
+    "DiskFullError": "packer.store.disk_space",
     "PackOptions": "packer.options",
     "OptionsError": "packer.options",
-    "ScanError": "packer.inputs",
-    "SourceError": "packer.roots",
+    "ScanError": "packer.inputs.samples",
+    "SourceError": "packer.sources.roots",
 }
 
 __all__ = [

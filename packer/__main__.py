@@ -13,7 +13,7 @@ def main() -> NoReturn:
         # who started this may want one ignored, as nohup and a shell's & do
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
-    from packer.cli import main as run_command
+    from packer.cli.app import main as run_command
 
     run_command()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from reader.manifest import naming
+from reader.format.filesystem import naming
 
 _READ_BYTES = 1 << 20
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.inputs import Inputs
+from packer.clock import Profile, added
+from packer.inputs.samples import Inputs
 from packer.options import CHANNELS
-from packer.profile import Profile, added
-from reader.manifest import REJECTED, Manifest, read_json_lines
+from reader.format.manifest import REJECTED, Manifest, read_json_lines
 
 if TYPE_CHECKING:
-    from packer.worker import Job
+    from packer.workers.block_worker import Job
 
 _LINES_NAMED = CHANGES_NAMED = 5
 

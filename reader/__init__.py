@@ -4,7 +4,7 @@
     for images, targets in MemmapLoader(train, batch_size=256, shuffle=True, device="cuda"):
         model(images)
 
-Names load on first use (PEP 562): importing `reader` or `reader.manifest` does not import torch.
+Names load on first use (PEP 562): importing `reader` or `reader.format.manifest` does not import torch.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reader.center import CenterCrop
-    from reader.color import ColorJitter, Normalize
-    from reader.dataset import MemmapDataset
-    from reader.loader import MemmapLoader
-    from reader.manifest import IncompleteStoreError, Manifest, StoreError
-    from reader.nests import to_device
+    from reader.dataset.dataset import MemmapDataset
+    from reader.device.to_device import to_device
+    from reader.format.manifest import IncompleteStoreError, Manifest, StoreError
+    from reader.loading.loader import MemmapLoader
     from reader.store import ImageBatch, RaggedBatch, open_store
-    from reader.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+    from reader.transforms.center_crop import CenterCrop
+    from reader.transforms.color import ColorJitter, Normalize
+    from reader.transforms.random_crops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 _HOMES = {
-    "MemmapDataset": "reader.dataset",
-    "MemmapLoader": "reader.loader",
+    "MemmapDataset": "reader.dataset.dataset",
+    "MemmapLoader": "reader.loading.loader",
     "ImageBatch": "reader.store",
     "RaggedBatch": "reader.store",
     "open_store": "reader.store",
-    "Manifest": "reader.manifest",
-    "StoreError": "reader.manifest",
-    "IncompleteStoreError": "reader.manifest",
-    "CenterCrop": "reader.center",
-    "ColorJitter": "reader.color",
-    "Normalize": "reader.color",
-    "RandomCrop": "reader.transforms",
-    "RandomHorizontalFlip": "reader.transforms",
-    "RandomResizedCrop": "reader.transforms",
-    "to_device": "reader.nests",
+    "Manifest": "reader.format.manifest",
+    "StoreError": "reader.format.manifest",
+    "IncompleteStoreError": "reader.format.manifest",
+    "CenterCrop": "reader.transforms.center_crop",
+    "ColorJitter": "reader.transforms.color",
+    "Normalize": "reader.transforms.color",
+    "RandomCrop": "reader.transforms.random_crops",
+    "RandomHorizontalFlip": "reader.transforms.random_crops",
+    "RandomResizedCrop": "reader.transforms.random_crops",
+    "to_device": "reader.device.to_device",
 }
 
 __all__ = [

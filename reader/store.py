@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorClass, TensorDict
 from torch.utils import _pytree as pytree
 
-from reader.manifest import Manifest, StoreError, check_store
+from reader.format.manifest import Manifest, StoreError, check_store
 from reader.order import Rows
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).

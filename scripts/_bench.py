@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from packer.decode import DecodeError, Decoder
-from packer.decoders import decoder_versions
-from packer.fit import Geometry
-from packer.jpeg import JpegDecoder, read_header
+from packer.inputs.scan import scan
 from packer.options import available_cpus
-from packer.scan import scan
-from packer.source import Source
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.pixels.jpeg import JpegDecoder, read_header
+from packer.pixels.opening import DecodeError
+from packer.pixels.versions import decoder_versions
+from packer.sources.local import Source
 
 _SCRIPTS = Path(__file__).resolve().parent
 # Beside the checkout where the project is developed; elsewhere the benchmarks draw their own.

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from multiprocessing.connection import Client, Listener
 from typing import Any
 
-from packer.engine import LocalEngine
-from packer.tasks import Result, Task
+from packer.store.blocks import Result, Task
+from packer.workers.engine import LocalEngine
 
 # As of a pack of millions of 224 x 224 x 3: blocks of 8 MiB.
 BLOCK_IMAGES = 55

@@ -10,9 +10,10 @@ from pathlib import Path
 from _calls import Call
 from _runs import MASK_BYTES, ROW_BYTES
 
-from packer.journal import JOURNAL
-from packer.rowfiles import EXTRAS, MASKS
-from reader.manifest import MANIFEST, PIXELS, SWAPPING
+from packer.store.journal import JOURNAL
+from packer.store.row_files import EXTRAS, MASKS
+from reader.format.manifest import MANIFEST, PIXELS
+from reader.format.unfinished import SWAPPING
 
 _NAMING = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange")
 _WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")

@@ -17,8 +17,8 @@ from _bench import BenchError
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader
-from reader.buffers import BufferPool
-from reader.manifest import Manifest
+from reader.format.manifest import Manifest
+from reader.memory.buffers import BufferPool
 
 ORDERS: dict[str, str | bool] = {"full": "full", "block": "block", "sequential": False}
 # Long beside a thread's wake-up (30 us), short beside what else happens on a machine: 8 batches of 38 MB take 30 ms.

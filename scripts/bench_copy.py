@@ -35,7 +35,7 @@ from _bench import (
 )
 
 from packer import merge, pack, subset
-from reader.manifest import PIXELS, check_store
+from reader.format.manifest import PIXELS, check_store
 
 SIZE, CP = 224, "cp -r; sync"
 

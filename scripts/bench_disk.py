@@ -33,9 +33,10 @@ import numpy as np
 from _bench import BenchError, machine, publish, ratio_cells, ratios, spread, table
 from bench_read import cached_store
 
-from reader import MemmapDataset, MemmapLoader, residency
-from reader.manifest import PIXELS
-from reader.rawfile import READ_BYTES, READERS, RowFile, RowMemory
+from reader import MemmapDataset, MemmapLoader
+from reader.format.manifest import PIXELS
+from reader.memory import residency
+from reader.memory.row_file import READ_BYTES, READERS, RowFile, RowMemory
 
 BATCH = 256
 LOADERS: dict[str, tuple[str, str | bool]] = {

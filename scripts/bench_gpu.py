@@ -41,10 +41,10 @@ from bench_open import sparse_store
 from torch.utils.data import DataLoader
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader
-from reader.bench_ways import DEVICE_TURN_BYTES, Copies, Loader, Part, PinnedCopies, Turn
-from reader.manifest import PIXELS
-from reader.resident import gathered
-from reader.transfer import pin
+from reader.bench.ways import DEVICE_TURN_BYTES, Copies, Loader, Part, PinnedCopies, Turn
+from reader.device.resident import gathered
+from reader.device.transfer import pin
+from reader.format.manifest import PIXELS
 
 LIMIT = "limit"
 OURS = "MemmapLoader, full"

@@ -32,11 +32,11 @@ from PIL import Image, ImageCms
 from scenes import SCENES, draw
 
 import packer
-from packer.jpeg import profile_segments
-from packer.profile import profile_table
-from packer.scan import scan
-from packer.source import Source
-from reader.manifest import PIXELS, read_manifest
+from packer.clock import profile_table
+from packer.inputs.scan import scan
+from packer.pixels.jpeg import profile_segments
+from packer.sources.local import Source
+from reader.format.manifest import PIXELS, read_manifest
 
 LARGE, SMALL, TINY = (4000, 3000), (32, 32), (8, 8)
 # height, width that scenes are drawn in

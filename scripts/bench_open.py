@@ -24,10 +24,10 @@ from typing import Any
 
 from _bench import machine
 
-from packer.build import block_inputs
+from packer.packing.build import block_inputs
 from reader import MemmapDataset
-from reader.manifest import Block, FileEntry, Manifest, encode_manifest
-from reader.metadata import metadata_files
+from reader.format.manifest import Block, FileEntry, Manifest, encode_manifest
+from reader.format.tensordict_meta import metadata_files
 
 _SIDE = 224
 _REPEATS = 30

@@ -68,9 +68,10 @@ from _pack_ways import (
 )
 
 import packer
-from packer.scan import ScanError, scan
-from packer.verify import verify
-from reader.manifest import PIXELS, SAMPLES, StoreError, read_json_lines, read_manifest
+from packer.inputs.samples import ScanError
+from packer.inputs.scan import scan
+from packer.operations.verify import verify
+from reader.format.manifest import PIXELS, SAMPLES, StoreError, read_json_lines, read_manifest
 
 TITLES = {
     "decode": "(a) decode alone",

@@ -28,9 +28,9 @@ import _driver
 from _bench import BenchError, machine, photographs, repeat_files, spread
 
 from packer import pack
-from packer.profile import Profile, added
+from packer.clock import Profile, added
 from packer.report import PackReport, Progress
-from reader.manifest import check_store
+from reader.format.manifest import check_store
 
 
 def main() -> int:

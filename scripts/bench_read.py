@@ -58,13 +58,13 @@ from _bench import (
 from _read_ways import ORDERS, Limit, Loader, RawRows, StoreIndex, TorchLoader
 
 import packer
-from packer.journal import LockedError
+from packer.inputs.samples import ScanError
+from packer.operations.verify import verify
 from packer.options import available_cpus
-from packer.scan import ScanError
-from packer.verify import verify
+from packer.store.journal import LockedError
 from reader import MemmapDataset, MemmapLoader, StoreError
-from reader.manifest import PIXELS, read_manifest
-from reader.residency import COPY_SHARE, available_bytes
+from reader.format.manifest import PIXELS, read_manifest
+from reader.memory.residency import COPY_SHARE, available_bytes
 
 WORKERS = 2
 IN_DATALOADER, IN_RAM = "MemmapDataset", "loader ram"

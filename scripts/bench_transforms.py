@@ -29,7 +29,7 @@ from _bench import machine, publish, rate_cells, ratio_cells, ratios, spread, ta
 from tensordict import TensorDict
 
 from reader import ColorJitter, ImageBatch, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-from reader.draws import COLOR_JITTER, CROP, FLIP, draw
+from reader.transforms.random import COLOR_JITTER, CROP, FLIP, draw
 
 _TITLES = [
     "transform",

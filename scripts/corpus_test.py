@@ -36,12 +36,12 @@ from PIL import Image
 
 import reader
 from packer import pack
-from packer.fit import Geometry
 from packer.options import MAX_PIXELS
-from packer.processes import silence_pillow
-from packer.tasks import Task
-from packer.worker import BlockWorker, Job
-from reader.manifest import SAMPLES, read_json_lines
+from packer.pixels.geometry import Geometry
+from packer.store.blocks import Task
+from packer.workers.block_worker import BlockWorker, Job
+from packer.workers.processes import silence_pillow
+from reader.format.manifest import SAMPLES, read_json_lines
 
 _SIZE = 32
 _MOST_SECONDS = 0.5

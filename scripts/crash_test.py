@@ -38,8 +38,8 @@ from _bench import BenchError, photographs, repeat_files
 from _calls import Shim
 from _runs import KINDS, PUSHING, Run, are_mixed, difference, files, make_run
 
-from packer.journal import JOURNAL, read_blocks
-from reader.manifest import IncompleteStoreError, StoreError, check_store
+from packer.store.journal import JOURNAL, read_blocks
+from reader.format.manifest import IncompleteStoreError, StoreError, check_store
 
 _SIZE = 64
 _OPEN_SECONDS = 0.05
@@ -50,8 +50,8 @@ _MOST_LOST = 8
 # The command, with a line in a file for each block that a worker begins: a killed process leaves what it has written.
 _COUNTED = """
 import os, sys
-from packer.cli import run
-from packer.worker import BlockWorker
+from packer.cli.app.app import run
+from packer.workers.block_worker import BlockWorker
 decode, begun = BlockWorker.decode, os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 def counted(worker, task):
     os.write(begun, b".")

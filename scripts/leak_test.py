@@ -28,8 +28,9 @@ from typing import Any
 from _bench import machine
 from bench_open import sparse_store
 
-from reader import MemmapDataset, MemmapLoader, schedule
-from reader.buffers import BufferPool
+from reader import MemmapDataset, MemmapLoader
+from reader.loading import schedule
+from reader.memory.buffers import BufferPool
 
 ROWS, BATCH, PREFETCH = 48, 8, 2
 MOST_GROWTH_MB = 32

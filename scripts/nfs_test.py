@@ -38,10 +38,10 @@ from pathlib import Path
 from _bench import BenchError, photographs, repeat_files
 from _loopback import NoNfsError, two_mounts
 
-from packer.disk import allocate, write_at
-from packer.node import open_shared
-from reader.manifest import PIXELS
-from reader.residency import file_system
+from packer.store.disk_space import allocate, write_at
+from packer.workers.ray_node import open_shared
+from reader.format.manifest import PIXELS
+from reader.memory.residency import file_system
 
 SIZE = 32
 SHAPE = ("--size", str(SIZE), "--workers", "2", "--exact")

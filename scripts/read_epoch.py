@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from reader import MemmapDataset, MemmapLoader, StoreError
-from reader.copying import Copies, Gatherer
+from reader.memory.gather import Copies, Gatherer
 
 # 8,192 rows of 224 x 224 are 1.2 GB: long enough to time, and they stay in the page cache.
 TURN_ROWS = 8192

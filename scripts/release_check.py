@@ -24,7 +24,7 @@ from _fresh import Failed, Fresh
 ROOT = Path(__file__).resolve().parents[1]
 
 # In the wheel nothing but the two packages; in the sdist what its tests need.
-WHEEL_HAS = ("packer/cli.py", "packer/py.typed", "reader/loader.py", "reader/FORMAT.md", "reader/py.typed")
+WHEEL_HAS = ("packer/cli/app.py", "packer/py.typed", "reader/loading/loader.py", "reader/FORMAT.md", "reader/py.typed")
 SDIST_HAS = (
     "README.md",
     "LICENSE",

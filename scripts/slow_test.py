@@ -24,7 +24,7 @@ from typing import Any
 from PIL import Image
 
 from packer import pack
-from packer.source import Source
+from packer.sources.local import Source
 
 
 def slow_pack(images: Path, out: Path, delays: dict[str, float], **options: Any) -> dict[str, Any]:

@@ -29,10 +29,10 @@ from _bench import machine, publish, table
 from PIL import Image, ImageOps
 
 from packer import OptionsError, ScanError, pack
-from packer.fit import Geometry
-from packer.plan import boxes_in, placement
+from packer.operations.plan import boxes_in, placement
+from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
-from reader.resample import resized_images
+from reader.transforms.resample import resized_images
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 WAYS: dict[str, dict[str, Any]] = {

@@ -58,7 +58,7 @@ def interrupt_after(inputs: int) -> Callable[[Progress], None]:
 
 def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this happen in a forked worker that decodes an image with the bytes of this one."""
-    from packer.decode import Decoder
+    from packer.pixels.decode import Decoder
 
     original, deadly = Decoder.row, image.read_bytes()
 
@@ -192,10 +192,10 @@ def devices() -> list[Any]:
 
 
 def ffmpeg_or_skip(kind: str = "") -> Any:
-    """Return FFmpeg as `packer.ffmpeg` gives it, or one kind of it ("PyAV", "program"); skips where it is not there."""
+    """Return FFmpeg as `packer.pixels.ffmpeg` gives it, or one kind of it ("PyAV", "program"); skips where it is not there."""
     import shutil
 
-    from packer.ffmpeg import FfmpegError, InProcess, OnPath, open_ffmpeg
+    from packer.pixels.ffmpeg import FfmpegError, InProcess, OnPath, open_ffmpeg
 
     try:
         if kind == "PyAV":

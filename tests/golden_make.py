@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
-from packer.tasks import encode_line
-from reader.manifest import OWN_MASKS, OWN_SIZES, PAGE_BYTES, Block, FileEntry, Manifest, TensorSpec, encode_manifest
-from reader.metadata import metadata_files
+from packer.store.blocks import encode_line
+from reader.format.manifest import (
+    OWN_MASKS,
+    OWN_SIZES,
+    PAGE_BYTES,
+    Block,
+    FileEntry,
+    Manifest,
+    TensorSpec,
+    encode_manifest,
+)
+from reader.format.tensordict_meta import metadata_files
 
 
 def own_sizes(out: Path, *, has_masks: bool = False) -> None:

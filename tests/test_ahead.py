@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader import rawfile
-from reader.ahead import ReadAhead
-from reader.manifest import StoreError
+from reader.format.manifest import StoreError
+from reader.memory import row_file
+from reader.memory.read_ahead import ReadAhead
+from reader.memory.row_file import RowFile, plan_reads, read_all
 from reader.order import BlockOrder, Steps
-from reader.rawfile import RowFile, plan_reads, read_all
 
 ROW_BYTES = 24
 ROWS = 500
@@ -81,7 +81,7 @@ def test_reads_bring_each_row_once_and_none_reaches_into_another(rows: list[int]
     held: dict[int, int] = {}
     touched: list[tuple[int, int, int]] = []  # in memory: start, stop, distance to the file's offset
     for row, size, slot in reads:
-        assert size * row_bytes <= max(rawfile.READ_BYTES, row_bytes)
+        assert size * row_bytes <= max(row_file.READ_BYTES, row_bytes)
         assert (slot - row) * row_bytes % align == 0
         assert not any(slot + i in held for i in range(size))
         held |= {slot + i: row + i for i in range(size)}
@@ -180,7 +180,7 @@ def test_reads_past_the_cache_bring_the_same_rows(tmp_path: Path, row_bytes: int
         pytest.skip("no O_DIRECT on the file system of the temporary folder")
     wanted = np.concatenate([np.arange(0, count, 7), [count - 1, 0, 1]])
     reads, slots, slot_count = plan_reads(wanted, row_bytes, file.align)
-    memory = rawfile.RowMemory(slot_count, row_bytes)
+    memory = row_file.RowMemory(slot_count, row_bytes)
     file.read(memory.bytes, reads)
     file.close()
     assert np.array_equal(memory.rows.numpy()[slots], rows[wanted])
@@ -201,7 +201,7 @@ def test_a_file_cut_short_between_two_reads_past_the_cache_is_named(tmp_path: Pa
     file = RowFile(path, 1024, past_cache=True)
     os.truncate(path, 4096 * 5 + 100)
     with pytest.raises(StoreError, match="rows ends at byte 20580: it was cut short"):
-        file.read(rawfile.RowMemory(40, 1024).bytes, [(0, 40, 0)])
+        file.read(row_file.RowMemory(40, 1024).bytes, [(0, 40, 0)])
     file.close()
 
 

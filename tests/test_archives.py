@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from conftest import interrupt_after, photo, store_bytes
 
-from packer import OptionsError, PackError, ScanError, build, pack
-from packer.cli import run
-from packer.inputs import Inputs
+from packer import OptionsError, PackError, ScanError, pack
+from packer.cli.app import run
+from packer.inputs.samples import Inputs
+from packer.inputs.scan import scan
+from packer.operations.verify import verify
 from packer.options import PackOptions
-from packer.scan import scan
-from packer.verify import verify
+from packer.packing import build
 from reader import MemmapDataset
-from reader.manifest import read_json_lines
+from reader.format.manifest import read_json_lines
 
 
 def jpeg(seed: int, size: tuple[int, int] = (40, 36)) -> bytes:

@@ -23,10 +23,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from packer import pack
-from packer.bench import _TICKS, DPI, WIDTH_INCHES, _bars, _finding, about, plot_timeline, text, timeline_finding
-from packer.cli import run
-from reader import MemmapDataset, MemmapLoader, residency
-from reader.bench import (
+from packer.cli.app import run
+from packer.cli.charts import _TICKS, DPI, WIDTH_INCHES, _bars, _finding, about, plot_timeline, text, timeline_finding
+from reader import MemmapDataset, MemmapLoader
+from reader.bench.disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways
+from reader.bench.measure import (
     COPIES,
     INDEX,
     NO_WORKERS,
@@ -38,11 +39,11 @@ from reader.bench import (
     _usual_size,
     measure,
 )
-from reader.bench_disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways
-from reader.bench_rows import RowBytes
-from reader.bench_ways import Copies, Loader, Part, TorchLoader
-from reader.gathering import Gathering
-from reader.timeline import Timeline, record, record_store, timeline_of
+from reader.bench.row_bytes import RowBytes
+from reader.bench.timeline import Timeline, record, record_store, timeline_of
+from reader.bench.ways import Copies, Loader, Part, TorchLoader
+from reader.loading.host_batches import Gathering
+from reader.memory import residency
 
 WIDTH = round(WIDTH_INCHES * DPI)
 QUICK = ["--seconds", "0.2", "--batch-size", "16"]
@@ -224,7 +225,7 @@ def test_the_disk_is_read_as_far_as_whole_rows_of_own_sizes_go(
 ) -> None:
     monkeypatch.setattr(residency, "SMALL_BYTES", 1 << 16)
     monkeypatch.setattr(residency, "file_system", lambda path: "ext4")
-    monkeypatch.setattr("reader.bench_disk.drop", lambda path, size_bytes: dropped.append(size_bytes))
+    monkeypatch.setattr("reader.bench.disk.drop", lambda path, size_bytes: dropped.append(size_bytes))
     dropped: list[int] = []
     data = MemmapDataset(ragged_store, as_tuple=False)
     count, ways = disk_ways(data, 4, "full", seconds=0)
@@ -264,15 +265,15 @@ def test_the_timeline_of_a_small_store_shows_a_pipeline(shared_store: Path) -> N
 
 
 def test_a_turn_of_batches_that_take_long_ends_by_its_time(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader.bench_ways._TURN_SECONDS", 0.0)
+    monkeypatch.setattr("reader.bench.ways._TURN_SECONDS", 0.0)
     # batches as large as a group
-    monkeypatch.setattr("reader.bench_ways.GROUP_BYTES", 1)
-    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1)
+    monkeypatch.setattr("reader.bench.ways.GROUP_BYTES", 1)
+    monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 1)
     loader = Loader(Part(MemmapDataset(shared_store, as_tuple=False), 1, 1), "full", torch.device("cpu"))
     loader._taken, loader._iterator = 0, iter(loader._loader)
     loader._take(1024)
     assert loader._taken == 0
-    monkeypatch.setattr("reader.bench_ways._TURN_SECONDS", 60.0)
+    monkeypatch.setattr("reader.bench.ways._TURN_SECONDS", 60.0)
     loader._take(1024)
     assert loader._taken == 1024
     loader.close()
@@ -281,7 +282,7 @@ def test_a_turn_of_batches_that_take_long_ends_by_its_time(shared_store: Path, m
 @pytest.mark.parametrize(("turn_seconds", "rounds"), [(0.001, 6), (3.0, 2), (1.0, 4), (100.0, 2)])
 def test_slow_rounds_are_few(turn_seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("reader.bench.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("reader.bench.measure.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def turn() -> float:
         now[0] += turn_seconds

@@ -15,11 +15,11 @@ from conftest import interrupt_after, make_tree, photo, store_bytes
 from PIL import Image, ImageDraw
 
 from packer import OptionsError, PackError, ScanError, pack
-from packer.boxes import moved_to_rows
-from packer.fit import Geometry
-from packer.verify import verify
+from packer.inputs.annotations.boxes import moved_to_rows
+from packer.operations.verify import verify
+from packer.pixels.geometry import Geometry
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
-from reader.manifest import read_json_lines
+from reader.format.manifest import read_json_lines
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -475,7 +475,7 @@ def test_a_begun_split_with_room_for_other_boxes_is_refused(tmp_path: Path) -> N
 
 
 def test_show_draws_boxes_where_they_are(flat: Path, tmp_path: Path) -> None:
-    from packer.show import contact_sheet
+    from packer.operations.show import contact_sheet
 
     for n in range(6):
         Image.new("RGB", (60, 40)).save(flat / f"{n}.png")
@@ -491,7 +491,7 @@ def test_show_draws_boxes_where_they_are(flat: Path, tmp_path: Path) -> None:
 
 
 def test_names_of_boxes_that_overlap_stand_in_other_corners() -> None:
-    from packer.overlay import _free_corner
+    from packer.operations.overlay import _free_corner
 
     box = (10.0, 20.0, 90.0, 80.0)
     taken: list[tuple[float, ...]] = []

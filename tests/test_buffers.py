@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader import copying
-from reader.buffers import BufferPool
-from reader.copying import gather, is_run
+from reader.memory import gather as copying
+from reader.memory.buffers import BufferPool
+from reader.memory.gather import gather, is_run
 
 
 def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
@@ -195,7 +195,7 @@ def test_without_threads_the_caller_copies(lacks: str, monkeypatch: pytest.Monke
 
 def test_the_copying_threads_end_with_the_process_and_rows_can_be_read_after_them() -> None:
     script = (
-        "import atexit, numpy as np, torch\nfrom reader.copying import gather\n"
+        "import atexit, numpy as np, torch\nfrom reader.memory.gather import gather\n"
         "source = torch.rand((64, 100_000))\n"
         "def read(): print(torch.equal(gather(source, np.arange(64), torch.zeros((64, 100_000))), source))\n"
         "atexit.register(read)\nread()\n"

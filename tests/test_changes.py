@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from conftest import interrupt_after, make_tree, photo, store_bytes
 
-from packer import PackError, build, pack, pack_dataset
-from packer.changes import difference, names_difference
-from packer.cli import run
+from packer import PackError, pack, pack_dataset
+from packer.cli.app import run
+from packer.packing import build
+from packer.packing.differences import difference, names_difference
 from reader import IncompleteStoreError, MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -175,7 +176,7 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
     listed = "".join(f"{path}\n" for path in sorted(images.rglob("*.jpg")))
     script = (
         "import packer\n"
-        "from packer import build\n"
+        "from packer.packing import build\n"
         "build._SMALLEST_BLOCK = 2\n"
         "def stop(progress):\n    if progress.stage == 'pack' and progress.done >= 12:\n        raise SystemExit\n"
         f"packer.pack('-', {str(tmp_path / 'out')!r}, size=32, workers=1, progress=stop)\n"
@@ -183,7 +184,7 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
     subprocess.run([sys.executable, "-c", script], input=listed, text=True, check=True)
     words = named_command(tmp_path / "out")
     assert words == ["-", str(tmp_path / "out"), "--size", "32", "--resume"]
-    go_on = "import sys; from packer import build, cli; build._SMALLEST_BLOCK = 2; sys.exit(cli.run(sys.argv[1:]))"
+    go_on = "import sys; from packer.packing import build; from packer.cli.app import app; build._SMALLEST_BLOCK = 2; sys.exit(cli.run(sys.argv[1:]))"
     subprocess.run([sys.executable, "-c", go_on, *words, "--quiet"], input=listed, text=True, check=True)
     assert len(MemmapDataset(tmp_path / "out")) == 24
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import make_tree, store_bytes
 from PIL import Image
 
-from packer.cli import run
+from packer.cli.app import run
 
 PACK = [sys.executable, "-m", "packer"]
 
@@ -237,7 +237,7 @@ def test_a_signal_while_modules_are_imported_ends_the_command_without_a_tracebac
 @pytest.mark.usefixtures("heard_signals")
 def test_a_signal_that_its_parent_ignores_does_not_end_the_command(images: Path, tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys\nfrom packer.cli import run\nimport packer.build as p\n"
+        "import os, signal, sys\nfrom packer.cli.app import run\nimport packer.packing.build as p\n"
         "p.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))\n"
     )
     command = [

@@ -12,7 +12,7 @@ import torch
 from conftest import devices, onnxruntime_or_skip, torchvision_or_skip
 
 from reader import ColorJitter, ImageBatch, MemmapDataset, Normalize
-from reader.draws import COLOR_JITTER, draw
+from reader.transforms.random import COLOR_JITTER, draw
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

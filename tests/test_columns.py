@@ -16,10 +16,10 @@ from conftest import photo
 from test_lists import scanned
 
 from packer import ScanError, pack, pack_dataset
-from packer.cells import parsed, without_missing
-from packer.classlists import load_classes
+from packer.inputs.cells import parsed, without_missing
+from packer.inputs.class_lists import load_classes
+from packer.inputs.scan import scan
 from packer.options import PackOptions
-from packer.scan import scan
 from reader import MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("forked_workers")

@@ -23,15 +23,26 @@ from test_lists import listed
 from test_store import write_head
 from test_update import WAYS, flip, labels
 
-from packer import OptionsError, PackError, ScanError, copying, merge, pack, pack_dataset, shares, subset, subsetting
-from packer.cli import run
-from packer.disk import DiskFullError
-from packer.journal import Lock, LockedError
-from packer.place import is_replaced
+from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
+from packer.cli.app import run
+from packer.operations import copy_rows, row_sources
+from packer.operations import subset as subsetting
+from packer.operations.verify import verify
 from packer.report import Progress
-from packer.verify import verify
+from packer.store.disk_space import DiskFullError
+from packer.store.journal import Lock, LockedError
+from packer.store.out_folder import is_replaced
 from reader import MemmapDataset
-from reader.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, StoreError, encode_manifest, read_blocks, read_manifest
+from reader.format.manifest import (
+    MANIFEST,
+    PIXELS,
+    REJECTED,
+    SAMPLES,
+    StoreError,
+    encode_manifest,
+    read_blocks,
+    read_manifest,
+)
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -434,7 +445,7 @@ def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Pa
     pack(images, tmp_path / "out", fit="none", **labels(images, tmp_path))
     order = np.random.default_rng(0).permutation(np.tile(np.arange(24), 4))
     if only:
-        monkeypatch.setattr(copying, "_TASK_BYTES", 1)
+        monkeypatch.setattr(copy_rows, "_TASK_BYTES", 1)
     subset(tmp_path / "out", tmp_path / "any", rows=order)
     whole = rows_of(tmp_path / "out")
     assert rows_of(tmp_path / "any") == [whole[row] for row in order]
@@ -557,8 +568,8 @@ def test_what_fails_once_a_store_has_taken_its_own_place_is_not_laid_to_others(
         finish(sites, locks)
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(store))
 
-    finish = copying.finish
-    monkeypatch.setattr(copying, "finish", failing)
+    finish = copy_rows.finish
+    monkeypatch.setattr(copy_rows, "finish", failing)
     with pytest.raises(PackError, match=r"cannot be read or written: Input/output error"):
         merge([store, shared_store], store, overwrite=True)
     assert len(MemmapDataset(store)) == 180
@@ -603,13 +614,13 @@ def test_rows_that_come_very_often_are_copied_block_by_block(
     shared_store: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     taken: list[int] = []
-    read = shares.Source.read
+    read = row_sources.Source.read
 
-    def watched(source: shares.Source, rows: Any, *scratch: Any) -> Any:
+    def watched(source: row_sources.Source, rows: Any, *scratch: Any) -> Any:
         taken.append(len(rows))
         return read(source, rows, *scratch)
 
-    monkeypatch.setattr(shares.Source, "read", watched)
+    monkeypatch.setattr(row_sources.Source, "read", watched)
     rows = np.arange(1000) % 7
     subset(shared_store, tmp_path / "out", rows=rows)
     whole = rows_of(shared_store)
@@ -702,7 +713,7 @@ def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_stor
 @pytest.mark.usefixtures("heard_signals")
 def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom packer import copying\nfrom packer.cli import run\n"
+        "import os, signal, sys\nfrom packer import copying\nfrom packer.cli.app import run\n"
         "copying.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))"
     )
     words = ["subset", str(shared_store), str(tmp_path / "out"), "--fraction", "0.5"]

@@ -20,12 +20,13 @@ from typing import Any
 import pytest
 from conftest import SHARED, photo
 
-from packer.decode import DecodeError, Decoder
-from packer.fit import Geometry
 from packer.options import MAX_PIXELS
-from packer.source import Source
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import DecodeError
+from packer.sources.local import Source
 from reader import MemmapDataset
-from reader.manifest import read_json_lines
+from reader.format.manifest import read_json_lines
 
 CORPUS = SHARED / "corpus"
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "corpus_test.py"

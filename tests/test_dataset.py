@@ -305,7 +305,7 @@ _CUT = """
 import os, sys
 from torch.utils.data import DataLoader
 from reader import MemmapDataset, StoreError
-from reader.manifest import PIXELS
+from reader.format.manifest import PIXELS
 
 if __name__ == "__main__":
     data = MemmapDataset(sys.argv[1])

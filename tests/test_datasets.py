@@ -13,9 +13,9 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from packer import OptionsError, PackError, ScanError, pack, pack_dataset
-from packer.verify import verify
+from packer.operations.verify import verify
 from reader import MemmapDataset
-from reader.manifest import read_json_lines
+from reader.format.manifest import read_json_lines
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

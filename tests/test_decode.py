@@ -11,9 +11,11 @@ import pytest
 from conftest import photo
 from PIL import Image
 
-from packer import PackError, jpeg, pack
-from packer.decode import DecodeError, Decoder
-from packer.fit import Geometry
+from packer import PackError, pack
+from packer.pixels import jpeg
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import DecodeError
 
 SIZE = (60, 44)
 

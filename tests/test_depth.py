@@ -13,14 +13,16 @@ import pytest
 from conftest import photo
 from PIL import Image
 
-from packer import OptionsError, PackError, pack, plugins
-from packer.cli import run
-from packer.decode import DecodeError, Decoder
-from packer.fit import Geometry
+from packer import OptionsError, PackError, pack
+from packer.cli.app import run
+from packer.operations.verify import verify
 from packer.options import PackOptions
-from packer.updating import update
-from packer.verify import verify
-from reader.manifest import read_json_lines, read_manifest
+from packer.packing.update import update
+from packer.pixels import plugins
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import DecodeError
+from reader.format.manifest import read_json_lines, read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

@@ -67,12 +67,12 @@ def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Pa
     resize(disk, NEED + 200 * 1024)
     filler = (
         "import os, sys; sys.path.insert(0, '.')\n"
-        "from packer.report import Progress\nfrom packer.cli import run\nimport packer.build, packer.cli\n"
-        "original = packer.build.allocate\n"
+        "from packer.report import Progress\nfrom packer.cli.app import run\nimport packer.packing.build, packer.cli.app\n"
+        "original = packer.packing.build.allocate\n"
         "def allocate(*a):\n    original(*a)\n"
         f"    with open({str(disk / 'filler')!r}, 'wb', buffering=0) as f:\n"
         "        try:\n            while True: f.write(bytes(4096))\n        except OSError: pass\n"
-        "packer.build.allocate = allocate\nsys.exit(run(sys.argv[1:]))\n"
+        "packer.packing.build.allocate = allocate\nsys.exit(run(sys.argv[1:]))\n"
     )
     arguments = [str(images), str(disk / "out"), "--size", "64", "--json"]
     done = subprocess.run([sys.executable, "-c", filler, *arguments], capture_output=True, text=True, timeout=60)

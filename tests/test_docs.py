@@ -22,7 +22,7 @@ from conftest import make_tree
 
 import packer
 import reader
-from packer import cli as command
+from packer.cli import app as command
 from packer.report import PackReport, Progress
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -268,7 +268,7 @@ def test_the_version_is_one_everywhere() -> None:
 
 
 def test_the_format_page_has_the_current_version_and_every_key() -> None:
-    from reader.manifest import FORMAT_VERSION, read_manifest
+    from reader.format.manifest import FORMAT_VERSION, read_manifest
 
     text = FORMAT.read_text(encoding="utf-8")
     major, minor = FORMAT_VERSION
@@ -287,8 +287,8 @@ def test_the_format_page_has_the_current_version_and_every_key() -> None:
 
 
 def test_the_format_page_has_every_key_of_a_sample_and_of_the_journal(a_place_with_data: Path) -> None:
-    from packer.tasks import Result
-    from reader.manifest import read_json_lines
+    from packer.store.blocks import Result
+    from reader.format.manifest import read_json_lines
 
     told = section(FORMAT, "## samples.jsonl and rejected.jsonl")
     found = {key for line in read_json_lines(a_place_with_data / "out" / "samples.jsonl") for key in line}

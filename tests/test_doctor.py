@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from packer import doctor
-from packer.cli import run
-from packer.decoders import decoder_versions
+from packer.cli.app import run
+from packer.operations import doctor
+from packer.pixels.versions import decoder_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -38,7 +38,7 @@ def test_the_live_pillow_and_a_path_that_does_not_exist_yet_are_told(tmp_path: P
 
 
 def test_importing_no_torch_it_tells_for_which_cuda_torch_is_built() -> None:
-    code = "import sys, packer.doctor as d; print(d.examine().is_fit, 'torch' in sys.modules, d._torch_cuda())"
+    code = "import sys, packer.operations.doctor as d; print(d.examine().is_fit, 'torch' in sys.modules, d._torch_cuda())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     import torch
 
@@ -56,7 +56,7 @@ def test_a_missing_package_is_named_with_its_command(
 
 
 def test_what_only_makes_it_faster_is_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer.jpeg._load", lambda: None)
+    monkeypatch.setattr("packer.pixels.jpeg._load", lambda: None)
     finding = found("libjpeg-turbo", tmp_path)
     assert (finding.level, "turbojpeg" in finding.mend.lower()) == ("advice", True)
     assert doctor.examine(tmp_path).is_fit
@@ -79,7 +79,7 @@ def test_another_reader_that_is_imported_first_is_named_though_nothing_of_ours_c
     (tmp_path / "reader").mkdir()
     (tmp_path / "reader/__init__.py").touch()
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from packer.cli import run; sys.exit(run(['doctor']))"],
+        [sys.executable, "-c", "import sys; from packer.cli.app.app import run; sys.exit(run(['doctor']))"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},

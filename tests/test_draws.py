@@ -20,7 +20,7 @@ from reader import (
     RandomHorizontalFlip,
     RandomResizedCrop,
 )
-from reader.draws import draw, stamped
+from reader.transforms.random import draw, stamped
 
 OURS = [CenterCrop(8), ColorJitter(0.4), RandomCrop(8), RandomHorizontalFlip(), RandomResizedCrop(8)]
 CROP = RandomResizedCrop(16)

@@ -20,13 +20,15 @@ from typing import Any
 import pytest
 from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
 
-from packer import PackError, build, pack
-from packer import engine as engines
-from packer.decode import DecodeError, Decoder
-from packer.fit import Geometry
-from packer.verify import verify
-from packer.worker import BlockWorker
-from reader.manifest import read_json_lines
+from packer import PackError, pack
+from packer.operations.verify import verify
+from packer.packing import build
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import DecodeError
+from packer.workers import engine as engines
+from packer.workers.block_worker import BlockWorker
+from reader.format.manifest import read_json_lines
 
 PIXELS = "_tensordict/pixels.memmap"
 
@@ -160,7 +162,7 @@ def test_what_pillow_logs_is_not_written_to_stderr(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("heard_signals")
 def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(images: Path, tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom packer.cli import run\nfrom packer.decode import Decoder\n"
+        "import os, sys\nfrom packer.cli.app import run\nfrom packer.pixels.decode import Decoder\n"
         # not sys.stdin, which in a worker of multiprocessing is os.devnull
         "Decoder.upright_size = lambda *_: print(flush=True) or os.read(0, 1)\n"
         f"sys.exit(run([{str(images)!r}, {str(tmp_path / 'out')!r}]))\n"
@@ -384,8 +386,8 @@ def seen(name):
             os.killpg(0, signal.SIGSTOP)
 
 if work == "requantize":
-    from packer.requantize import requantize
-    from packer.tree import TreeWorker
+    from packer.operations.requantize import requantize
+    from packer.operations.requantize_worker import TreeWorker
     original = TreeWorker._line
     TreeWorker._line = lambda self, index, path, *more: seen(path) or original(self, index, path, *more)
     requantize(images, out, quality=3, workers=2, timeout=1.0, fidelity=0)
@@ -400,7 +402,7 @@ elif work == "pack_dataset":
     pack_dataset(Items(sorted(map(str, Path(images).rglob("*.jpg")))), out, size=32, workers=2, timeout=1.0)
 else:
     from packer import pack
-    from packer.source import Source
+    from packer.sources.local import Source
     original = Source.read
     Source.read = lambda self, **more: seen(self.path) or original(self, **more)
     pack(images, out, size=32, workers=2, timeout=1.0)
@@ -499,7 +501,7 @@ def test_where_every_image_stalls_the_processes_stay_few(
 def test_no_worker_outlives_a_killed_pack_also_not_in_an_image_that_never_ends(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", each=2)
     script = (
-        "import os, sys, time\nfrom packer import pack\nfrom packer.decode import Decoder\n"
+        "import os, sys, time\nfrom packer import pack\nfrom packer.pixels.decode import Decoder\n"
         "def row(self, data):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
         "Decoder.row = row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
     )

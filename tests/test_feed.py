@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from reader import feed
-from reader.feed import Begun, overlapped, without_thread
+from reader.loading import prefetch
+from reader.loading.prefetch import Begun, overlapped, without_thread
 
 
 def begun(log: list[str], count: int, fails_at: int | None = None, *, is_complete: bool = False) -> Iterator[Begun]:
@@ -79,13 +79,13 @@ def test_an_interrupt_while_the_thread_is_started_leaves_nothing_that_cannot_be_
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    before = set(feed._live)
+    before = set(prefetch._live)
     with monkeypatch.context() as patch:
         # start() waits for the thread's first word, by an event; or the interrupt comes before all that
         patch.setattr(*(threading.Event, "wait") if begins else (threading.Thread, "start"), interrupted)
         with pytest.raises(KeyboardInterrupt) as caught:
-            feed.Feed(lambda claim: iter([1, 2]), 2)
-    (left,) = set(feed._live) - before
+            prefetch.Feed(lambda claim: iter([1, 2]), 2)
+    (left,) = set(prefetch._live) - before
     left.stop(wait=True)
     assert not left.is_alive
     assert left._has_begun == begins

@@ -14,7 +14,7 @@ import pytest
 from conftest import ffmpeg_or_skip, photo
 from PIL import Image
 
-from packer.ffmpeg import FfmpegError, NotRequantized, OnPath, open_ffmpeg
+from packer.pixels.ffmpeg import FfmpegError, NotRequantized, OnPath, open_ffmpeg
 
 WAYS = ["PyAV", "program"]
 KINDS: dict[str, dict[str, Any]] = {

@@ -16,12 +16,13 @@ import pytest
 from conftest import interrupt_after, make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import PackError, build, pack, pack_dataset, seal_parts, update
-from packer.decode import Decoder
-from packer.place import replacement
-from packer.sourcecheck import SourcesReport
-from packer.verify import verify
-from reader.manifest import MANIFEST
+from packer import PackError, pack, pack_dataset, seal_parts, update
+from packer.operations.verify import verify
+from packer.packing import build
+from packer.packing.source_check import SourcesReport
+from packer.pixels.decode import Decoder
+from packer.store.out_folder import replacement
+from reader.format.manifest import MANIFEST
 
 PACK = [sys.executable, "-m", "packer"]
 

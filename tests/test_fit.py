@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from packer import fit as fits
-from packer.decode import Decoder
-from packer.fit import Geometry
+from packer.pixels import geometry as fits
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
 
 SIZES = [(500, 375), (375, 500), (224, 224), (333, 250), (257, 256), (31, 900), (640, 7), (225, 224), (100, 80)]
 RESAMPLES = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4}

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # What the packages share: the format, and what it is made of. The standard library is enough for all of it.
-SHARED = {"reader.manifest", "reader.metadata", "reader.files", "reader.unfinished"}
+SHARED = {"reader.format.manifest", "reader.format.tensordict_meta", "reader.format.filesystem", "reader.format.unfinished"}
 
 
 def imports(path: Path) -> set[str]:
@@ -37,7 +37,7 @@ def test_reader_never_imports_the_packer_or_its_libraries(path: Path) -> None:
 def test_packer_knows_of_reader_only_the_manifest_and_nothing_of_torch(path: Path) -> None:
     found = imports(path)
     # `pack bench` measures the reader: that command, and no other, imports it, and only once it runs (see the light imports)
-    allowed = {"reader.manifest"} | ({"reader.bench", "reader.timeline"} if path.name == "cli.py" else set())
+    allowed = {"reader.format.manifest"} | ({"reader.bench.measure", "reader.bench.timeline"} if path.name == "cli.py" else set())
     assert {name for name in found if name.startswith("reader")} <= allowed
     assert not found & {"torch", "tensordict"}
 
@@ -81,11 +81,11 @@ def test_each_library_has_its_home(library: str, homes: set[str]) -> None:
     ("statement", "absent"),
     [
         ("import reader", "torch numpy tensordict"),
-        ("import reader.manifest", "torch numpy tensordict"),
+        ("import reader.format.manifest", "torch numpy tensordict"),
         ("import packer", "torch numpy PIL click tqdm"),
-        ("import packer.cli", "torch numpy PIL tqdm matplotlib"),
-        ("import packer.bench", "torch numpy PIL matplotlib"),
-        ("import packer.pipeline, packer.worker, packer.decode", "torch tensordict click tqdm av pillow_heif pillow_jxl"),
+        ("import packer.cli.app", "torch numpy PIL tqdm matplotlib"),
+        ("import packer.cli.charts", "torch numpy PIL matplotlib"),
+        ("import packer.packing.pack, packer.workers.block_worker, packer.pixels.decode", "torch tensordict click tqdm av pillow_heif pillow_jxl"),
     ],
 )
 def test_imports_stay_light(statement: str, absent: str) -> None:
@@ -95,6 +95,6 @@ def test_imports_stay_light(statement: str, absent: str) -> None:
 
 
 def test_packer_pack_is_the_function_whatever_was_imported_before() -> None:
-    code = "import packer.pipeline, packer.cli, packer; print(packer.pack.__name__, callable(packer.pack))"
+    code = "import packer.packing.pack, packer.cli.app, packer; print(packer.pack.__name__, callable(packer.pack))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split() == ["pack", "True"]

@@ -15,13 +15,14 @@ import pytest
 from conftest import SHARED, ffmpeg_or_skip, photo, store_bytes
 from PIL import Image, ImageCms
 
-from packer import PackError, icc, jpeg, merge, pack, subset
-from packer.cli import run
-from packer.decode import Decoder
-from packer.fit import Geometry
-from packer.updating import update
-from packer.verify import verify
-from reader.manifest import read_json_lines, read_manifest
+from packer import PackError, merge, pack, subset
+from packer.cli.app import run
+from packer.operations.verify import verify
+from packer.packing.update import update
+from packer.pixels import icc, jpeg
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from reader.format.manifest import read_json_lines, read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

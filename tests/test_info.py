@@ -12,11 +12,11 @@ from conftest import make_tree, photo
 from PIL import Image
 
 from packer import pack
-from packer.cli import run
-from packer.info import Sources, describe
-from packer.wording import manifest_lines, source_lines
+from packer.cli.app import run
+from packer.cli.messages import manifest_lines, source_lines
+from packer.operations.info import Sources, describe
 from reader import MemmapDataset
-from reader.manifest import StoreError
+from reader.format.manifest import StoreError
 
 
 def test_rows_a_class_and_sizes_of_the_sources_are_counted(tmp_path: Path) -> None:

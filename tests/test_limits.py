@@ -11,11 +11,11 @@ from conftest import interrupt_after, photo, store_bytes
 from PIL import Image
 
 from packer import PackError, merge, pack, seal_parts
-from packer.cli import run
+from packer.cli.app import run
+from packer.operations.verify import verify
 from packer.options import MAX_PIXELS, PackOptions
-from packer.updating import update
-from packer.verify import verify
-from reader.manifest import read_json_lines, read_manifest
+from packer.packing.update import update
+from reader.format.manifest import read_json_lines, read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

@@ -13,11 +13,11 @@ from conftest import Feed, make_tree, photo, store_bytes
 from test_lists import lines, listed, shell
 
 from packer import ScanError, pack
-from packer.cli import run
+from packer.cli.app import run
+from packer.inputs.scan import scan
+from packer.operations.verify import verify
 from packer.options import PackOptions
-from packer.scan import scan
-from packer.verify import verify
-from reader.manifest import read_manifest
+from reader.format.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

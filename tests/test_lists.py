@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from conftest import Feed, interrupt_after, photo, store_bytes
 
-from packer import OptionsError, PackError, ScanError, build, pack
-from packer.inputs import Inputs
+from packer import OptionsError, PackError, ScanError, pack
+from packer.inputs.samples import Inputs
+from packer.inputs.scan import scan
+from packer.operations.verify import verify
 from packer.options import PackOptions
-from packer.scan import scan
-from packer.verify import verify
+from packer.packing import build
 from reader import MemmapDataset, MemmapLoader, RandomCrop, RandomHorizontalFlip
-from reader.manifest import read_json_lines
+from reader.format.manifest import read_json_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 

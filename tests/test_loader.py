@@ -25,9 +25,9 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler, SubsetRan
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, Normalize, RandomCrop, RandomHorizontalFlip
-from reader.buffers import BufferPool
-from reader.gathering import Gathering
-from reader.schedule import GROUP_BYTES
+from reader.loading.host_batches import Gathering
+from reader.loading.schedule import GROUP_BYTES
+from reader.memory.buffers import BufferPool
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def large(large_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
     """A dataset whose batches are each handed over alone."""
-    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 1 << 20)
     return MemmapDataset(large_store, as_tuple=False)
 
 
@@ -589,8 +589,8 @@ def test_repr_and_log_tell_order_and_residency(train: MemmapDataset, caplog: pyt
 def test_block_order_of_a_store_that_lies_by_class_warns(
     train: MemmapDataset, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 8 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 2)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 8 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
     MemmapLoader(train, 16, shuffle="full", as_tuple=False)
     MemmapLoader(train.subset(np.random.default_rng(0).permutation(90)), 16, shuffle="block", as_tuple=False)
     assert not caplog.text
@@ -811,7 +811,7 @@ def test_an_interrupt_at_any_instruction_of_next_leaves_a_thread_that_ends(large
 def test_an_interrupt_at_any_instruction_of_a_gather_leaves_threads_that_copy(
     large: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader.copying._LEAST_BYTES", 1000)
+    monkeypatch.setattr("reader.memory.gather._LEAST_BYTES", 1000)
     opcode = 1
     while _interrupted_at(MemmapLoader(large, 8, prefetch=0, as_tuple=False), opcode):
         opcode += 1

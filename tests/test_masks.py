@@ -13,8 +13,8 @@ from PIL import Image
 from test_boxes import FITS, SIDES, coco, placed, stopped
 
 from packer import OptionsError, PackError, ScanError, pack
-from packer.show import contact_sheet
-from packer.verify import verify
+from packer.operations.show import contact_sheet
+from packer.operations.verify import verify
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
 
 pytestmark = pytest.mark.usefixtures("forked_workers")

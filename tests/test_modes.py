@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
-from reader.modes import Modes
+from reader.loading.torch_modes import Modes
 
 FEEDER = "pixpack-feeder"
 

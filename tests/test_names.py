@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from packer import journal as journals
-from packer import node as nodes
 from packer.report import PackError
-from reader.files import look_again, or_again
-from reader.manifest import StoreError, check_file
-from reader.residency import cached_share
+from packer.store import journal as journals
+from packer.workers import ray_node as nodes
+from reader.format.filesystem import look_again, or_again
+from reader.format.manifest import StoreError, check_file
+from reader.memory.residency import cached_share
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened, files locked by flock")
 

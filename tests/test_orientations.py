@@ -14,15 +14,16 @@ from conftest import photo
 from PIL import Image, ImageDraw
 from test_boxes import FITS, SIDES, boxes_of, coco
 
-from packer import pack, plugins
-from packer.decode import Decoder
-from packer.fit import Geometry
-from packer.masks import mask_row
-from packer.tasks import encode_line
-from packer.updating import update
-from packer.verify import verify
+from packer import pack
+from packer.inputs.annotations.masks import mask_row
+from packer.operations.verify import verify
+from packer.packing.update import update
+from packer.pixels import plugins
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.store.blocks import encode_line
 from reader import MemmapDataset
-from reader.manifest import (
+from reader.format.manifest import (
     MANIFEST,
     SAMPLES,
     FileEntry,

@@ -14,11 +14,11 @@ from test_boxes import FITS, SIDES, boxes_of, coco, flat, flat_sizes, stopped, y
 from test_masks import masks_of
 
 from packer import OptionsError, PackError, ScanError, pack, update
+from packer.operations.verify import verify
 from packer.options import PackOptions
-from packer.outlines import OutlineError, box_around, draw, drawing, outline_of
-from packer.verify import verify
+from packer.pixels.outlines import OutlineError, box_around, draw, drawing, outline_of
 from reader import MemmapDataset
-from reader.manifest import read_manifest
+from reader.format.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 SQUARE = [10, 5, 30, 5, 30, 25, 10, 25]

@@ -18,15 +18,16 @@ from tensordict import TensorDict
 from test_boxes import SIDES, boxes_of, coco, rectangle
 from torch.utils.data import DataLoader
 
-from packer import build, pack
-from packer.show import contact_sheet
-from packer.verify import verify
+from packer import pack
+from packer.operations.show import contact_sheet
+from packer.operations.verify import verify
+from packer.packing import build
 from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop
-from reader import manifest as manifests
-from reader.draws import in_epoch
-from reader.manifest import Manifest, StoreError, encode_manifest, read_blocks, read_manifest
-from reader.metadata import metadata_files
+from reader.format import manifest as manifests
+from reader.format.manifest import Manifest, StoreError, encode_manifest, read_blocks, read_manifest
+from reader.format.tensordict_meta import metadata_files
 from reader.store import open_store
+from reader.transforms.random import in_epoch
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 GOLDEN = Path(__file__).parent / "golden" / "own-masks"
@@ -251,7 +252,7 @@ def test_the_loader_brings_masks_along(own_store: Path, residency: str) -> None:
 def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(
     own_store: Path, transform: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reader import resample
+    from reader.transforms import resample
 
     monkeypatch.setattr(resample, "_MASKS_AT_ONCE", 2)
     data = MemmapDataset(own_store, as_tuple=False)

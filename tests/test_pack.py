@@ -22,13 +22,15 @@ import pytest
 from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, build, pack, site, swapping
-from packer import engine as engines
-from packer import journal as journals
+from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
+from packer.operations.verify import verify
+from packer.packing import build
 from packer.report import Progress
-from packer.verify import verify
+from packer.store import build_folder, swap
+from packer.store import journal as journals
+from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
-from reader.manifest import read_blocks, read_json_lines, read_manifest
+from reader.format.manifest import read_blocks, read_json_lines, read_manifest
 
 PACK = [sys.executable, "-m", "packer"]
 
@@ -382,7 +384,7 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     with pytest.raises(PackError, match=r"was begun with other options \(size: \[32, 32\], now \[16, 16\]\)"):
         pack(images, out, size=16, resume=True)
     with monkeypatch.context() as patch:
-        patch.setattr("packer.recode.decoder_versions", lambda: {"pillow": {"version": "0"}})
+        patch.setattr("packer.pixels.requantize.decoder_versions", lambda: {"pillow": {"version": "0"}})
         with pytest.raises(PackError, match=r"was begun with other decoders \(pillow: .*, now \{'version': '0'\}\)"):
             pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").write_bytes((images / "class2/000.jpg").read_bytes())
@@ -643,10 +645,10 @@ def test_the_manifest_records_what_shaped_the_rows(images: Path, tmp_path: Path)
 
 def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_path: Path) -> None:
     """4 queued tasks of 400 kB one way, results of 1 MB the other: a parent that sends and a worker that answers."""
-    from packer.engine import LocalEngine
-    from packer.fit import Geometry
-    from packer.tasks import Task
-    from packer.worker import Job
+    from packer.pixels.geometry import Geometry
+    from packer.store.blocks import Task
+    from packer.workers.block_worker import Job
+    from packer.workers.engine import LocalEngine
 
     (tmp_path / "pixels").touch()
     job = Job(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), "rgb", False, False, 1000)
@@ -701,7 +703,7 @@ def _interrupted(images: Path, out: Path, **options: Any) -> None:
 def test_a_journal_that_lost_a_line_is_never_sealed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packer.journal import Journal
+    from packer.store.journal import Journal
 
     original = Journal.append
 
@@ -742,7 +744,7 @@ def test_padding_of_rgba_is_transparent_and_counted_out(images: Path, tmp_path: 
 
 
 def test_gray_is_the_same_from_both_decoders(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packer import jpeg
+    from packer.pixels import jpeg
 
     pack(images, tmp_path / "fast", size=32, channels="gray")
     monkeypatch.setattr(jpeg, "_load", lambda: None)
@@ -853,7 +855,7 @@ def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
     def killed(places: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(site, "swap", killed)
+    monkeypatch.setattr(build_folder, "swap", killed)
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
     monkeypatch.undo()
@@ -866,7 +868,7 @@ def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
 def test_without_renameat2_overwrite_still_replaces(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swapping, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
     pack(images, tmp_path / "out", size=16)
     pack(images, tmp_path / "out", size=32, overwrite=True)
     assert MemmapDataset(tmp_path / "out", as_tuple=False)[0].pixels.shape == (32, 32, 3)
@@ -890,7 +892,7 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
 ) -> None:
     """NFS keeps what a reader on this host has open, and the folders that it lies in."""
     if not exchanges:
-        monkeypatch.setattr(swapping, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
     remove = shutil.rmtree
 
     def rmtree(folder: Path, **options: Any) -> None:
@@ -910,14 +912,14 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
 
 def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the exchange of the names and the removal of the old store: of the two, the one with a journal is new."""
-    out, real = tmp_path / "out", swapping._exchange
+    out, real = tmp_path / "out", swap._exchange
     pack(images, out, size=16)
 
     def killed_after(one: Path, other: Path) -> bool:
         assert real(one, other)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(swapping, "_exchange", killed_after)
+    monkeypatch.setattr(swap, "_exchange", killed_after)
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
     monkeypatch.undo()
@@ -937,11 +939,11 @@ def test_killed_between_the_two_renames_of_a_replacement_resume_puts_it_in_place
         real(one, other)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(swapping, "_exchange", lambda one, other: False)
-    monkeypatch.setattr(swapping.os, "rename", killed_after)
+    monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(swap.os, "rename", killed_after)
     with pytest.raises(KeyboardInterrupt):
         pack(images, out, size=32, overwrite=True)
-    monkeypatch.setattr(swapping.os, "rename", real)
+    monkeypatch.setattr(swap.os, "rename", real)
     assert not out.exists()
     pack(images, out, size=32, resume=True)
     assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
@@ -965,7 +967,7 @@ def test_nothing_in_the_scaffold_is_open_when_it_is_removed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows removes no open file: the journal must be closed before .packing goes (and, there only, the lock)."""
-    from packer import seal as seals
+    from packer.store import seal as seals
 
     removals: list[list[str]] = []
     original = seals.shutil.rmtree

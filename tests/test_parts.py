@@ -20,15 +20,16 @@ from conftest import make_tree, store_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer import LockedError, OptionsError, PackError, build, pack, resume, seal_parts
-from packer import join as joins
-from packer import journal as journals
-from packer.build import block_inputs
-from packer.parts import Part
+from packer import LockedError, OptionsError, PackError, pack, seal_parts
+from packer.operations.verify import verify
+from packer.packing import build, resume
+from packer.packing import seal_parts as joins
+from packer.packing.build import block_inputs
 from packer.report import Progress
-from packer.verify import verify
+from packer.store import journal as journals
+from packer.store.parts import Part
 from reader import IncompleteStoreError, MemmapDataset
-from reader.manifest import PIXELS
+from reader.format.manifest import PIXELS
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

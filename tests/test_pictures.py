@@ -12,11 +12,12 @@ from conftest import photo, store_bytes
 from PIL import Image
 
 from packer import OptionsError
-from packer.cli import run
-from packer.decode import Decoder, Geometry
-from packer.durable import write_atomically
-from packer.pictures import check_place, marked, save
-from packer.show import png
+from packer.cli.app import run
+from packer.operations.pictures import check_place, marked, save
+from packer.operations.show import png
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.store.files import write_atomically
 
 PACK = [sys.executable, "-m", "packer"]
 QUICK = ["--seconds", "0.1", "--order", "full"]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from conftest import interrupt_after, make_tree, store_bytes
 
-from packer import OptionsError, PackError, SourceError, build, merge, pack, seal_parts, update
-from packer.cli import run
-from packer.place import check_no_links
-from packer.push import push
+from packer import OptionsError, PackError, SourceError, merge, pack, seal_parts, update
+from packer.cli.app import run
+from packer.operations.transfer.push import push
+from packer.packing import build
+from packer.store.out_folder import check_no_links
 from reader import MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("forked_workers")

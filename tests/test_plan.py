@@ -12,10 +12,10 @@ import pytest
 from conftest import photo
 
 from packer import OptionsError, PackError, pack
-from packer.cli import run
-from packer.fit import Geometry
-from packer.plan import boxes_in, drawn_boxes, measured, plan
-from reader.manifest import PIXELS, read_manifest
+from packer.cli.app import run
+from packer.operations.plan import boxes_in, drawn_boxes, measured, plan
+from packer.pixels.geometry import Geometry
+from reader.format.manifest import PIXELS, read_manifest
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 

@@ -15,13 +15,16 @@ import pytest
 from conftest import interrupt_after, photo
 from PIL import Image
 
-from packer import PackError, doctor, jxl, pack, plugins
-from packer.cli import run
-from packer.decode import DecodeError, Decoder
-from packer.fit import Geometry
-from packer.updating import update
+from packer import PackError, pack
+from packer.cli.app import run
+from packer.operations import doctor
+from packer.packing.update import update
+from packer.pixels import jxl, plugins
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import DecodeError
 from reader import MemmapDataset
-from reader.manifest import read_json_lines
+from reader.format.manifest import read_json_lines
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -188,7 +191,7 @@ def test_their_size_is_checked_before_they_are_decoded(kind: str, monkeypatch: p
     data = encoded(kind)
     monkeypatch.setattr(Image.Image, "load", lambda _: pytest.fail("decoded"))
     if kind == plugins.JPEG_XL:
-        monkeypatch.setattr("packer.decode.opened", lambda _: pytest.fail("decoded"))
+        monkeypatch.setattr("packer.pixels.decode.opened", lambda _: pytest.fail("decoded"))
     with pytest.raises(DecodeError, match=r"60 x 44 = 2640 pixels .* more than --max-pixels 1000"):
         Decoder(GEOMETRY, max_pixels=1000).row(data)
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packer import pack
 from reader import MemmapDataset
-from reader.preview import png
+from reader.dataset.preview import png
 
 TILE = re.compile(r'base64,([^"]+)" width="(\d+)" height="(\d+)" alt="row (\d+)"><figcaption>([^<]*)<')
 

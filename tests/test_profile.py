@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 from conftest import make_tree
 
-from packer import disk, pack, sums
-from packer import profile as profiles
-from packer import worker as workers
-from packer.cli import run
-from packer.fit import Geometry
-from packer.jpeg import JpegDecoder
-from packer.profile import STAGES, StageClock, added, profile_table
-from packer.source import Source
+from packer import clock as profiles
+from packer import pack
+from packer.cli.app import run
+from packer.clock import STAGES, StageClock, added, profile_table
+from packer.pixels import statistics
+from packer.pixels.geometry import Geometry
+from packer.pixels.jpeg import JpegDecoder
+from packer.sources.local import Source
+from packer.store import disk_space
+from packer.workers import block_worker as workers
 
 WORK = {"read", "decode", "resize", "checksum", "other", "write", "wait"}
 
@@ -80,10 +82,10 @@ def slowed(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (JpegDecoder, "decode", "worker 1", "decode", 24),
         (Geometry, "place", "worker 1", "resize", 24),
         (workers, "encode_line", "worker 1", "other", 24),
-        (sums.ChannelSums, "add", "worker 1", "checksum", 3),
+        (statistics.ChannelSums, "add", "worker 1", "checksum", 3),
         (workers, "write_at", "worker 1", "write", 3),
         (os, "fdatasync", "commit", "sync", 1),
-        (disk.Journal, "append", "commit", "journal", 1),
+        (disk_space.Journal, "append", "commit", "journal", 1),
     ],
 )
 def test_a_delay_shows_in_its_stage(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from packer import cli
-from packer import progress as module
-from packer.cli import run
-from packer.progress import ProgressBar
+from packer.cli import app
+from packer.cli import progress as module
+from packer.cli.app import run
+from packer.cli.progress import ProgressBar
 from packer.report import Progress
 
 
@@ -200,4 +200,4 @@ def test_all_commands_write_lines_and_quiet_ones_none(
 
 def test_the_command_does_not_import_tqdm_for_a_log(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    assert cli.run([str(images), str(tmp_path / "out"), "--size", "8"]) == 0
+    assert app.run([str(images), str(tmp_path / "out"), "--size", "8"]) == 0

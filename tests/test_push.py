@@ -21,21 +21,24 @@ import pytest
 from conftest import make_tree, store_bytes
 from test_remote import fsspec, s3, s3_server  # noqa: F401 (fixtures)
 
-from packer import OptionsError, PackError, ScanError, build, pack
-from packer.cli import run
-from packer.disk import DiskFullError
-from packer.objects import LocalObjects, RemoteObjects, open_objects
-from packer.push import pull, push
-from packer.pushed import RECORD, Record, look
+from packer import OptionsError, PackError, ScanError, pack
+from packer.cli.app import run
+from packer.operations.transfer.objects import LocalObjects, RemoteObjects, open_objects
+from packer.operations.transfer.pull import pull
+from packer.operations.transfer.push import push
+from packer.operations.transfer.remote_store import RECORD, Record, look
+from packer.packing import build
+from packer.store.disk_space import DiskFullError
 from reader import IncompleteStoreError, MemmapDataset, StoreError
-from reader.manifest import MANIFEST, PIXELS, PULLED, encode_pointer, read_manifest, read_pointer
+from reader.format.manifest import MANIFEST, PIXELS, encode_pointer, read_manifest, read_pointer
+from reader.format.unfinished import PULLED
 
 PACK = [sys.executable, "-m", "packer"]
 # The command, killed before it changes something at the URL for the n-th time.
 _KILLED = """
 import os, signal, sys
-from packer import objects
-from packer.cli import run
+from packer.operations.transfer import objects
+from packer.cli.app.app import run
 left = int(sys.argv[1])
 def dying(change):
     def changed(self, *arguments):
@@ -450,7 +453,7 @@ def test_a_reader_that_does_not_know_generations_says_what_it_lacks(
     """What reads format 1.0 sees a manifest in its form, with a feature that it lacks: never damage."""
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / MANIFEST).write_bytes(encode_pointer("sha256:" + "0" * 64, "generations/0000000000000000"))
-    monkeypatch.setattr("reader.manifest.GENERATIONS", "no feature of this name")
+    monkeypatch.setattr("reader.format.manifest.GENERATIONS", "no feature of this name")
     with pytest.raises(StoreError, match=r"reading this store needs generations, unknown here\. Update pixpack\."):
         read_manifest(tmp_path / "far")
 
@@ -658,7 +661,7 @@ def test_room_is_looked_for_before_anything_is_pulled(
 ) -> None:
     push(store, f"file://{tmp_path}/far")
     with monkeypatch.context() as patch:
-        patch.setattr("packer.disk.free_bytes", lambda path: 1000)
+        patch.setattr("packer.store.disk_space.free_bytes", lambda path: 1000)
         assert run(["pull", f"file://{tmp_path}/far", str(tmp_path / "back")]) == 28
     assert "has 1000 free" in (said := capsys.readouterr().err)
     assert "give the same command again" in said
@@ -693,7 +696,7 @@ def test_a_disk_that_fills_up_under_a_pull_or_a_push_exits_with_28(
 
 
 def test_no_password_of_a_url_is_written_down(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packer.pull import _public
+    from packer.operations.transfer.pull import _public
 
     assert _public("sftp://me:secret@host/a@b/c") == "sftp://host/a@b/c"
     assert _public("s3://bucket") == "s3://bucket"

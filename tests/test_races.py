@@ -20,8 +20,9 @@ import torch
 from conftest import interrupt_after, store_bytes
 from torch.utils.data import DataLoader
 
-from packer import PackError, pack, site, swapping
-from packer import journal as journals
+from packer import PackError, pack
+from packer.store import build_folder, swap
+from packer.store import journal as journals
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader import store as stores
 
@@ -66,7 +67,7 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_whole(
     if replaces:
         pack(images, out, size=16)
     # a store that takes the place of another brings its scaffold along
-    module = swapping if replaces and moment == "remove_working_folder" else site
+    module = swap if replaces and moment == "remove_working_folder" else build_folder
     original = getattr(module, moment)
     errors = []
 
@@ -103,7 +104,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     out = tmp_path / "out"
     if begun:
         _interrupt(images, out)
-    owner, name = (journals.Lock, "__init__") if moment == "lock" else (site.Site, "make")
+    owner, name = (journals.Lock, "__init__") if moment == "lock" else (build_folder.Site, "make")
     original = getattr(owner, name)
     inode: list[int] = []
 

@@ -19,10 +19,11 @@ from PIL import Image
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from packer import DiskFullError, OptionsError, build, pack
-from packer.cli import run
-from packer.show import contact_sheet, row_image
-from packer.verify import verify
+from packer import DiskFullError, OptionsError, pack
+from packer.cli.app import run
+from packer.operations.show import contact_sheet, row_image
+from packer.operations.verify import verify
+from packer.packing import build
 from reader import (
     CenterCrop,
     ColorJitter,
@@ -34,11 +35,10 @@ from reader import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     StoreError,
-    manifest,
     open_store,
 )
-from reader.draws import stamped
-from reader.manifest import (
+from reader.format import manifest
+from reader.format.manifest import (
     PIXELS,
     Manifest,
     TensorSpec,
@@ -48,10 +48,11 @@ from reader.manifest import (
     read_json_lines,
     read_manifest,
 )
-from reader.metadata import metadata_files
+from reader.format.tensordict_meta import metadata_files
+from reader.memory.pages import pages_of
 from reader.order import permuted
-from reader.ragged import pages_of
-from reader.resample import resized_by_padding, resized_images
+from reader.transforms.random import stamped
+from reader.transforms.resample import resized_by_padding, resized_images
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -543,7 +544,7 @@ def test_other_transforms_ask_for_a_crop_first(ragged_store: Path, transform: An
 def test_other_devices_give_the_same_crops_within_a_level(
     ragged_store: Path, center: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reader import resample
+    from reader.transforms import resample
 
     # parts of a few images each
     monkeypatch.setattr(resample, "_PADDED_BYTES", 1 << 18)

@@ -21,10 +21,14 @@ from typing import Any
 import pytest
 from conftest import harm_at, make_tree, store_bytes
 
-from packer import OptionsError, PackError, build, pack, pipeline, ray_workers, roots, update
-from packer import node as nodes
+from packer import OptionsError, PackError, pack, update
+from packer.packing import build
+from packer.packing import pack as pipeline
 from packer.report import Progress
-from reader.manifest import read_json_lines
+from packer.sources import roots
+from packer.workers import ray
+from packer.workers import ray_node as nodes
+from reader.format.manifest import read_json_lines
 
 PACK = [sys.executable, "-m", "packer"]
 
@@ -110,7 +114,7 @@ def test_a_killed_driver_is_gone_on_with_locally(cluster: Any, photos: Path, tmp
 def test_a_node_with_other_decoders_or_another_folder_is_refused_by_name(
     cluster: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, here = ray_workers.RayWorkers.__init__, os.uname().nodename
+    original, here = ray.RayWorkers.__init__, os.uname().nodename
     for place, changed, sentence in (
         (
             1,
@@ -123,7 +127,7 @@ def test_a_node_with_other_decoders_or_another_folder_is_refused_by_name(
         def init(self: Any, *given: Any, place: int = place, changed: Any = changed) -> None:
             original(self, *given[:place], changed, *given[place + 1 :])
 
-        monkeypatch.setattr(ray_workers.RayWorkers, "__init__", init)
+        monkeypatch.setattr(ray.RayWorkers, "__init__", init)
         with pytest.raises(PackError) as caught:
             pack(photos, tmp_path / f"out{place}", size=32, engine="ray", address=cluster.address)
         assert str(caught.value).startswith(f"packing stopped: {sentence}")
@@ -144,7 +148,7 @@ def test_who_accepts_a_connection_and_is_no_ray_is_one_sentence_and_out_is_untou
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'pixpack[ray]'")
-    monkeypatch.setattr(ray_workers, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(ray, "_ANSWER_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("RAY_ADDRESS", address)
@@ -240,7 +244,7 @@ def test_nodes_without_the_package_end_the_pack_with_one_sentence(
 ) -> None:
     cluster = _BrokenCluster()
     monkeypatch.setitem(sys.modules, "ray", cluster)  # type: ignore[arg-type]
-    monkeypatch.setattr(ray_workers, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(ray, "_POLL_SECONDS", 0.01)
     with pytest.raises(PackError) as caught:
         pack(images, tmp_path / "out", size=32, workers=2, engine="ray")
     assert str(caught.value) == (

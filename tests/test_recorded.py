@@ -12,10 +12,19 @@ import pytest
 from conftest import interrupt_after, make_tree, photo, store_bytes
 from test_boxes import coco
 
-from packer import OptionsError, PackError, PackReport, ScanError, build, merge, pack, seal_parts, subset, update
-from packer.cli import run
+from packer import OptionsError, PackError, PackReport, ScanError, merge, pack, seal_parts, subset, update
+from packer.cli.app import run
+from packer.packing import build
 from reader import MemmapDataset
-from reader.manifest import MANIFEST, SAMPLES, Manifest, encode_manifest, read_blocks, read_json_lines, read_manifest
+from reader.format.manifest import (
+    MANIFEST,
+    SAMPLES,
+    Manifest,
+    encode_manifest,
+    read_blocks,
+    read_json_lines,
+    read_manifest,
+)
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from conftest import interrupt_after, make_tree, store_bytes
 
-from packer import ScanError, build, pack, roots, seal_parts
-from packer import remote as remotes
-from packer.roots import SourceError
-from packer.verify import verify
-from reader.manifest import read_json_lines
+from packer import ScanError, pack, seal_parts
+from packer.operations.verify import verify
+from packer.packing import build
+from packer.sources import remote as remotes
+from packer.sources import roots
+from packer.sources.roots import SourceError
+from reader.format.manifest import read_json_lines
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
 PACK = [sys.executable, "-m", "packer"]

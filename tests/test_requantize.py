@@ -18,12 +18,12 @@ from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import OptionsError, PackError, pack
-from packer.cli import run
-from packer.recode import Recoded, Recoder
-from packer.requantize import requantize
-from packer.verify import verify
+from packer.cli.app import run
+from packer.operations.requantize import requantize
+from packer.operations.verify import verify
+from packer.pixels.requantize import Recoded, Recoder
 from reader import MemmapDataset
-from reader.manifest import read_json_lines
+from reader.format.manifest import read_json_lines
 
 PACK = [sys.executable, "-m", "packer"]
 
@@ -392,7 +392,7 @@ def test_a_full_disk_has_an_exit_code_of_its_own(
     def refused(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("packer.requantize.write_atomically", refused)
+    monkeypatch.setattr("packer.operations.requantize.write_atomically", refused)
     assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", "3", "--fidelity", "0"]) == code
     assert f"tree cannot be written: {os.strerror(number)}. Continue with --resume." in capsys.readouterr().err
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from reader import MemmapDataset, MemmapLoader, rawfile, residency
-from reader.manifest import PIXELS, StoreError
-from reader.rawfile import RowFile, RowMemory
-from reader.residency import Reads
+from reader import MemmapDataset, MemmapLoader
+from reader.format.manifest import PIXELS, StoreError
+from reader.memory import residency, row_file
+from reader.memory.residency import Reads
+from reader.memory.row_file import RowFile, RowMemory
 
 GB = 10**9
 
@@ -34,9 +35,9 @@ def test_residency_changes_no_batch(
     train: MemmapDataset, where: str, shuffle: bool | str, world_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # blocks and windows small enough that 90 rows are several
-    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 7 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr("reader.gathering._AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 7 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loading.host_batches._AHEAD_BYTES", 20 * train.manifest.row_bytes)
     for rank in range(world_size):
         arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
         expected = MemmapLoader(train, 8, **arguments, as_tuple=False)
@@ -283,7 +284,7 @@ sys.path.insert(0, sys.argv[1])
 open(sys.argv[2] + "/cgroup.procs", "w").write("0")
 import logging
 from pathlib import Path
-from reader import MemmapDataset, MemmapLoader, rawfile, residency, shared
+from reader import MemmapDataset, MemmapLoader; from reader.memory import row_file, residency; from reader.loading import shared_residency
 if sys.argv[4] == "through the cache":
     rawfile._open_direct = lambda path, row_bytes: (-1, 1)
 data = MemmapDataset(sys.argv[3])
@@ -343,7 +344,7 @@ def test_what_was_read_from_a_disk_is_let_go(tmp_path: Path, way: str, monkeypat
     path = tmp_path / "rows"
     path.write_bytes(bytes(64 << 20))
     if way == "through the cache":
-        monkeypatch.setattr(rawfile, "_open_direct", lambda path, row_bytes: (-1, 1))
+        monkeypatch.setattr(row_file, "_open_direct", lambda path, row_bytes: (-1, 1))
     file = RowFile(path, 1 << 20, past_cache=True)
     with open(path, "rb+") as written:
         os.fsync(written.fileno())

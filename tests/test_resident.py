@@ -22,15 +22,16 @@ from late_streams import World
 from PIL import Image
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader, RandomResizedCrop, shared
-from reader import loader as loaders
-from reader import resident as residents
-from reader.buffers import PinnedMemoryError
-from reader.manifest import StoreError
+from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
+from reader.device import resident as residents
+from reader.device.resident import Window
+from reader.device.transfer import pin
+from reader.format.manifest import StoreError
+from reader.loading import loader as loaders
+from reader.loading import shared_residency
+from reader.memory.buffers import PinnedMemoryError
+from reader.memory.residency import Room
 from reader.order import BlockOrder
-from reader.residency import Room
-from reader.resident import Window
-from reader.transfer import pin
 
 GB = 10**9
 # Of a device's clock: ten milliseconds and more, longer than the host takes for a batch.
@@ -60,8 +61,8 @@ def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPa
 def leave_room_for_windows(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store not fit on any device, and make blocks so small that its 90 rows are five windows."""
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
-    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 6 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
 
 
 def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
@@ -119,10 +120,10 @@ def test_a_subset_is_gathered_by_its_rows_and_parts_share_one_copy(train: Memmap
     assert loaders_of_both[0].resident is loaders_of_both[1].resident
     for part, loader in zip((first, rest), loaders_of_both, strict=True):
         assert_same(loader, MemmapLoader(part, 7, shuffle="full", residency="cache", as_tuple=False))
-    count = len(shared._residents)
+    count = len(shared_residency._residents)
     del loaders_of_both, loader
     gc.collect()
-    assert len(shared._residents) == count - 1
+    assert len(shared_residency._residents) == count - 1
 
 
 def test_tuples_are_the_default(shared_store: Path, device: str) -> None:
@@ -136,8 +137,8 @@ def test_content_comes_along(tmp_path: Path, device: str, monkeypatch: pytest.Mo
     make_tree(tmp_path / "images")
     pack(tmp_path / "images", tmp_path / "out", size=32, fit="pad")
     data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
-    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 2)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
     for free in (GB, 74_000):
         monkeypatch.setattr(loaders, "free_bytes", lambda device, free=free: free)
         loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu", as_tuple=False)
@@ -202,8 +203,8 @@ def test_windows_go_on_in_the_middle_of_an_epoch(train: MemmapDataset, small_dev
 def test_windows_are_read_ahead_from_a_disk(
     train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader.residency._way_there", lambda reads: "disk")
-    monkeypatch.setattr("reader.gathering._AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: "disk")
+    monkeypatch.setattr("reader.loading.host_batches._AHEAD_BYTES", 20 * train.manifest.row_bytes)
     loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu", as_tuple=False)
     assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False))
 
@@ -325,7 +326,7 @@ def test_the_next_window_travels_a_few_slices_a_step(
 
     monkeypatch.setattr(Window, "take", counted)
     for name in ("GROUP_BYTES", "SMALL_GROUP_BYTES"):
-        monkeypatch.setattr(f"reader.schedule.{name}", 1)
+        monkeypatch.setattr(f"reader.loading.schedule.{name}", 1)
     # a window of 18 rows is 3 slices and 3 steps
     list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0, as_tuple=False))
     assert taken[0] == 3
@@ -337,8 +338,8 @@ def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeyp
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
     row_bytes = train.manifest.row_bytes
-    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 6 * row_bytes)
-    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
     monkeypatch.setattr(loaders, "_room", lambda *_, **__: Room(GB, 2 * GB, 1))
     loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu", as_tuple=False)
     expected = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
@@ -366,7 +367,7 @@ def test_slots_of_a_window_are_where_its_slices_lie(count: int, block: int, wind
 def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
-    monkeypatch.setattr("reader.copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
+    monkeypatch.setattr("reader.loading.host_copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
     loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     batches = list(loader)
     assert torch.equal(torch.cat([batch.pixels for batch in batches]), train.store.pixels)
@@ -441,11 +442,11 @@ def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(
 
     world = World(eager=("copies", "kernels"))
     world.install(monkeypatch)
-    monkeypatch.setattr("reader.copies.pin", refused)
+    monkeypatch.setattr("reader.loading.host_copies.pin", refused)
     with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
         MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
-    monkeypatch.setattr("reader.residency.file_system", lambda path: "nfs4")
-    monkeypatch.setattr("reader.residency.cached_share", lambda path, offset=None: 0.0)
+    monkeypatch.setattr("reader.memory.residency.file_system", lambda path: "nfs4")
+    monkeypatch.setattr("reader.memory.residency.cached_share", lambda path, offset=None: 0.0)
     loader = MemmapLoader(train, 8, device="cuda", as_tuple=False)
     assert loader.residency == "ram"
     assert "cannot be pinned. Batches are copied into pinned memory first." in caplog.text
@@ -525,10 +526,10 @@ def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path,
     )
     assert one.resident is other.resident
     kept = next(iter(other))
-    count = len(shared._residents)
+    count = len(shared_residency._residents)
     del one, other
     gc.collect()
-    assert len(shared._residents) == count - 1
+    assert len(shared_residency._residents) == count - 1
     assert torch.equal(kept.image(0).cpu(), data[3].pixels)
 
 
@@ -538,11 +539,11 @@ def test_windows_of_images_give_the_batches_of_the_block_order(
     own_store: Path, device: str, size: int, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = MemmapDataset(own_store, as_tuple=False)
-    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
-    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
     monkeypatch.setattr(loaders, "_WINDOWS_HELD", 1)
     monkeypatch.setattr(loaders, "free_bytes", lambda device: 400_000)
-    monkeypatch.setattr("reader.residency._way_there", lambda reads: host)
+    monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: host)
     options: dict[str, Any] = {"shuffle": "block", "seed": 5}
     loader = MemmapLoader(data, size, device=device, residency="gpu", **options, as_tuple=False)
     assert loader.in_windows

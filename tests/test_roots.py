@@ -21,15 +21,18 @@ import pytest
 from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
 from PIL import Image
 
-from packer import PackError, ScanError, build, cli, pack, pack_dataset, roots, update
-from packer import journal as journals
-from packer import source as sources
-from packer.plan import plan
+from packer import PackError, ScanError, pack, pack_dataset, update
+from packer.cli import app
+from packer.operations.plan import plan
+from packer.operations.requantize import requantize
+from packer.operations.verify import verify
+from packer.packing import build
 from packer.report import Progress
-from packer.requantize import requantize
-from packer.roots import Roots, SourceError
-from packer.verify import verify
-from reader.manifest import MANIFEST
+from packer.sources import local as sources
+from packer.sources import roots
+from packer.sources.roots import Roots, SourceError
+from packer.store import journal as journals
+from reader.format.manifest import MANIFEST
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers inherit by fork what is done to their calls")
 
@@ -480,7 +483,7 @@ def test_listing_is_tried_again_and_where_the_error_lasts_it_is_one_sentence(
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
     listing = Listing(monkeypatch)
     listing.fail(call, name, code)
-    assert cli.run([str(images), str(tmp_path / "lasting"), "--size", "32"]) == 1
+    assert app.run([str(images), str(tmp_path / "lasting"), "--size", "32"]) == 1
     told = capsys.readouterr().err
     assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Run the same command with --resume" in told
     assert told.count("\n") == 1
@@ -511,12 +514,12 @@ def test_a_source_that_an_unfinished_pack_was_begun_from_is_away_and_a_mistyped_
     with pytest.raises(KeyboardInterrupt):
         pack(source, out, size=32, workers=1, progress=interrupt_after(4))
     source.rename(tmp_path / "away")
-    assert cli.run([str(source), str(out), "--size", "32", *options]) == 1
+    assert app.run([str(source), str(out), "--size", "32", *options]) == 1
     told = capsys.readouterr().err
     assert f"pack: {source} is missing or empty, and {out} holds an unfinished pack that was begun from it" in told
     assert "Run the same command with --resume" in told
-    assert cli.run([f"{source}x", str(out), "--size", "32", *options]) == 2
-    assert cli.run([str(source), str(tmp_path / "other"), "--size", "32", *options]) == 2
+    assert app.run([f"{source}x", str(out), "--size", "32", *options]) == 2
+    assert app.run([str(source), str(tmp_path / "other"), "--size", "32", *options]) == 2
     (tmp_path / "away").rename(source)
     pack(source, out, size=32, resume=True)
 

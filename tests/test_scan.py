@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from conftest import make_tree, torchvision_or_skip
 
-from packer.classlists import load_classes
-from packer.scan import ScanError, scan
+from packer.inputs.class_lists import load_classes
+from packer.inputs.samples import ScanError
+from packer.inputs.scan import scan
 
 
 def touch(root: Path, *names: str) -> Path:

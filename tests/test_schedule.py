@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from packer import engine as engines
-from packer import pieces
-from packer.processes import EngineError
-from packer.tasks import Result, Task
+from packer.store.blocks import Result, Task
+from packer.workers import engine as engines
+from packer.workers import pieces
+from packer.workers.processes import EngineError
 
 FIRST = 100
 

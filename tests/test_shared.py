@@ -16,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader, order, residency, shared
-from reader import loader as loaders
-from reader.copies import Slots
-from reader.manifest import PIXELS
+from reader import MemmapDataset, MemmapLoader, order
+from reader.format.manifest import PIXELS
+from reader.loading import loader as loaders
+from reader.loading import shared_residency
+from reader.loading.host_copies import Slots
+from reader.memory import residency
 
 GB = 10**9
 
@@ -98,7 +100,7 @@ def test_a_copy_of_all_rows_serves_every_part(data: MemmapDataset, place: dict[s
 
 
 def test_a_copy_goes_with_the_last_loader_that_reads_it(data: MemmapDataset, place: dict[str, Any]) -> None:
-    known = shared._copies if place["residency"] == "ram" else shared._residents
+    known = shared_residency._copies if place["residency"] == "ram" else shared_residency._residents
     gc.collect()
     before = len(known)
     one, other = (MemmapLoader(part, 7, **place, as_tuple=False) for part in data.split(0.5))
@@ -159,7 +161,7 @@ def test_each_unit_has_one_slot_whatever_is_added_when(count: int, data: st.Data
 
 
 def test_memory_is_counted_for_the_rows_that_are_read(data: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, part = shared.reads_of(data, 1), shared.reads_of(data.subset([5, 2, 5]), 1)
+    whole, part = shared_residency.reads_of(data, 1), shared_residency.reads_of(data.subset([5, 2, 5]), 1)
     rows = [data.whole()[[row]].images[0].numel() for row in (2, 5)]
     assert whole.size_bytes == data.store.pixels.nbytes
     assert part.size_bytes == sum(rows)
@@ -178,13 +180,13 @@ def test_memory_is_counted_for_the_rows_that_are_read(data: MemmapDataset, monke
 
 def test_a_device_is_asked_for_the_rows_that_are_read(data: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     part = data.subset([2])
-    needed = shared.missing_on(part, torch.device("cpu"))
-    assert needed < shared.missing_on(data, torch.device("cpu")) / 3
+    needed = shared_residency.missing_on(part, torch.device("cpu"))
+    assert needed < shared_residency.missing_on(data, torch.device("cpu")) / 3
     monkeypatch.setattr(loaders, "free_bytes", lambda device: needed)
     with pytest.raises(ValueError, match=r"residency 'gpu': the rows need \d+\.\d [kM]B, and"):
         MemmapLoader(data, 4, residency="gpu", as_tuple=False)
     loader = MemmapLoader(part, 1, residency="gpu", as_tuple=False)
-    assert shared.missing_on(part, torch.device("cpu")) == 0
+    assert shared_residency.missing_on(part, torch.device("cpu")) == 0
     check(loader)
 
 
@@ -217,7 +219,7 @@ def test_ranks_that_share_a_device_are_counted_together(
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    needed = shared.missing_on(data, torch.device("cpu"))
+    needed = shared_residency.missing_on(data, torch.device("cpu"))
     monkeypatch.setattr(loaders, "free_bytes", lambda device: needed)
     monkeypatch.setattr(loaders, "total_bytes", lambda device: 2 * needed - 1)
     with pytest.raises(
@@ -283,10 +285,10 @@ def test_a_part_whose_rows_are_cached_is_not_taken_for_cold(tmp_path: Path, monk
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         for row in range(0, 40, 2):
             os.pread(file.fileno(), data.manifest.row_bytes, row * data.manifest.row_bytes)
-    part = shared.reads_of(data.subset(slice(0, None, 2)), 1)
+    part = shared_residency.reads_of(data.subset(slice(0, None, 2)), 1)
     assert part.cached_share() == 1.0
-    assert shared.reads_of(data.subset(slice(1, None, 2)), 1).cached_share() < 0.1
-    assert 0.3 < shared.reads_of(data, 1).cached_share() < 0.7
+    assert shared_residency.reads_of(data.subset(slice(1, None, 2)), 1).cached_share() < 0.1
+    assert 0.3 < shared_residency.reads_of(data, 1).cached_share() < 0.7
     monkeypatch.setattr(residency, "SMALL_BYTES", 0)
     assert not residency.is_cold(part.path, part.size_bytes, part.offset)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from packer import pack
-from packer.archives import member_places
-from packer.decode import DecodeError
+from packer.inputs.archives import member_places
 from packer.options import MAX_PIXELS
-from packer.sizes import upright_sizes
-from packer.source import Source, most_file_bytes
+from packer.packing.image_sizes import upright_sizes
+from packer.pixels.opening import DecodeError
+from packer.sources.local import Source, most_file_bytes
 
 MEGABYTE = 1_000_000
 LIMIT = 64 << 20  # that of all small --max-pixels
@@ -23,10 +23,10 @@ LIMIT = 64 << 20  # that of all small --max-pixels
 # read one source with --max-pixels 1000; print the reason, or nothing, and by how many bytes the process has grown
 READ = """
 import resource, sys
-from packer.decode import DecodeError, Decoder
-from packer.fit import Geometry
-from packer.archives import member_places
-from packer.source import Source
+from packer.pixels.decode import DecodeError, Decoder
+from packer.pixels.geometry import Geometry
+from packer.inputs.samples.archives import member_places
+from packer.sources.local import Source
 path, member = sys.argv[1], sys.argv[2]
 source = Source(path, member_places(path)[member]) if member else Source(path)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

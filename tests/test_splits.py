@@ -13,10 +13,10 @@ import pytest
 from conftest import make_tree, photo, store_bytes
 
 from packer import PackError, ScanError, pack, update
-from packer.cli import run
-from packer.info import describe
-from packer.scan import scan
-from packer.splits import split_folders, stores_of
+from packer.cli.app import run
+from packer.inputs.scan import scan
+from packer.inputs.splits import split_folders, stores_of
+from packer.operations.info import describe
 from reader import MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -393,7 +393,7 @@ def test_push_and_pull_copy_every_split(packed: Path, tmp_path: Path, capsys: py
 def test_no_pull_takes_some_splits_for_all(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from packer import push_splits
+    from packer.operations.transfer import splits as push_splits
 
     url, pushed = f"file://{tmp_path}/remote", push_splits.push
 

@@ -34,9 +34,9 @@ def test_a_state_resumes_at_every_step(
     train: MemmapDataset, order: str, part: str, residency: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # blocks, windows and groups so small that the epoch has several of each, and steps begin inside of them
-    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 5 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr("reader.schedule.GROUP_BYTES", 3 * 7 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 5 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 3 * 7 * train.manifest.row_bytes)
     data = train if part == "all rows" else train.subset(np.arange(89, -1, -2))
     options = ORDERS[order] | {"seed": 2, "residency": residency, "prefetch": prefetch}
     if order == "weights":
@@ -68,8 +68,8 @@ def test_a_state_resumes_at_every_step(
 def test_a_state_of_any_step_goes_on_with_any_number_of_ranks(
     train: MemmapDataset, order: str, before: int, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader.schedule.BLOCK_BYTES", 5 * train.manifest.row_bytes)
-    monkeypatch.setattr("reader.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 5 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
 
     def ranks(world: int, **options: Any) -> list[MemmapLoader]:
         options = ORDERS[order] | {"seed": 2, "prefetch": 0, "residency": "cache"} | options

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from packer.checksums import crc32_combine, sha256_file
-from packer.rowfiles import channel_statistics
+from packer.store.row_files import channel_statistics
 from reader import ImageBatch, MemmapDataset, StoreError, open_store
-from reader.manifest import (
+from reader.format.manifest import (
     FileEntry,
     IncompleteStoreError,
     Manifest,
@@ -32,7 +32,7 @@ from reader.manifest import (
     read_blocks,
     read_manifest,
 )
-from reader.metadata import metadata_files
+from reader.format.tensordict_meta import metadata_files
 
 GOLDEN = Path(__file__).parent / "golden" / "v1.0"
 GOLDEN_1_1 = Path(__file__).parent / "golden" / "v1.1"

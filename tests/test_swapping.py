@@ -15,11 +15,14 @@ import pytest
 from conftest import make_tree, photo, store_bytes
 from test_update import no_decoder
 
-import reader.manifest
-from packer import LockedError, PackError, PackReport, build, copying, merge, pack, swapping, update
-from packer import journal as journals
-from packer.cli import run
-from packer.verify import verify
+import reader.format.manifest
+from packer import LockedError, PackError, PackReport, merge, pack, update
+from packer.cli.app import run
+from packer.operations import copy_rows
+from packer.operations.verify import verify
+from packer.packing import build
+from packer.store import journal as journals
+from packer.store import swap
 from reader import IncompleteStoreError, MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -27,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 # Packs as the command does, and dies by SIGKILL once it has changed so many names.
 DIES = """
 import os, signal, sys
-from packer import swapping
-from packer.cli import run
+from packer.store import swap
+from packer.cli.app.app import run
 take_place, left = swapping._take_place, [int(sys.argv[1])]
 def counted(place):
     if not left[0]:
@@ -171,7 +174,7 @@ def test_killed_between_the_names_of_two_splits_neither_is_opened_and_any_pack_c
     if not exchanges:
         script = DIES.replace("take_place, left =", "swapping._exchange = lambda *_: False\ntake_place, left =")
         monkeypatch.setattr(sys.modules[__name__], "DIES", script)
-    monkeypatch.setattr(reader.manifest, "_SWAP_SECONDS", 0)
+    monkeypatch.setattr(reader.format.manifest, "_SWAP_SECONDS", 0)
     killed(way, names, splits, out)
     assert opened(out) == (set() if names else {12})
     no_decoder(monkeypatch)
@@ -197,7 +200,7 @@ def test_a_pack_that_is_refused_finishes_what_a_crash_has_left_of_the_splits_too
 def test_the_command_that_a_half_replaced_store_names_finishes_it(
     splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader.manifest, "_SWAP_SECONDS", 0)
+    monkeypatch.setattr(reader.format.manifest, "_SWAP_SECONDS", 0)
     killed("update", 1, splits, tmp_path / "out")
     expected = (
         rf"{tmp_path}/out is half replaced: train done, val not yet, and they do not belong together\."
@@ -248,7 +251,7 @@ def test_merged_splits_take_the_places_of_others_together(
     words = ["merge", str(out), str(more), str(out), "--overwrite"]
     done = subprocess.run([sys.executable, "-c", DIES, str(names), *words], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    monkeypatch.setattr(reader.manifest, "_SWAP_SECONDS", 0)
+    monkeypatch.setattr(reader.format.manifest, "_SWAP_SECONDS", 0)
     if names:
         with pytest.raises(IncompleteStoreError, match="do not belong together. Finish it: the same command again$"):
             MemmapDataset(out / "val")
@@ -263,7 +266,7 @@ def test_merged_splits_take_the_places_of_others_together(
 def test_a_merge_that_fails_in_one_split_leaves_all_of_them(
     splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, more, made = tmp_path / "out", tmp_path / "more", copying._made
+    out, more, made = tmp_path / "out", tmp_path / "more", copy_rows._made
     pack(splits, more, size=32)
     before = store_bytes(out)
 
@@ -272,7 +275,7 @@ def test_a_merge_that_fails_in_one_split_leaves_all_of_them(
             raise OSError(5, "Input/output error", str(site.out))
         return made(plan, site, *given)
 
-    monkeypatch.setattr(copying, "_made", failing)
+    monkeypatch.setattr(copy_rows, "_made", failing)
     with pytest.raises(PackError, match="Input/output error"):
         merge([out, more], out, overwrite=True)
     assert store_bytes(out) == before
@@ -282,17 +285,17 @@ def test_a_merge_that_fails_in_one_split_leaves_all_of_them(
 def test_a_reader_that_comes_between_the_two_names_waits_for_the_second(
     splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, take_place, found = tmp_path / "out", swapping._take_place, []
+    out, take_place, found = tmp_path / "out", swap._take_place, []
 
     def read_between(place: Path) -> bool:
         if place.name == "val":
             # a moment later the second name is there
-            monkeypatch.setattr(reader.manifest.time, "sleep", lambda _: take_place(place) if not found else None)
+            monkeypatch.setattr(reader.format.manifest.time, "sleep", lambda _: take_place(place) if not found else None)
             found.append(len(MemmapDataset(out / "train")))
             return True
         return take_place(place)
 
-    monkeypatch.setattr(swapping, "_take_place", read_between)
+    monkeypatch.setattr(swap, "_take_place", read_between)
     update(splits, out)
     assert found == [13]
     assert opened(out) == {13}
@@ -311,7 +314,7 @@ def test_a_working_folder_left_in_the_old_store_is_not_taken_for_the_new_ones(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash may have left the journal of a finished pack; beside the new store it would name the old one as the new."""
-    out, exchange = tmp_path / "out", swapping._exchange
+    out, exchange = tmp_path / "out", swap._exchange
     monkeypatch.setattr(build, "finish", lambda sites, locks: None)
     pack(images, out, size=32)
     assert (out / ".packing" / "journal").exists()
@@ -322,7 +325,7 @@ def test_a_working_folder_left_in_the_old_store_is_not_taken_for_the_new_ones(
         raise KeyboardInterrupt
 
     photo(40, 40, 5).save(images / "class2" / "new.jpg")
-    monkeypatch.setattr(swapping, "_exchange", killed_after)
+    monkeypatch.setattr(swap, "_exchange", killed_after)
     with pytest.raises(KeyboardInterrupt):
         update(images, out)
     monkeypatch.undo()
@@ -335,4 +338,4 @@ def test_a_mark_that_is_none_is_passed_over(content: bytes, store: Path) -> None
     (store / ".packing").mkdir()
     (store / ".packing" / "swapping").write_bytes(content)
     assert len(MemmapDataset(store)) == 90
-    assert list(itertools.islice(reader.manifest.read_swapping(store), 1)) == []
+    assert list(itertools.islice(reader.format.manifest.read_swapping(store), 1)) == []

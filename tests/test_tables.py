@@ -12,8 +12,8 @@ from conftest import photo
 from test_lists import listed, scanned
 
 from packer import ScanError, pack
+from packer.inputs.scan import scan
 from packer.options import PackOptions
-from packer.scan import scan
 from reader import MemmapDataset
 
 

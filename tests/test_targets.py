@@ -12,9 +12,9 @@ from test_lists import listed, scanned
 from test_store import write_head
 
 from packer import PackError, ScanError, pack, seal_parts
-from packer.cli import run
+from packer.cli.app import run
 from reader import MemmapDataset, MemmapLoader, RandomCrop
-from reader.manifest import FurtherTarget, StoreError
+from reader.format.manifest import FurtherTarget, StoreError
 
 ROWS = "path,kind,color,price,tags\na.jpg,cat,red,1.5,x;y\nb.jpg,dog,blue,2,\nc.jpg,cat,blue,3,y\n"
 

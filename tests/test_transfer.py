@@ -18,9 +18,10 @@ import torch
 from late_streams import CUDA, Event, Stream, World
 from tensordict import TensorDict
 
-from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, transfer
-from reader.buffers import BufferPool, PinnedMemoryError
-from reader.transfer import CudaCopier, TransferError
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
+from reader.device import transfer
+from reader.device.transfer import CudaCopier, TransferError
+from reader.memory.buffers import BufferPool, PinnedMemoryError
 
 # Each guard is needed under one of them at least.
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -35,7 +36,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def train(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> MemmapDataset:
     # so small a batch would share its slot with others
-    monkeypatch.setattr("reader.schedule.SMALL_GROUP_BYTES", 1)
+    monkeypatch.setattr("reader.loading.schedule.SMALL_GROUP_BYTES", 1)
     return MemmapDataset(shared_store, as_tuple=False)
 
 
@@ -76,7 +77,7 @@ def test_batches_that_share_a_slot_are_right_however_late_copies_and_reads_are(
     train: MemmapDataset, schedule: str, prefetch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = expected(train, 10)
-    monkeypatch.setattr("reader.schedule.SMALL_GROUP_BYTES", 3 * 10 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.SMALL_GROUP_BYTES", 3 * 10 * train.manifest.row_bytes)
     world = World(**SCHEDULES[schedule])
     world.install(monkeypatch)
     assert read_late(world, train, 10, prefetch) == right
@@ -385,7 +386,7 @@ def test_a_loader_for_the_second_device_leaves_no_context_on_the_first(
 
 _CAPTURE = """
 import os, sys, torch
-from reader import MemmapDataset, MemmapLoader, transfer
+from reader import MemmapDataset, MemmapLoader; from reader.device import transfer
 if sys.argv[2] == "without the guard":
     transfer._ignore_captures = lambda: None
 data = MemmapDataset(sys.argv[1])

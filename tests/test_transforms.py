@@ -30,9 +30,9 @@ from reader import (
     RandomResizedCrop,
     to_device,
 )
-from reader.draws import CROP, RESIZED_CROP, draw, in_epoch
-from reader.resample import nearest, resized, resized_by_matmul
 from reader.store import replaced
+from reader.transforms.random import CROP, RESIZED_CROP, draw, in_epoch
+from reader.transforms.resample import nearest, resized, resized_by_matmul
 
 HEIGHT, WIDTH = 40, 56
 

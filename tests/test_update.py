@@ -19,12 +19,16 @@ from conftest import ffmpeg_or_skip, interrupt_after, make_tree, photo, store_by
 from PIL import Image
 from test_boxes import coco
 
-from packer import PackError, ScanError, build, decode, pack, pack_dataset, rowreader, update, updating
-from packer import kept as kept_rows
+from packer import PackError, ScanError, pack, pack_dataset, update
+from packer.operations.verify import verify
+from packer.packing import build
+from packer.packing import update as updating
+from packer.pixels import decode
 from packer.report import Progress
-from packer.verify import verify
+from packer.store import checked_rows
+from packer.store import reuse as kept_rows
 from reader import MemmapDataset
-from reader.manifest import PIXELS, SAMPLES, read_blocks
+from reader.format.manifest import PIXELS, SAMPLES, read_blocks
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -448,7 +452,7 @@ def test_a_disk_that_fails_to_read_old_rows_costs_no_image(
     def read(rows: Any, begin: int, size_bytes: int) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(rowreader.CheckedPixels, "read", read)
+    monkeypatch.setattr(checked_rows.CheckedPixels, "read", read)
     report = update(images, tmp_path / "out")
     assert (report.rows, report.kept) == (24, 0)
     assert store_bytes(tmp_path / "out") == before

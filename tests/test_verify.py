@@ -15,9 +15,9 @@ import pytest
 from conftest import make_tree, store_bytes
 
 from packer import pack
-from packer.cli import run
-from packer.verify import Problem, verify
-from reader.manifest import PIXELS, SAMPLES, StoreError, check_store, read_blocks
+from packer.cli.app import run
+from packer.operations.verify import Problem, verify
+from reader.format.manifest import PIXELS, SAMPLES, StoreError, check_store, read_blocks
 
 PAGE = 4096
 TRIALS = 1000

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader
-from reader.manifest import PIXELS, StoreError
+from reader.format.manifest import PIXELS, StoreError
 
 ROWS = 90
 

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from conftest import photo
 
-from packer import processes
-from packer import source as sources
-from packer import worker as workers
-from packer.decode import DecodeError
-from packer.fit import Geometry
-from packer.source import Source
-from packer.sums import ChannelSums
-from packer.tasks import Result, Task
-from packer.worker import BlockWorker, Job
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import DecodeError
+from packer.pixels.statistics import ChannelSums
+from packer.sources import local as sources
+from packer.sources.local import Source
+from packer.store.blocks import Result, Task
+from packer.workers import block_worker as workers
+from packer.workers import processes
+from packer.workers.block_worker import BlockWorker, Job
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
 # what a call gives at most, so that a photograph takes several

@@ -21,7 +21,7 @@ from bench_read import in_turns
 from PIL import Image
 from scenes import SCENES, draw
 
-from reader.manifest import PIXELS
+from reader.format.manifest import PIXELS
 
 # Where the claims were made.
 LOOPS = "The fast train loops (Nasy, slides, 2024)"

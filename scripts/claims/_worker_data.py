@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import Dataset
 
-import reader.dataset  # noqa: F401
+import reader.dataset.dataset  # noqa: F401
 
 
 class Empty(Dataset):

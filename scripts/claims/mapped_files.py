@@ -23,7 +23,7 @@ from PIL import Image
 from tensordict import MemoryMappedTensor
 
 from reader import MemmapDataset
-from reader.manifest import PIXELS
+from reader.format.manifest import PIXELS
 
 CLAIM = "For fast reading, decode once and map the file (numpy memmap, torch storage): reading needs no decoding."
 SOURCE = LOADER_NOTES

@@ -42,7 +42,7 @@ from _loaders import (
 from folder_or_memmap import packed, photographs
 
 from reader import MemmapDataset, MemmapLoader
-from reader.timeline import record
+from reader.bench.timeline import record
 
 CLAIM = "From naive to prefetching on the GPU, each of seven loaders is faster than the one before it."
 SOURCE = LOADER_NOTES

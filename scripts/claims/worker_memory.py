@@ -21,7 +21,7 @@ from _worker_data import Empty, Listed, Mapped
 from torch.utils.data import DataLoader, Dataset
 
 from reader import MemmapDataset
-from reader.manifest import PIXELS
+from reader.format.manifest import PIXELS
 
 CLAIM = "Each worker makes a copy of the dataset: N workers, N times the memory."
 SOURCE = LOADER_NOTES

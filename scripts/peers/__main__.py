@@ -51,10 +51,10 @@ from _turns import OURS, ReadFailed, compare, compare_packing, packed  # noqa: E
 from bench_read import cached_store, whole  # noqa: E402
 
 import packer  # noqa: E402
-from packer.journal import LockedError  # noqa: E402
-from packer.scan import ScanError  # noqa: E402
+from packer.inputs.samples import ScanError  # noqa: E402
+from packer.store.journal import LockedError  # noqa: E402
 from reader import StoreError  # noqa: E402
-from reader.manifest import PIXELS, read_manifest  # noqa: E402
+from reader.format.manifest import PIXELS, read_manifest  # noqa: E402
 
 NAMES = sorted(path.stem.removeprefix("with_") for path in _HERE.glob("with_*.py") if path.stem != f"with_{OURS}")
 LIBRARIES = ("torch", "numpy")

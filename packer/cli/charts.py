@@ -1,0 +1,226 @@
+"""What `pack bench` shows: the figures as a table, as bars beside their limits, and a run as a timeline.
+
+The only module that knows matplotlib, and only where a picture is asked for. Takes reports as plain values; measures nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from packer.cli.messages import size
+
+# reader.bench.measure.BenchReport and reader.bench.timeline.Timeline as dicts.
+Report = Mapping[str, Any]
+Timeline = Mapping[str, Any]
+
+_TITLES = {"memory": "from memory", "device": "to the device", "disk": "from the disk, nothing of it cached"}
+
+OURS, OTHER, LIMIT, DARK, GRAY = "#0b6fa4", "#a3adb8", "#d9772b", "#26323d", "#6b7783"
+# Waiting is pale: what is dark is work.
+_COLOURS = {
+    "read": "#5b8c3e",
+    "gather": "#0b6fa4",
+    "copy": "#8a5fa8",
+    "transform": "#d9772b",
+    "compute": "#b8433f",
+    "step": "#26323d",
+    "wait": "#dfe4e8",
+}
+_NAMES = {"step": "step of the loop", "wait": "waiting"}
+_STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": DARK,
+    "axes.labelcolor": GRAY,
+    "axes.edgecolor": "#c5ccd3",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.axisbelow": True,
+    "grid.color": "#e7ebee",
+    "xtick.color": GRAY,
+    "ytick.color": GRAY,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+WIDTH_INCHES, DPI = 9.6, 105
+# All digits that a tick has: 2.5 is not 2, a million is not 1e+06.
+_TICKS = "{x:,.10g}"
+
+
+class PictureError(RuntimeError):
+    """A picture cannot be drawn: matplotlib is missing."""
+
+
+def text(report: Report) -> str:
+    """Write a report for a terminal."""
+    height, width, channels = report["row_shape"]
+    up_to = "up to " if report["has_own_sizes"] else ""
+    lines = [
+        f"{report['store']}: {report['rows']:,} rows of {up_to}uint8[{height}, {width}, {channels}],"
+        f" {size(report['pixel_bytes'])} on {report['file_system']}, {report['cached_share']:.0%} in the page cache",
+        f"batches of {report['batch_size']}, {report['threads']} threads, torch {report['torch']}",
+    ]
+    head = ["", "images/s", "bytes/s", "of limit", "p10..p90"]
+    table: list[list[str]] = []
+    for section in report["sections"]:
+        about = f"{section['rows']:,} rows, {section['rounds']} rounds"
+        table += [[""] * 5, [f"{_TITLES[section['name']]} ({about})", *head[1:]]]
+        table += [_cells(way, section["limits"]) for way in section["ways"]]
+    lines += [*_aligned(table), ""]
+    lines.append(f"first batch: {report['first_batch_ms']:.1f} ms after iter() of a new MemmapLoader, rows in memory")
+    lines += [f"not measured: {what}: {why}" for what, why in report["not_measured"].items()]
+    lines.append(f'residency "auto" is "{report["residency"]}" here: {report["residency_reason"]}')
+    return "\n".join([*lines, *report["advice"]])
+
+
+def plot(report: Report, path: str | os.PathLike[str]) -> None:
+    """Draw the ways of each section as bars, and its limit as a line, into a PNG.
+
+    Raises:
+        PictureError: matplotlib is missing.
+    """
+    sections = report["sections"]
+    counts = [len(section["ways"]) for section in sections]
+    height = 1.1 + sum(0.9 + 0.34 * count for count in counts)
+    with _figure(path, height, _finding(report), about(report)) as figure:
+        panels = figure.subplots(len(sections), 1, squeeze=False, height_ratios=counts)[:, 0]
+        for axes, section in zip(panels, sections, strict=True):
+            _bars(axes, section)
+        panels[-1].set_xlabel("images/s, and the share of the limit (median of rounds)")
+
+
+def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) -> None:
+    """Draw who did what when, a lane for each thread and stream, into a PNG.
+
+    Raises:
+        PictureError: matplotlib is missing.
+    """
+    lanes, spans = timeline["lanes"], timeline["spans"]
+    stages = [stage for stage in _COLOURS if any(span["stage"] == stage for span in spans)]
+    with _figure(path, 2.0 + 0.45 * len(lanes), timeline_finding(timeline), about) as figure:
+        axes = figure.subplots()
+        # in the order of colours, waiting last: it may lie inside another stage
+        for stage in stages:
+            bars = [(span["start_ms"], span["stop_ms"] - span["start_ms"]) for span in spans if span["stage"] == stage]
+            places = [-lanes.index(span["lane"]) for span in spans if span["stage"] == stage]
+            starts, lengths = zip(*bars, strict=True)
+            style = {
+                "color": _COLOURS[stage],
+                "edgecolor": "white",
+                "linewidth": 0.4,
+                "label": _NAMES.get(stage, stage),
+            }
+            axes.barh(places, lengths, 0.76, left=starts, **style)
+        axes.set_yticks(range(0, -len(lanes), -1), lanes)
+        axes.set_xlim(0, _end(timeline))
+        axes.xaxis.set_major_formatter(_TICKS)
+        axes.set_xlabel("ms")
+        figure.legend(loc="outside lower center", ncols=len(stages), frameon=False)
+
+
+def timeline_finding(timeline: Timeline) -> str:
+    """Say how long a run took and how much of it the loop waited."""
+    spans = timeline["spans"]
+    steps = sum(span["stage"] == "step" for span in spans)
+    waited = sum(
+        span["stop_ms"] - span["start_ms"] for span in spans if (span["lane"], span["stage"]) == ("caller", "wait")
+    )
+    total = _end(timeline)
+    batches = "batch" if steps == 1 else "batches"
+    return f"{steps} {batches} in {total:,.0f} ms; the loop waited {waited / total:.0%} of that for a batch"
+
+
+def _end(timeline: Timeline) -> float:
+    """Return when the loop ended; its feeder had begun batches that nobody took."""
+    return max(span["stop_ms"] for span in timeline["spans"] if span["stage"] == "step")
+
+
+def _cells(way: Mapping[str, Any], limits: Sequence[str]) -> list[str]:
+    rate, speed = f"{way['images_per_second']:,.0f}", f"{size(round(way['gigabytes_per_second'] * 1e9))}/s"
+    name = way["name"] + (": the limit" if [way["name"]] == list(limits) else "")
+    if way["name"] in limits and len(limits) == 1:
+        return [name, rate, speed, "", ""]
+    return [name, rate, speed, f"{way['of_limit']:.2f}", f"{way['of_limit_p10']:.2f}..{way['of_limit_p90']:.2f}"]
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Align cells in columns, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rows = ([cell.rjust(width) for cell, width in zip(line, widths, strict=True)] for line in table)
+    return ["  ".join([line[0].ljust(widths[0]), *cells[1:]]).rstrip() for line, cells in zip(table, rows, strict=True)]
+
+
+def _finding(report: Report) -> str:
+    """Say what the bars show."""
+    loader = next(way for way in report["sections"][0]["ways"] if _is_ours(way["name"]))
+    share = (
+        f"{loader['of_limit']:.0%} of the speed of memory"
+        if loader["of_limit"] <= 1
+        else "no slower than copying memory"
+    )
+    return f"{loader['name']}: {loader['images_per_second']:,.0f} images/s, {share}"
+
+
+def about(report: Report) -> str:
+    """Say in a line what was measured."""
+    height, width, channels = report["row_shape"]
+    up_to = "up to " if report["has_own_sizes"] else ""
+    return (
+        f"{os.path.basename(os.path.abspath(report['store']))}: {report['rows']:,} rows of {up_to}{height} x {width} x"
+        f" {channels}, {size(report['pixel_bytes'])}, batches of {report['batch_size']}, {report['threads']} threads,"
+        f" torch {report['torch']}"
+    )
+
+
+def _bars(axes: Any, section: Mapping[str, Any]) -> None:
+    """Draw a section: ours in blue, limits in orange."""
+    ways = section["ways"]
+    rates = [way["images_per_second"] for way in ways]
+    limit = max(way["images_per_second"] for way in ways if way["name"] in section["limits"])
+    colours = [OURS if _is_ours(way["name"]) else LIMIT if way["name"] in section["limits"] else OTHER for way in ways]
+    places = range(0, -len(ways), -1)
+    drawn = axes.barh(places, rates, 0.68, color=colours)
+    texts = [f"{way['images_per_second']:,.0f}   {way['of_limit']:.0%}" for way in ways]
+    for label in axes.bar_label(drawn, texts, padding=5, size=9):
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # over the limit's line
+    axes.axvline(limit, color=LIMIT, linestyle="--", linewidth=1.2)
+    axes.text(limit, 1.0, "limit", color=LIMIT, size=9, ha="center", va="bottom", transform=axes.get_xaxis_transform())
+    axes.set_xlim(0, 1.22 * max(rates))
+    axes.xaxis.set_major_formatter(_TICKS)
+    axes.tick_params("y", labelcolor=DARK)
+    axes.set_yticks(places, [way["name"] for way in ways])
+    axes.set_title(f"{_TITLES[section['name']]}, {section['rows']:,} rows", loc="left", pad=20, size=10, weight="bold")
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("MemmapLoader")
+
+
+@contextlib.contextmanager
+def _figure(path: str | os.PathLike[str], height: float, title: str, about: str) -> Iterator[Any]:
+    """Give a figure with what it shows written on top; write it as a PNG in the end. height: inches."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+    except ImportError:
+        raise PictureError(
+            f"{os.fspath(path)}: a picture needs matplotlib. Install it: pip install 'pixpack[bench]'."
+        ) from None
+    with mpl.rc_context(_STYLE):
+        layout = ConstrainedLayoutEngine(rect=(0.01, 0.02, 0.97, 0.98 - 0.75 / height))
+        figure = Figure(figsize=(WIDTH_INCHES, height), dpi=DPI, facecolor="white", layout=layout)
+        figure.text(0.02, 1 - 0.15 / height, title, size=13, weight="bold", va="top")
+        figure.text(0.02, 1 - 0.45 / height, about, size=9, color=GRAY, va="top")
+        yield figure
+        # imports what a figure on a terminal need not wait for
+        from packer.operations.pictures import SOFTWARE, save
+
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", metadata=SOFTWARE)
+        save(path, drawn.getvalue())

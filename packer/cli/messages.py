@@ -1,0 +1,249 @@
+"""What the command says of reports, manifests and sources, as lines of text. Never prints."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packer.operations.info import Sources
+    from packer.operations.requantize import RequantizeReport
+    from packer.packing.source_check import SourcesReport
+    from packer.report import PackReport
+    from packer.store.duplicates import Duplicates
+    from reader.format.manifest import Manifest
+
+_REASONS_SHOWN = 8
+_NEW_SHOWN = 5
+
+
+def summary(report: PackReport) -> str:
+    """Say what a pack has done."""
+    lines = [f"found {report.layout}"] if report.layout else []
+    lines += store_lines(report) if report.is_in_place else []
+    if report.resumed_from == report.inputs:
+        done = f"all images were packed before; sealed in {report.seconds:.1f} s"
+        done = done if report.seconds else "already finished; nothing was done"
+        return "\n".join([*lines, done, *(reject_lines(report) if report.seconds else []), *_part_lines(report)])
+    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    lines.append(
+        f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
+        f" {report.images_per_second:,.0f} images/s, from {size(report.source_bytes)}"
+    )
+    if report.kept or report.gone:
+        decoded = report.rows - report.kept
+        gone = f", {report.gone:,} gone" if report.gone else ""
+        lines.append(f"rows: {report.kept:,} kept, {decoded:,} decoded{gone}")
+    if report.changed:
+        more = report.changed_count - len(report.changed_paths)
+        named = ", ".join(report.changed_paths) + (f" and {more} more" if more else "")
+        lines.append(
+            f"{named} changed since the pack was interrupted: all images from the block of the first one on were packed again"
+        )
+    if report.ignored:
+        lines.append(f"{report.ignored:,} other file{'s were' if report.ignored > 1 else ' was'} left alone")
+    return "\n".join([*lines, *reject_lines(report), *_part_lines(report)])
+
+
+def store_lines(report: PackReport) -> list[str]:
+    """Say what each store holds."""
+    lines = []
+    for part in list(report.splits.values()) or [report]:
+        labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
+        labelled = f", {_classes(part.classes)}" if part.classes else f", {labels}"
+        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}{labelled}, {size(part.store_bytes)}")
+    return lines
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
+
+
+def rows(count: int) -> str:
+    """Say how many rows there are."""
+    return _count(count, "row", "rows")
+
+
+def rows_copied(report: PackReport) -> str:
+    """Say how fast rows were copied."""
+    return f"{rows(report.rows)} copied in {report.seconds:.1f} s, {size(int(report.store_bytes / report.seconds))}/s"
+
+
+def reject_lines(report: PackReport) -> list[str]:
+    """Sum up the rejects by reason."""
+    if not report.rejected:
+        return []
+    where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
+    where += "" if report.is_in_place else " of the new store, beside OUT"
+    lines = [f"rejected {report.rejected:,} (see {where}{' of the sealed store' if report.part else ''}):"]
+    reasons = list(report.reasons.items())
+    for reason, count in reasons[:_REASONS_SHOWN]:
+        lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
+    if len(reasons) > _REASONS_SHOWN:
+        lines.append(f"         and {_count(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
+    return lines
+
+
+def rejected_of(rejected: int, inputs: int, allowed: str) -> str:
+    """Say that more of the inputs were rejected than allowed."""
+    were = "was" if rejected == 1 else "were"
+    return f"{rejected} of {_count(inputs, 'input', 'inputs')} {were} rejected, more than --max-rejects {allowed}."
+
+
+def too_many_rejects(report: PackReport, allowed: str) -> str:
+    """Say that more was rejected than allowed; and where that kept a store in its place, what OUT holds and how to go on."""
+    told = rejected_of(report.rejected, report.inputs, allowed)
+    if report.is_in_place:
+        return told
+    stores = list(report.splits.values()) or [report]
+    held = " and ".join(store.out for store in stores)
+    each, new = ("s", "the new one in its place") if len(stores) == 1 else ("", "the new ones in their places")
+    return (
+        f"{told} {held} hold{each} what was there before. To put {new}, decoding nothing again: the same"
+        f" command with --resume --max-rejects {max(store.rejected for store in stores)}"
+    )
+
+
+def _part_lines(report: PackReport) -> list[str]:
+    return [f"this is part {report.part}; when all parts are packed, pack seal makes the store"] if report.part else []
+
+
+def source_differences(out: str, images: str | None, report: SourcesReport) -> list[str]:
+    """Name the sources that are not what a store was packed from, one a line, and what to run."""
+    lines = [f"pack: {out}: {path} is not what was packed" for path in report.differ]
+    lines += [f"pack: {out}: {path} is gone" for path in report.gone]
+    if report.new:
+        more = f" and {len(report.new) - _NEW_SHOWN:,} more" if len(report.new) > _NEW_SHOWN else ""
+        what = "image of" if len(report.new) == 1 else "images of"
+        lines.append(
+            f"pack: note: {len(report.new):,} {what} {images} not in {out}: {', '.join(report.new[:_NEW_SHOWN])}{more}"
+        )
+    if not report.are_same:
+        what = f"of {report.compared:,} sources, other than packed: {len(report.differ):,}, gone: {len(report.gone):,}"
+        lines.append(f"pack: {out} is intact; {what}. Bring it up to date: pack update IMAGES {out}")
+    return lines
+
+
+def requantized(report: RequantizeReport) -> str:
+    """Say what a requantization has done."""
+    already = f", {report.resumed_from:,} of them before" if report.resumed_from else ""
+    share = report.bytes_after / report.bytes_before if report.bytes_before else 1
+    lines = [
+        f"{report.out}: {report.requantized:,} of {report.inputs:,} images requantized{already} in {report.seconds:.1f} s",
+        f"{'before':10}{size(report.bytes_before)}",
+        f"{'after':10}{size(report.bytes_after)}, {share:.0%} of it",
+    ]
+    if report.ssim is not None and report.lowest_ssim is not None:
+        psnr = "no error" if report.psnr is None else f"PSNR {report.psnr:.1f} dB"
+        lowest, path = report.lowest_ssim
+        lines.append(
+            f"{'fidelity':10}{psnr}, SSIM {report.ssim:.3f}, of {report.compared} images; least {lowest:.3f}, {path}"
+        )
+    for what, count, reasons in (
+        ("kept as they are", report.kept, report.kept_reasons),
+        ("rejected", report.rejected, report.reasons),
+    ):
+        if count:
+            lines.append(f"{what} {count:,} (see requantized.jsonl):")
+            lines += [f"  {number:>6,} x {reason}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
+            if len(reasons) > _REASONS_SHOWN:
+                lines.append(f"         and {_count(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
+    return "\n".join(lines)
+
+
+def table(lines: dict[str, str]) -> str:
+    """Set names and values side by side."""
+    return "\n".join(f"{key:12}{value}" for key, value in lines.items())
+
+
+def _further(m: Manifest) -> str:
+    """Say of each further target its kind and classes."""
+    classes = {
+        name: f", {_classes(len(t.classes))}{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
+    }
+    return "; ".join(f"{name} {t.kind}{classes.get(name, '')}" for name, t in m.further_targets.items())
+
+
+def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
+    """Say what a store holds."""
+    size_bytes = sum(entry.size_bytes for entry in m.files.values())
+    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
+    found = {name: ", ".join(f"{what} {value}" for what, value in d.items() if value) for name, d in m.decoders.items()}
+    decoders = f",\n{'':12}".join(f"{name} ({versions})" for name, versions in found.items())
+    width = f" x {m.target_count}" if m.target_count else ""
+    return {
+        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
+        "rows": f"{m.rows:,} of {'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}],"
+        f" {size(size_bytes)}",
+        "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
+        "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
+        **({"further": _further(m)} if m.further_targets else {}),
+        "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
+        "mean": " ".join(f"{value:.4f}" for value in m.mean),
+        "std": " ".join(f"{value:.4f}" for value in m.std),
+        **({"icc": ", ".join(f"{name} ({rows:,})" for name, rows in m.icc.items())} if m.icc else {}),
+        "options": f"\n{'':12}".join(textwrap.wrap(options, 88)),
+        "decoders": decoders,
+    }
+
+
+def source_lines(manifest: Manifest, sources: Sources) -> dict[str, str]:
+    """Say how rows spread over classes, and what sizes their sources had."""
+    lines = {}
+    if counts := sources.class_counts:
+        least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
+        spread = f"{counts[least]:,} ({manifest.classes[least]}) to {counts[most]:,} ({manifest.classes[most]})"
+        lines["a class"] = f"{spread} rows" if counts[least] != counts[most] else f"{counts[least]:,} rows"
+        lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
+        if not counts[most]:  # the classes are those of the boxes
+            lines["a class"] = "no row has a label"
+    if sources.sizes:
+        common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
+        more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
+        lines["sources"] = f"{size(sources.source_bytes)}; {common}{more}"
+        sides = ", ".join(f"{start} to {stop - 1} ({count:,})" for start, stop, count in sources.short_sides)
+        lines["short side"] = sides
+    return lines
+
+
+def duplicate_lines(duplicates: Duplicates) -> dict[str, str]:
+    """Say which images come more than once, which of them with different labels or in more than one split."""
+    if not duplicates.images:
+        return {"duplicates": "none"}
+    lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows"]
+    harms = duplicates.harms()
+    lines += [] if harms else [" = ".join(group) for group in duplicates.examples]
+    for what, (count, examples) in harms.items():
+        lines.append(f"{count:,} of them {what}:")
+        lines += [f"  {' = '.join(group)}" for group in examples]
+    return {"duplicates": f"\n{'':12}".join(lines)}
+
+
+def _line_numbers(numbers: list[int], count: int) -> str:
+    """Name lines of the list: " (line 7)", " (lines 7, 9)", " (lines 7, 9, 12, 13, 20, ...)"."""
+    if not numbers:
+        return ""
+    named = ", ".join(map(str, numbers)) + (", ..." if count > len(numbers) else "")
+    return f" (line{'s' if count > 1 else ''} {named})"
+
+
+def _shape(report: PackReport) -> str:
+    up_to = "up to " if report.has_own_sizes else ""
+    return f"{up_to}{report.size[0]} x {report.size[1]} x {report.channels}"
+
+
+def size(size_bytes: int) -> str:
+    """Say so many bytes for a person, as the reader does; imported here because `pack --help` needs none of it."""
+    from reader.format.filesystem import size_text
+
+    return size_text(size_bytes)
+
+
+def _classes(count: int) -> str:
+    return _count(count, "class", "classes")
+
+
+def _some(names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    return f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"

@@ -1,0 +1,166 @@
+"""How far the command is: a line drawn anew on a terminal, plain lines in a log. The only module that knows tqdm."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packer.report import Progress
+
+# In a log: a line for each tenth of a stage, but none more often than the first number of seconds, so that a short command says
+# nothing, and one after the second at the latest.
+_LEAST_SECONDS, _MOST_SECONDS = 5.0, 30.0
+_SHARE = 0.1
+_WAITING = "waiting for the source: "
+# of what cannot be read; a narrower terminal cuts it
+_LEAST_COLUMNS = 20
+
+
+class ProgressBar:
+    """Progress of a command on stderr: a tqdm line where that is a terminal, a new one for each stage; else plain lines.
+
+    Args:
+        hidden: says nothing.
+        unit: of what is counted; "B": bytes.
+        clock: seconds that pass.
+    """
+
+    def __init__(self, *, hidden: bool, unit: str = " images", clock: Callable[[], float] = time.monotonic) -> None:
+        # sys.stderr is None where the caller closed it
+        self._hidden = hidden or sys.stderr is None
+        self._unit = unit
+        self._lines = None if self._hidden or sys.stderr.isatty() else _Lines(clock)
+        self._bar: Any = None
+        self._stage, self._is_waiting = "", False
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, progress: Progress) -> None:
+        """Show where a pack is."""
+        stage = f"{progress.split} {progress.stage}".strip()
+        if self._lines is not None:
+            self._lines.show(stage, progress.done, progress.total, self._unit_of(stage), progress)
+        elif not self._hidden:
+            bar = self._stage_bar(stage, progress.total)
+            if progress.waits_for:
+                self._show_waiting(bar, progress.waits_for)
+                return
+            if self._is_waiting:
+                self._is_waiting, bar.bar_format = False, None
+                bar.set_postfix_str("")
+            if progress.stage == "pack":
+                elapsed = bar.format_dict["elapsed"]
+                megabytes = progress.source_bytes / 1e6 / elapsed if elapsed else 0
+                bar.set_postfix_str(
+                    f"{megabytes:.0f} MB/s, {progress.rejected} rejected", refresh=progress.done == progress.total
+                )
+            self._move(bar, progress.done)
+
+    def bytes_done(self, done: int, total: int, stage: str = "verify") -> None:
+        """Show bytes read."""
+        if self._lines is not None:
+            self._lines.show(stage, done, total, "B")
+        elif not self._hidden:
+            self._move(self._stage_bar(stage, total), done)
+
+    def share_done(self, stage: str, share: float) -> None:
+        """Show the share of a stage that is done, 0..1."""
+        if self._lines is not None:
+            self._lines.show(stage, round(100 * share), 100, "%")
+        elif not self._hidden:
+            bar = self._stage_bar(stage, 100)
+            bar.bar_format = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
+            self._move(bar, round(100 * share))
+
+    def _show_waiting(self, bar: Any, what: str) -> None:
+        """Show in the place of the bar what cannot be read now; of a long path its end."""
+        room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, {_WAITING}") - 1)
+        what = what if len(what) <= room else f"...{what[3 - room :]}"
+        self._is_waiting, bar.bar_format = True, "{desc}{postfix}"
+        if bar.postfix != f"{_WAITING}{what}":
+            bar.set_postfix_str(f"{_WAITING}{what}")
+
+    def _unit_of(self, stage: str) -> str:
+        return "B" if "allocate" in stage else self._unit
+
+    def _move(self, bar: Any, done: int) -> None:
+        bar.update(done - bar.n)
+
+    def _stage_bar(self, stage: str, total: int) -> Any:
+        if self._bar is None or stage != self._stage:
+            from tqdm import tqdm
+
+            # tqdm's monitor is a thread: workers could not be forked beside it
+            tqdm.monitor_interval = 0
+            if self._bar is not None:
+                self._bar.close()
+            unit = self._unit_of(stage)
+            self._is_waiting = False
+            # a terminal that does not know its size says 0 x 0, and tqdm would draw nothing
+            columns, lines = os.get_terminal_size(sys.stderr.fileno())
+            size = {"ncols": columns or 80, "nrows": lines or 24}
+            self._bar = tqdm(
+                total=total or None, desc=stage, unit=unit, unit_scale=unit == "B", file=sys.stderr, leave=False, **size
+            )
+            self._stage = stage
+        return self._bar
+
+
+class _Lines:
+    """Plain lines for a log: of Slurm, of Docker, of a CI."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._said = clock, clock()
+        # of the stage under way: its name, when it began and with what done, and what was done at its last line
+        self._stage, self._begun, self._first, self._shown = "", 0.0, 0, 0
+        self._is_waiting = False
+
+    def show(self, stage: str, done: int, total: int, unit: str, progress: Progress | None = None) -> None:
+        """Write a line where one is due."""
+        now = self._clock()
+        if stage != self._stage:
+            self._stage, self._begun, self._first, self._shown = stage, now, done, done
+        is_tenth = total > 0 and done - self._shown >= _SHARE * total
+        waits_for = "" if progress is None else progress.waits_for
+        is_new = bool(waits_for) and not self._is_waiting
+        self._is_waiting &= bool(waits_for)
+        if now - self._said < (_LEAST_SECONDS if is_tenth or is_new else _MOST_SECONDS):
+            return
+        self._said, self._shown, self._is_waiting = now, done, bool(waits_for)
+        seconds = now - self._begun
+        speed = (done - self._first) / seconds if seconds else 0.0
+        if unit == "%":
+            line = [f"{stage}: {done}%"]
+        else:
+            of_all = (
+                f"{_amount(done, unit if unit == 'B' else '')} of {_amount(total, unit)}, {done / max(1, total):.0%}"
+            )
+            line = [f"{stage}: {of_all if total else _amount(done, unit)}"]
+            line += [f"{_amount(round(speed), unit)}/s"] if speed else []
+        if progress is not None and progress.stage == "pack":
+            line += [f"{progress.source_bytes / 1e6 / seconds:.0f} MB/s"] if progress.source_bytes and seconds else []
+            line.append(f"{progress.rejected:,} rejected")
+        if waits_for:
+            line.append(f"{_WAITING}{waits_for}")
+        elif speed and total > done:
+            minutes, left = divmod(round((total - done) / speed), 60)
+            line.append(f"{minutes // 60}:{minutes % 60:02}:{left:02} left")
+        print(", ".join(line), file=sys.stderr, flush=True)
+
+
+def _amount(count: int, unit: str) -> str:
+    """Say a number of things: 1,200 images, 3.4 GB, 40%."""
+    if unit == "B":
+        from reader.format.filesystem import size_text
+
+        return size_text(count)
+    return f"{count:,}{unit}"

@@ -1,0 +1,187 @@
+"""YOLO's label files: a .txt an image, a box or polygon a line. A line that makes no sense rejects its image, with its number."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import posixpath
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.inputs.annotations.box_labels import BoxLabels
+from packer.inputs.class_lists import MOST_CLASSES, composed, named_twice, numbered_classes, read_data_yaml
+from packer.inputs.samples import ScanError
+from packer.pixels.outlines import Outline, box_around
+from packer.sources.roots import NOWHERE, check_listed
+
+# beside or above the label files: one name a line, and ultralytics' file
+_CLASS_FILES = ("classes.txt", "obj.names")
+_DATA_FILES = ("data.yaml", "data.yml")
+
+
+def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:
+    """Read a .txt an image, at its relative path: lines of class index, centre x, centre y, width, height, in shares.
+
+    Or of class index and the corners of a polygon, x and y, three or more (YOLO's segmentation): the box is that around it.
+    """
+    files = _text_files(folder)
+    class_file = _class_file(folder)
+    classes = imposed or (() if class_file is None else _read_classes(class_file))
+    found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
+    found.frames[:] = 1
+    missing = []
+    used: dict[str, bytes] = {}
+    keypoints = _keypoints_file(folder)
+    spelled = {composed(file): file for file in sorted(files)} | {file: file for file in files}
+    for index, name in enumerate(names):
+        asked = (spelling for label in _label_names(name) for spelling in (label, composed(label)))
+        label = next((spelled[spelling] for spelling in asked if spelling in spelled), None)
+        if label is None:
+            missing.append(name)
+            continue
+        reader = _LabelFile(found, index, label, "" if imposed or class_file is None else class_file.name)
+        used[label] = reader.read(folder / label, has_keypoints=keypoints is not None)
+    if not used:
+        raise ScanError(
+            f"{folder} has a label file for none of the {len(names)} images. Expected {_label_names(names[0])[0]} for {names[0]}."
+        )
+    if not classes:
+        found.classes, gaps = numbered_classes(set(found.targets), str(folder))
+        found.notes += gaps
+        found.notes.append(
+            f"{folder} has no classes.txt: classes are named by their numbers; --classes FILE takes their names."
+        )
+    if keypoints is not None:
+        found.notes.append(
+            f"{keypoints} has a kpt_shape: of each line the box is read, and the keypoints are left out."
+        )
+    without = f"no label file in {folder} and no boxes"
+    found.note(missing, f"image has {without}", f"images have {without}")
+    found.note(
+        sorted(files - used.keys() - {class_file.name if class_file else ""}),
+        f"label file of {folder} belongs to no image",
+        f"label files of {folder} belong to no image",
+    )
+    found.digest = _digest(used)
+    return found
+
+
+def _digest(files: dict[str, bytes]) -> str:
+    """Return one digest of label files, by name and sha256 of each, whatever their order and wherever their folder lies."""
+    lines = (f"{len(name)} {name} ".encode("utf-8", "surrogatepass") + files[name] for name in sorted(files))
+    return f"sha256:{hashlib.sha256(b''.join(lines)).hexdigest()}"
+
+
+def _text_files(folder: Path) -> set[str]:
+    """List the .txt below a folder, as paths relative to it."""
+    found = set()
+    for root, _, files in os.walk(folder, followlinks=True, onerror=check_listed):
+        inside = os.path.relpath(root, folder).replace(os.sep, "/")
+        found |= {posixpath.normpath(f"{inside}/{file}") for file in files if file.endswith(".txt")}
+    return found
+
+
+def _label_names(name: str) -> list[str]:
+    """Return where an image's label file may lie: a/images/b.jpg -> a/images/b.txt, a/labels/b.txt."""
+    label = f"{posixpath.splitext(name)[0]}.txt"
+    parts = label.split("/")
+    places = [i for i, part in enumerate(parts[:-1]) if part == "images"]
+    return [label, *("/".join([*parts[:i], "labels", *parts[i + 1 :]]) for i in places[-1:])]
+
+
+def _class_file(folder: Path) -> Path | None:
+    """Find the file of class names in a folder, or the one above it."""
+    places = [place / name for place in (folder, folder.resolve().parent) for name in (*_CLASS_FILES, *_DATA_FILES)]
+    return next(filter(Path.is_file, places), None)
+
+
+def _read_classes(path: Path) -> tuple[str, ...]:
+    if path.name in _DATA_FILES:
+        return read_data_yaml(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+    except (OSError, ValueError) as e:
+        if isinstance(e, OSError):
+            NOWHERE.check(str(path), e)
+        raise ScanError(f"{path} cannot be read ({e}). Expected one class name a line.") from None
+    names: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        name = line.strip()
+        if not name:
+            raise ScanError(f"line {number} of {path} is blank. A class is the number of its line: give each a name.")
+        if names.setdefault(name, number) != number:
+            raise ScanError(
+                f"lines {names[name]} and {number} of {path} are both {name!r}. Give each class a name of its own."
+            )
+    if (twice := named_twice(names)) is not None:
+        raise ScanError(f"{path} names the class {twice!r} twice, in two spellings. Give each class a name of its own.")
+    return tuple(names)
+
+
+def _keypoints_file(folder: Path) -> Path | None:
+    """Return the data.yaml that says that lines have keypoints behind the box (YOLO's pose), which look like a polygon."""
+    for place in (folder, folder.resolve().parent):
+        for name in _DATA_FILES:
+            if (place / name).is_file() and re.search(rb"^kpt_shape\s*:", (place / name).read_bytes(), re.M):
+                return place / name
+    return None
+
+
+@dataclass(frozen=True)
+class _LabelFile:
+    """One input's label file, and where its names of classes are from."""
+
+    found: BoxLabels
+    index: int
+    label: str
+    class_file: str
+
+    def read(self, path: Path, *, has_keypoints: bool) -> bytes:
+        """Add the boxes and outlines of a file; what makes no sense refuses the input. Returns its sha256, b"" of none."""
+        try:
+            data = path.read_bytes()
+            lines = data.decode("utf-8-sig").splitlines()
+        except (OSError, ValueError) as e:
+            if isinstance(e, OSError):
+                NOWHERE.check(str(path), e)
+            self.found.refuse([self.index], f"its label file {self.label} cannot be read ({e.__class__.__name__})")
+            return b""
+        limit = len(self.found.classes) or MOST_CLASSES
+        for number, line in enumerate(lines, start=1):
+            values = [_number(word) for word in line.split()]
+            values = values[:5] if has_keypoints else values
+            is_line = len(values) == 5 or (len(values) >= 7 and len(values) % 2 == 1)
+            if is_line and all(map(math.isfinite, values)) and values[0].is_integer() and 0 <= values[0] < limit:
+                self._add(int(values[0]), values[1:])
+            elif values:
+                self._refuse(number, line, limit)
+        return hashlib.sha256(data).digest()
+
+    def _add(self, target: int, values: list[float]) -> None:
+        outline: Outline | None = None
+        if len(values) == 4:
+            x, y, width, height = values
+            corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        else:
+            outline = [values]
+            corners = box_around(outline)
+        self.found.add([self.index], corners, target)
+        self.found.add_outline([self.index], outline, target)
+
+    def _refuse(self, number: int, line: str, limit: int) -> None:
+        known = f", the class below {limit}" if self.found.classes else ""
+        known += f" as in {self.class_file}" if self.class_file in _DATA_FILES else ""
+        self.found.refuse(
+            [self.index],
+            f"line {number} of {self.label} is {line.strip()[:60]!r}; expected class x y width height, or class and x y of three"
+            f" corners or more{known}",
+        )
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,211 @@
+"""The inputs of a pack as plain values: their names, targets and further numbers, and where the bytes of each lie.
+
+Flat lists and arrays, not an object an input: a million images are about 100 MB of paths. Reads nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reader.format.manifest import FurtherTarget
+
+if TYPE_CHECKING:
+    from packer.inputs.annotations.boxes import Boxes
+    from packer.sources.roots import Roots
+
+# dtype of the store -> the standard library's array of it; a bool is a byte
+_CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
+
+
+class ScanError(ValueError):
+    """The inputs are not what `pack` can read; says what was found and what was expected."""
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """Say how many there are: "1 image", "3 images"."""
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
+
+
+@dataclass
+class Column:
+    """Numbers that every input has: one, or `count` of them (then a row of the tensor has that one dimension)."""
+
+    dtype: str
+    count: int | None = None
+    values: array[Any] = field(default_factory=lambda: array("q"))
+
+    @classmethod
+    def of(cls, dtype: str, rows: Iterable[Any], count: int | None = None) -> Column:
+        """Collect one number an input, or a sequence of count numbers."""
+        flat = rows if count is None else (number for row in rows for number in row)
+        return cls(dtype, count, array(_CODES[dtype], flat))
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one input's numbers: () or (count,)."""
+        return () if self.count is None else (self.count,)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.count is None:
+            return self.values[index]
+        return self.values[index * self.count : (index + 1) * self.count].tolist()
+
+    def tolist(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Return the numbers of inputs [start, stop); a list for each input where count is given."""
+        if self.count is None:
+            return self.values[start:stop].tolist()
+        stop = len(self.values) // self.count if stop is None else stop
+        return [self[index] for index in range(start, stop)]
+
+    def chosen(self, indices: Sequence[int]) -> Column:
+        """Return the column of these inputs, in this order."""
+        width = self.count or 1
+        if indices and isinstance(indices, range) and indices.step == 1:
+            return Column(self.dtype, self.count, self.values[indices.start * width : indices.stop * width])
+        taken = array(self.values.typecode)
+        for index in indices:
+            taken.extend(self.values[index * width : (index + 1) * width])
+        return Column(self.dtype, self.count, taken)
+
+    def encoded(self) -> bytes:
+        """Return the numbers as the store holds them: little-endian, without gaps."""
+        if sys.byteorder == "little":
+            return self.values.tobytes()
+        swapped = self.values[:]
+        swapped.byteswap()
+        return swapped.tobytes()
+
+
+class Archive(NamedTuple):
+    """A tar or zip as it was when it was listed; path is relative to the inputs' root."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
+class Place(NamedTuple):
+    """Where in an archive an input's bytes are.
+
+    method is RAW (offset is that of the bytes), or a zip's number for how they are compressed (offset is that of the local
+    header, in front of them); crc32 is a zip's, of the size_bytes that come out.
+    """
+
+    archive: int
+    offset: int
+    stored_bytes: int
+    size_bytes: int
+    method: int
+    crc32: int
+
+
+RAW, STORED, DEFLATED = -1, 0, 8
+
+
+@dataclass
+class Inputs:
+    """Samples in input order. Paths are relative to root; a member's is that of its archive, "/", and its name in there."""
+
+    root: Path
+    classes: tuple[str, ...] = ()
+    paths: list[str] = field(default_factory=list)
+    targets: Column = field(default_factory=lambda: Column("int64"))
+    target_kind: str = "class"
+    extras: dict[str, Column] = field(default_factory=dict)
+    # of several target columns, those of extras
+    further_targets: dict[str, FurtherTarget] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    ignored: int = 0
+    # only with --boxes
+    boxes: Boxes | None = None
+    # only with --masks: each input's mask, relative to that folder; or, of --masks boxes, what it is drawn of
+    masks: list[str] | None = None
+    # only of a list or manifest: the line that names each input
+    lines: Column = field(default_factory=lambda: Column("int64"))
+    # only of archives: a Place for each input
+    archives: tuple[Archive, ...] = ()
+    places: Column = field(default_factory=lambda: Column("int64", len(Place._fields)))
+    # only of a dataset, whose targets are known once its items are read: what its first item is, to know it by
+    identity: str = ""
+    # how targets, classes and boxes were read, as the manifest records it: names of columns, digests, no path
+    labels: dict[str, Any] = field(default_factory=dict)
+    # what the user should know of the inputs though nothing is wrong with them
+    notes: list[str] = field(default_factory=list)
+    # what folders were taken for, in words: "2 splits (train, val), 1,000 classes"
+    layout: str = ""
+    # IMAGES as the user named it, for the command that resumes a pack; none of a dataset
+    images: tuple[str, ...] = ()
+    # only of object storage, in place of root: where it is, and size and version of each input as they were listed
+    url: str = ""
+    states: Column = field(default_factory=lambda: Column("int64", 2))
+    # what they lie on, as it was when they were listed; none of a dataset, or of object storage
+    roots: Roots | None = None
+
+    @property
+    def base(self) -> str:
+        """Where the paths start from: root, or a URL."""
+        return self.url or str(self.root)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def add(self, path: str, target: int, refusal: str | None = None) -> None:
+        """Append one sample with a class target; with a refusal it is rejected without being opened."""
+        if refusal is not None:
+            self.refused[len(self.paths)] = refusal
+        self.paths.append(path)
+        self.targets.values.append(target)
+
+    def add_member(self, path: str, place: Place, refusal: str | None = None) -> None:
+        """Append one sample that lies in an archive."""
+        self.places.values.extend(place)
+        self.add(path, -1, refusal)
+
+    def line(self, index: int) -> int | None:
+        """Return the line of the list that names an input, None where there is no list."""
+        return self.lines[index] if self.lines.values else None
+
+    def columns(self) -> dict[str, Column]:
+        """Return everything numeric that is known of the inputs, by name."""
+        return {"targets": self.targets, "lines": self.lines, "places": self.places, **self.extras}
+
+    def extra_names(self) -> set[str]:
+        """Return the names of the tensors that lie over the rows: the store's extras, and masks wherever they stand."""
+        masks = () if self.masks is None else ("masks",)
+        return {*self.extras, *(self.boxes.specs() if self.boxes else ()), *masks}
+
+    def shuffled(self, seed: int) -> Inputs:
+        """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""
+        draw = random.Random(seed).random
+        order = sorted(range(len(self)), key=[draw() for _ in range(len(self))].__getitem__)
+        moved = {name: column.chosen(order if column.values else ()) for name, column in self.columns().items()}
+        return Inputs(
+            root=self.root,
+            images=self.images,
+            classes=self.classes,
+            paths=[self.paths[index] for index in order],
+            targets=moved.pop("targets"),
+            target_kind=self.target_kind,
+            further_targets=self.further_targets,
+            refused={new: self.refused[old] for new, old in enumerate(order) if old in self.refused},
+            ignored=self.ignored,
+            lines=moved.pop("lines"),
+            archives=self.archives,
+            places=moved.pop("places"),
+            extras=moved,
+            boxes=self.boxes and self.boxes.chosen(order),
+            masks=self.masks and [self.masks[index] for index in order],
+            identity=self.identity,
+            labels=self.labels,
+            notes=self.notes,
+            layout=self.layout,
+            url=self.url,
+            states=self.states.chosen(order if self.states.values else ()),
+            roots=self.roots,
+        )

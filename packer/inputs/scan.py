@@ -1,0 +1,183 @@
+"""What IMAGES may be: a folder, a list on standard input, a manifest, tars, a zip.
+
+Each kind is listed by a module of its own (folders, lists, archives) into the same `Inputs`. Opens no image.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from packer.inputs.annotations.attach import give_boxes
+from packer.inputs.annotations.masks import give_masks
+from packer.inputs.archives import archive_kind, read_tars, read_zip
+from packer.inputs.folders import Counter, Listed, scan_folder
+from packer.inputs.lists import STDIN_NAMES, read_manifest, read_stdin
+from packer.inputs.samples import Inputs, ScanError
+from packer.inputs.tables import MANIFEST_SUFFIXES
+from packer.options import OptionsError, PackOptions, lasting_path
+from packer.sources import roots
+from packer.sources.remote import is_url, scan_url
+from packer.sources.roots import Roots, SourceError, UnreadableError, is_there, retried
+
+_EXPECTED = (
+    "a folder of images, a .csv, .tsv, .jsonl or .parquet manifest, a tar, a zip, or - for a list of paths on standard"
+    " input"
+)
+
+# which options belong to what kind of IMAGES
+_BELONGS = {
+    "root": ("stdin", "manifest"),
+    "extension": ("stdin", "manifest"),
+    "path_column": ("manifest",),
+    "target_column": ("manifest", "tar"),
+    "missing": ("manifest", "tar"),
+}
+
+
+def scan(
+    images: Path | str | Sequence[Path | str],
+    *,
+    classes: tuple[str, ...] | None = None,
+    options: PackOptions | None = None,
+    listed: Listed | None = None,
+    waiting: Callable[[str], object] | None = None,
+) -> dict[str, Inputs]:
+    """List what IMAGES holds; several IMAGES must be tars. What fails by an error of the system is listed again after a pause.
+
+    Standard input is read once: an error of the system beside it is not tried again.
+
+    Args:
+        classes: the class list to impose; an unknown class is an error.
+        options: root, path_column, target_column and extension say how to read lists.
+        listed: called now and then with the number of files seen.
+        waiting: called before each pause, with what cannot be read.
+
+    Returns: split name ("" where there are no splits) -> Inputs; all splits share one class list.
+
+    Raises:
+        ScanError: images does not exist, cannot be read, or holds no image.
+        SourceError: a disk cannot be read, or went away meanwhile.
+        OptionsError: an option belongs to another kind of IMAGES.
+    """
+    options = options or PackOptions()
+    sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
+
+    def attempt() -> dict[str, Inputs]:
+        """List everything."""
+        try:
+            return _scan(sources, classes, options, Counter(listed))
+        except UnreadableError as e:
+            if waiting is not None:
+                waiting(str(e))
+            raise
+
+    pauses = () if set(STDIN_NAMES).intersection(sources) else roots.PAUSES
+    return retried(attempt, pauses, time.sleep, on=UnreadableError)
+
+
+def _scan(
+    sources: list[str], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
+) -> dict[str, Inputs]:
+    """List what sources hold, once."""
+    kind = _kind(sources)
+    for name, kinds in _BELONGS.items():
+        if getattr(options, name) not in (None, ()) and kind not in kinds:
+            raise OptionsError(f"--{name.replace('_', '-')} does not belong to {sources[0]}, which is a {kind}.")
+    # with boxes the class list is theirs
+    labels = [path for path in (options.boxes, options.masks) if path is not None]
+    before = Roots.of(path for path in (*sources, *labels) if is_there(path))
+    parts = _listed(kind, sources, classes if options.boxes is None else None, options, count)
+    for inputs in parts.values():
+        inputs.images = tuple(map(lasting_path, sources))
+    if options.boxes is not None:
+        give_boxes(parts, options, classes)
+    if options.masks is not None and not options.draws_masks:
+        give_masks(parts, Path(options.masks))
+    # what is missing of a disk that went away meanwhile was not listed, or has no labels
+    before.check_all()
+    for inputs in parts.values():
+        try:
+            inputs.roots = _roots(inputs, options)
+        except SourceError as e:
+            raise SourceError(f"{e}; inputs lie there: mount or restore it, or correct the paths") from None
+        _record(inputs, options)
+    return parts
+
+
+def belongs(option: str, images: Sequence[str]) -> bool:
+    """Whether an option of lists belongs to what these IMAGES are; raises ScanError where they cannot be packed."""
+    return _kind([*images]) in _BELONGS[option]
+
+
+def _roots(inputs: Inputs, options: PackOptions) -> Roots:
+    """Look at what inputs and their masks lie on."""
+    masks = [] if options.masks is None or options.draws_masks else [options.masks]
+    if inputs.url:
+        return Roots.of(masks)
+    if inputs.archives:
+        return Roots.of([*(inputs.root / archive.path for archive in inputs.archives), *masks])
+    # a list may stand above the one folder that it names
+    folders = {os.path.dirname(path) for path in inputs.paths}
+    common = inputs.root if "" in folders else inputs.root / os.path.commonpath(folders)
+    return Roots.of([*dict.fromkeys((inputs.root, common)), *masks])
+
+
+def _record(inputs: Inputs, options: PackOptions) -> None:
+    """Record by which options labels were read, beside what is known of columns and label files; never a path."""
+    given = {
+        "classes": options.classes is not None and bool(inputs.classes),
+        "extension": options.extension,
+        "missing": list(options.missing),
+        "root": options.root is not None,
+    }
+    inputs.labels |= {name: value for name, value in given.items() if value}
+
+
+def _listed(
+    kind: str, sources: list[str], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
+) -> dict[str, Inputs]:
+    first, are_classes = Path(sources[0]), options.boxes is None
+    if kind == "url":
+        return scan_url(sources[0], classes, count, max_pixels=options.max_pixels, are_classes=are_classes)
+    if kind == "folder":
+        return scan_folder(first, classes, count, are_classes=are_classes)
+    if kind == "zip":
+        return read_zip(first, classes, count, are_classes=are_classes)
+    if kind == "tar":
+        return read_tars([Path(source) for source in sources], classes, options, count)
+    if kind == "manifest":
+        return {"": read_manifest(first, classes, options, count)}
+    return {"": read_stdin(sources[0], classes, options, count)}
+
+
+def _kind(sources: list[str]) -> str:
+    """Tell what IMAGES is: "stdin", "url", "folder", "manifest", "tar" or "zip"; raises ScanError where it is none of them."""
+    kinds = {source: _kind_of_one(source) for source in sources}
+    if len(sources) > 1 and set(kinds.values()) != {"tar"}:
+        other = next(source for source, kind in kinds.items() if kind != "tar")
+        raise ScanError(
+            f"{other} is a {kinds[other]}. Several IMAGES can be packed into one store only where all are tars."
+        )
+    return kinds[sources[0]]
+
+
+def _kind_of_one(source: str) -> str:
+    if source in STDIN_NAMES:
+        return "stdin"
+    if is_url(source):
+        return "url"
+    path = Path(source)
+    # what does not exist is named by the folder's scan
+    if not is_there(path) or not path.is_file():
+        return "folder"
+    if path.suffix.lower() in MANIFEST_SUFFIXES:
+        return "manifest"
+    kind = archive_kind(path)
+    if kind == "gzip":
+        raise ScanError(f"{path} is compressed, so its members cannot be read at their place. Decompress it first.")
+    if kind is None:
+        raise ScanError(f"{path} is a file. Expected {_EXPECTED}; its parent folder can be packed.")
+    return kind

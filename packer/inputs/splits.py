@@ -1,0 +1,112 @@
+"""Names of folders that mean something: train and val are splits, .ipynb_checkpoints and @eaDir are never classes.
+
+Also finds the stores of splits below a folder, for every command that takes a store. Opens no image and no store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from packer.inputs.samples import ScanError
+from packer.options import OptionsError
+from reader.format.manifest import MANIFEST
+from reader.format.unfinished import FOLDER
+
+# What a split is for, by its name in lower case. Stores are made, and listed, in the order of the roles.
+_ROLES = {
+    **dict.fromkeys(("train", "training"), 0),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), 1),
+    **dict.fromkeys(("test", "testing"), 2),
+}
+# What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
+# Those of Jupyter, git and most others are hidden, and left out for that.
+_JUNK = {"__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "system volume information", "lost+found"}
+# AppleDouble: what macOS writes beside a file on a disk that is not its own. ._a.jpg is no image.
+_JUNK_FILE = "._"
+
+
+def is_split(name: str) -> bool:
+    """Say whether a folder of this name is a split: train, val, valid, validation, dev, eval, test and the like, in any case."""
+    return name.lower() in _ROLES
+
+
+def is_junk(name: str) -> bool:
+    """Say whether a folder of this name is hidden or a system's, and so never a class."""
+    return name.startswith(".") or name.lower() in _JUNK
+
+
+def is_junk_file(name: str) -> bool:
+    """Say whether a file of this name is a system's note on another file."""
+    return name.startswith(_JUNK_FILE)
+
+
+def junk_above(name: str) -> str:
+    """Return the first folder of a name that is never a class, as a path, "" where there is none: a/.git/b/c.jpg -> a/.git."""
+    folders = name.split("/")[:-1]
+    return next(("/".join(folders[: depth + 1]) for depth, folder in enumerate(folders) if is_junk(folder)), "")
+
+
+def split_folders(names: Iterable[str], has_image: Callable[[str], bool] | None = None) -> list[str]:
+    """Return which splits a folder with these sub-folders is made of; [""] where it is none of those.
+
+    They are splits where no other folder with an image lies beside them, or where two of different roles are there: train and
+    val, beside annotations. A class may be called train.
+
+    Args:
+        has_image: whether a sub-folder holds an image, at any depth; where it is not given all do.
+
+    Raises:
+        ScanError: two names differ in case alone.
+
+    Example:
+        >>> split_folders(["val", "train"]), split_folders(["annotations", "Train", "Val"]), split_folders(["train", "plane"])
+        (['train', 'val'], ['Train', 'Val'], [''])
+    """
+    visible = [name for name in names if not is_junk(name)]
+    splits = sorted(filter(is_split, visible), key=_order)
+    others = [name for name in visible if not is_split(name)]
+    roles = {_ROLES[name.lower()] for name in splits}
+    if not splits or (len(roles) < 2 and any(has_image is None or has_image(name) for name in others)):
+        return [""]
+    for one, other in itertools.pairwise(splits):
+        if one.lower() == other.lower():
+            raise ScanError(f"{one} and {other} are two folders of one split. Rename one of them, or join them.")
+    return splits
+
+
+def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None = None) -> dict[str, Path]:
+    """Return the stores of splits below a folder, by split; {"": out} where it is a store itself, or holds none.
+
+    Args:
+        holds: what a folder must hold to be found; where it is not given a store, or a pack that has not finished: whatever
+            opens that one refuses it, and so no split is passed over.
+    """
+    root, is_found = Path(out), holds or _is_store
+    if is_found(root):
+        return {"": root}
+    try:
+        names = [name for name in os.listdir(root) if is_split(name)]
+    except OSError:  # whatever opens it as a store says why
+        names = []
+    return {name: root / name for name in sorted(names, key=_order) if is_found(root / name)} or {"": root}
+
+
+def check_one_store(store: str | os.PathLike[str], option: str) -> None:
+    """Refuse an option that names rows of one store where the folder holds the stores of splits; raises OptionsError."""
+    stores = stores_of(store)
+    if "" not in stores:
+        raise OptionsError(
+            f"{option} is about one store, and {store} holds those of {', '.join(stores)}."
+            f" Name one of them: {next(iter(stores.values()))}"
+        )
+
+
+def _order(name: str) -> tuple[int, str, str]:
+    return _ROLES[name.lower()], name.lower(), name
+
+
+def _is_store(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file() or (folder / FOLDER).is_dir()

@@ -1,0 +1,109 @@
+"""What is known of a store without reading a pixel: its manifest, rows a class, sizes of the sources, exact duplicates.
+
+OUT may also hold the stores of train, val, valid and test; duplicates are then looked for across them too.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.inputs.splits import stores_of
+from packer.store.duplicates import Duplicates, duplicates_among
+from reader.format.manifest import SAMPLES, Manifest, check_store, read_json_lines
+
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the rows of a store were made of. class_counts is in the order of classes, and empty where there are none.
+
+    sizes counts upright (width, height), most frequent first; short_sides has [start, stop, rows] in pixels, in powers of two.
+    """
+
+    class_counts: list[int]
+    unlabelled: int
+    sizes: list[list[int]]
+    distinct_sizes: int
+    short_sides: list[list[int]]
+    source_bytes: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """All of it; splits is "" -> the one store, or split name -> store."""
+
+    manifests: dict[str, Manifest]
+    sources: dict[str, Sources]
+    duplicates: Duplicates
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest's head with `sources` and `duplicates` added; with splits, each under its name in `splits`."""
+        stores = {
+            split: manifest.to_json() | {"digest": manifest.digest} | {"sources": vars(self.sources[split])}
+            for split, manifest in self.manifests.items()
+        }
+        duplicates = {"duplicates": vars(self.duplicates)}
+        return stores[""] | duplicates if "" in stores else {"splits": stores} | duplicates
+
+
+def describe(out: str | os.PathLike[str]) -> Description:
+    """Look at a store, or at a folder of the stores of splits. Reads targets and samples.jsonl, twice where there are duplicates.
+
+    Raises:
+        StoreError: there is no whole store.
+
+    Example:
+        >>> describe(store_path).sources[""].class_counts
+        [30, 30, 30]
+    """
+    places = stores_of(out)
+    manifests = {split: check_store(place) for split, place in places.items()}
+    prefixes = array("Q")
+    sources = {split: _sources(places[split], manifest, prefixes) for split, manifest in manifests.items()}
+    stores = {split: (places[split], manifest) for split, manifest in manifests.items()}
+    return Description(manifests, sources, duplicates_among(stores, prefixes))
+
+
+def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> Sources:
+    """Read samples.jsonl once; the first 8 bytes of each sha256 go to prefixes: 8 MB for a million rows."""
+    sizes: Counter[tuple[int, int]] = Counter()
+    source_bytes = 0
+    for sample in read_json_lines(out / SAMPLES):
+        if "sha256" in sample:
+            prefixes.append(int(sample["sha256"][:16], 16))
+        if "width" in sample and "height" in sample:
+            sizes[sample["width"], sample["height"]] += 1
+        source_bytes += sample.get("bytes", 0)
+    sides: Counter[int] = Counter()
+    for size, count in sizes.items():
+        sides[min(size).bit_length()] += count
+    counts, unlabelled = _class_counts(out, manifest)
+    return Sources(
+        counts,
+        unlabelled,
+        [[*size, count] for size, count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_EXAMPLES]],
+        len(sizes),
+        [[1 << bits >> 1, 1 << bits, sides[bits]] for bits in sorted(sides)],
+        source_bytes,
+    )
+
+
+def _class_counts(out: Path, manifest: Manifest) -> tuple[list[int], int]:
+    """Return rows by class, and the rows without one."""
+    if manifest.target_kind == "regression" or not manifest.classes:
+        return [], manifest.rows if manifest.target_kind == "class" else 0
+    spec = manifest.tensors["targets"]
+    path = out / manifest.tensor_paths()["targets"]
+    targets = np.memmap(path, spec.dtype, "r", shape=(manifest.rows, *spec.row_shape))
+    if manifest.target_kind == "multi-hot":
+        return targets.sum(axis=0, dtype=np.int64).tolist(), int((~targets.any(axis=1)).sum())
+    labelled = targets[targets >= 0]
+    return np.bincount(labelled, minlength=len(manifest.classes)).tolist(), manifest.rows - len(labelled)

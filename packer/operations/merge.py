@@ -1,0 +1,231 @@
+"""`pack merge`: one store of the rows of several. Sees that they are alike, joins their classes; `copying.py` makes the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.inputs.class_lists import load_classes
+from packer.inputs.splits import stores_of
+from packer.operations.copy_rows import Plan, copy_plans, copy_target, joint_labels
+from packer.operations.row_sources import Share, has_boxes, opened
+from packer.options import OptionsError, without_limits
+from packer.packing.differences import some
+from packer.report import PackError, PackReport, Progress
+from reader.format.manifest import FurtherTarget, Manifest, TensorSpec
+
+# What a person calls a tensor.
+_NAMES = {"mask_offsets": "masks"}
+
+
+def merge(
+    stores: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    classes: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> PackReport:
+    """Copy the rows of several stores, one store behind the other, into the store OUT, without decoding.
+
+    They must have been packed alike. Where they are folders of the stores of splits, the stores of each split become OUT/<split>,
+    all with one class list. Where their classes differ, targets count in the longest list if it has all of them, else in all
+    names, sorted.
+
+    Args:
+        stores: two or more; OUT may be one of them, with overwrite.
+        classes: the list to count in: the path of a store or a file.
+
+    Raises:
+        OptionsError: they are too few.
+        PackError: a store is none or damaged, they are not alike, OUT is in the way; or DiskFullError.
+
+    Example:
+        >>> merge([store_path, store_path], out_path).rows
+        180
+    """
+    paths = [] if isinstance(stores, str | os.PathLike) else [*stores]
+    if len(paths) < 2:
+        raise OptionsError("merge takes two stores or more, then OUT.")
+    target = copy_target(out)
+    groups = _groups(paths)
+    every = [one for group in groups.values() for one in group]
+    for group in groups.values():
+        for path, manifest in group[1:]:
+            _check_alike(*group[0], path, manifest)
+    if classes is not None and every[0][1].target_kind == "regression":
+        raise OptionsError(f"{every[0][0]} has regression targets, which have no classes: leave --classes out.")
+    # splits share one list, also where one of them is in one of the stores alone
+    names = None if classes is None else load_classes(os.fspath(classes))
+    names = names or joined([manifest.classes for _, manifest in every])
+    further = {
+        name: FurtherTarget(
+            target.kind,
+            joined([m.further_targets[name].classes for _, m in every if name in m.further_targets]),
+        )
+        for name, target in every[0][1].further_targets.items()
+    }
+    plans = {split: _plan(group, names, further, is_list_given=classes is not None) for split, group in groups.items()}
+    return copy_plans(plans, target, overwrite=overwrite, progress=progress)
+
+
+def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Path, Manifest]]]:
+    """Open the stores that are laid behind each other: all, or those of each split."""
+    found = [stores_of(path) for path in paths]
+    if mixed := [path for path, stores in zip(paths, found, strict=True) if ("" in stores) != ("" in found[0])]:
+        raise PackError(
+            f"{mixed[0]} and {paths[0]} cannot be merged: one is a store, the other a folder of splits."
+            " Name the store of one split."
+        )
+    groups: dict[str, list[tuple[Path, Manifest]]] = {}
+    for stores in found:
+        for split, place in stores.items():
+            groups.setdefault(split, []).append(opened(place))
+    return groups
+
+
+def _plan(
+    found: list[tuple[Path, Manifest]],
+    names: tuple[str, ...],
+    further: Mapping[str, FurtherTarget],
+    *,
+    is_list_given: bool,
+) -> Plan:
+    """Lay the rows of alike stores behind each other, with their targets counted in these lists."""
+    manifests = [manifest for _, manifest in found]
+    like = manifests[0]
+    extras = {name: _widest([manifest.extras[name] for manifest in manifests]) for name in like.extras}
+    for name, target in further.items():
+        if target.kind == "multi-hot":
+            extras[name] = TensorSpec("uint8", (len(target.classes) or extras[name].row_shape[0],))
+    shares = [
+        Share(path, manifest, np.arange(manifest.rows), _numbers(path, manifest, names, further))
+        for path, manifest in found
+    ]
+    is_counted = like.target_kind == "multi-hot" and names
+    return Plan(
+        shares,
+        classes=names,
+        target_count=len(names) if is_counted else like.target_count,
+        extras=extras,
+        further_targets=further,
+        options=_options(manifests),
+        labels=joint_labels(manifests, is_list_given=is_list_given),
+        has_rejects=True,
+        notes=_notes(shares, names, further),
+    )
+
+
+def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return one list of all classes: the longest if it has them all, the first of several; else their names, sorted.
+
+    Example:
+        >>> joined([("cat", "ant"), ("ant", "cat", "bee")]), joined([("cat",), ("ant",)])
+        (('ant', 'cat', 'bee'), ('ant', 'cat'))
+    """
+    names = {name for names in lists for name in names}
+    longest = max(lists, key=len)
+    return longest if names == set(longest) else tuple(sorted(names))
+
+
+def _options(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the options of all rows together: no seed gives the order of stores that were shuffled, the limit is the largest."""
+    limits = [one.options["max_pixels"] for one in manifests if "max_pixels" in one.options]
+    return dict(manifests[0].options) | {"shuffle": None} | ({"max_pixels": max(limits)} if limits else {})
+
+
+def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) -> None:
+    """Refuse to lay rows behind others that they are not like; says what differs."""
+    together, kinds = f"{first} and {path} cannot be one store", (_kinds(like), _kinds(manifest))
+    labels = [{name: kind for name, kind in one.items() if _is_label(name)} for one in kinds]
+    if what := _differences(*labels):
+        raise PackError(f"{together}: what they hold of each row differs ({what}).")
+    options = [without_limits(one.options) | {"shuffle": None} for one in (like, manifest)]
+    if options[0] != options[1]:
+        raise PackError(f"{together}: they were packed with other options ({_differences(*options)}).")
+    if like.decoders != manifest.decoders:
+        raise PackError(
+            f"{together}: they were packed by other decoders ({_differences(dict(like.decoders), dict(manifest.decoders))})."
+            " Pack one of them anew, by the same versions."
+        )
+    if what := _differences(*kinds):
+        raise PackError(f"{together}: what they hold of each row differs ({what}).")
+
+
+def _is_label(tensor: str) -> bool:
+    return tensor in ("targets", "mask_offsets") or tensor.startswith("extras/")
+
+
+def _kinds(manifest: Manifest) -> dict[str, str]:
+    """Return what a store holds of each row, by name, as text that is the same of stores that fit together."""
+    kinds = {}
+    for name, spec in sorted(manifest.tensors.items()):
+        kinds[name] = f"{spec.dtype} {list(spec.row_shape)}"
+        if name in ("extras/boxes", "extras/box_targets") and has_boxes(manifest):
+            kinds[name] = "boxes"
+    kinds["targets"] = _target_kind(manifest.target_kind, manifest.classes, manifest.target_count)
+    for name, target in manifest.further_targets.items():
+        count = next(iter(manifest.extras[name].row_shape), None)
+        kinds[f"extras/{name}"] = _target_kind(target.kind, target.classes, count)
+    return kinds
+
+
+def _target_kind(kind: str, classes: tuple[str, ...], count: int | None) -> str:
+    """Name a kind of target; how many classes it counts in may differ, where they have names."""
+    return kind if count is None or (kind == "multi-hot" and classes) else f"{kind} of {count}"
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Say in what two dicts differ, the first one's values first; "" where they do not.
+
+    Example:
+        >>> _differences({"size": 32, "fit": "crop"}, {"size": 40, "fit": "crop", "masks": True})
+        'size: 32 and 40; masks: none and True'
+    """
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    values = [
+        f"{_NAMES.get(name, name.removeprefix('extras/'))}: {one.get(name, 'none')} and {other.get(name, 'none')}"
+        for name in names
+    ]
+    return "; ".join(values)
+
+
+def _widest(specs: list[TensorSpec]) -> TensorSpec:
+    """Return the spec with most room for boxes; others are alike."""
+    return max(specs, key=lambda spec: spec.row_shape)
+
+
+def _numbers(
+    path: Path, manifest: Manifest, names: tuple[str, ...], further: Mapping[str, FurtherTarget]
+) -> dict[str, tuple[int, ...]]:
+    """Return the new number of each class of a store, for each tensor in which it is another."""
+    lists = {"targets": (manifest.classes, names)} if manifest.target_kind != "regression" else {}
+    if has_boxes(manifest):
+        lists["extras/box_targets"] = (manifest.classes, names)
+    lists |= {f"extras/{name}": (manifest.further_targets[name].classes, t.classes) for name, t in further.items()}
+    return {name: _moved(path, old, new) for name, (old, new) in lists.items() if old != new}
+
+
+def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, ...]:
+    places = {name: number for number, name in enumerate(new)}
+    if unknown := [name for name in old if name not in places]:
+        raise PackError(f"{path} has classes that the list given by --classes has not: {some(unknown)}.")
+    return tuple(places[name] for name in old)
+
+
+def _notes(shares: list[Share], names: tuple[str, ...], further: Mapping[str, FurtherTarget]) -> list[str]:
+    """Say which stores' classes count in another list than before, of each target."""
+    notes = []
+    lists = {"targets": names} | {f"extras/{name}": target.classes for name, target in further.items()}
+    for tensor, classes in lists.items():
+        moved = [str(share.path) for share in shares if share.numbers.get(tensor)]
+        if moved:
+            what = "targets" if tensor == "targets" else tensor.removeprefix("extras/")
+            notes.append(
+                f"{what} count in one list of {len(classes)} classes; those of {some(moved)} have new numbers."
+            )
+    return notes

@@ -1,0 +1,86 @@
+"""Pictures and traces that a command draws for a person: what may lie at their place already, and how they get there whole.
+
+One of ours, known by a word in it, is replaced, so that a command can be given again; no other file is, whatever its name: it may
+be an input. Nothing is written into the folder of a store. Knows nothing of what is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from packer.options import OptionsError
+from packer.store.files import write_atomically
+from packer.store.out_folder import enclosing_store
+from reader.format.filesystem import naming
+
+# PNG's text chunk with the keyword Software (PNG specification, 11.3.3.2) and, in a trace, a first key of ours.
+SOFTWARE = {"Software": "pixpack"}
+_PNG, _TEXT = b"\x89PNG\r\n\x1a\n", b"tEXtSoftware\x00pixpack"
+_TRACE = b'{"software": "pixpack", '
+# Pillow and matplotlib write their texts before the pixels.
+_HEAD_BYTES = 4096
+
+
+def check_place(option: str, path: str | os.PathLike[str]) -> None:
+    """Refuse a place for a picture or a trace where no file can be made, or where another's would be lost.
+
+    Raises:
+        OptionsError: it is a folder, lies in none or in a store, or is a file that was not drawn by pixpack.
+    """
+    if _is_device(path):
+        return
+    named, real = f"{option} {os.fspath(path)}".strip(), Path(os.path.realpath(path))
+    if real.is_dir() or not real.parent.is_dir():
+        raise OptionsError(f"{named} cannot be written: expected a file name in a folder that exists.")
+    if (store := enclosing_store(real)) is not None:
+        raise OptionsError(f"{named} lies in the store {store}, whose files are its own. Choose a place outside it.")
+    if _is_another(real):
+        raise OptionsError(
+            f"{named} is there, and was not drawn by pixpack: it is not overwritten. Choose another name, or remove it."
+        )
+
+
+def save(path: str | os.PathLike[str], content: bytes) -> None:
+    """Put a picture or a trace at its place, at once; what is no regular file, such as /dev/stdout, is written to.
+
+    Raises:
+        OptionsError: as `check_place`.
+    """
+    check_place("", path)
+    if _is_device(path):
+        with naming(path), open(path, "wb") as file:
+            file.write(content)
+        return
+    write_atomically(Path(os.path.realpath(path)), content)
+
+
+@contextlib.contextmanager
+def scratch_trace() -> Iterator[Path]:
+    """Name a file for torch.profiler to write a trace to; it is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder, "trace.json")
+
+
+def marked(trace: Path) -> bytes:
+    """Return a Chrome trace as one of ours: torch.profiler's, with a first key by which it is known."""
+    content = trace.read_bytes()
+    return _TRACE + content[content.index(b"{") + 1 :]
+
+
+def _is_device(path: str | os.PathLike[str]) -> bool:
+    """Whether it is there and neither a file nor a folder, such as /dev/stdout; its real path may be no path at all."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _is_another(path: Path) -> bool:
+    """Whether a file would be lost that no command of ours has drawn; an empty one, as mktemp makes, is nobody's."""
+    if not path.exists():
+        return False
+    with naming(path), open(path, "rb") as file:
+        head = file.read(_HEAD_BYTES)
+    is_ours = (head.startswith(_PNG) and _TEXT in head) or head.startswith(_TRACE)
+    return bool(head) and not is_ours

@@ -1,0 +1,206 @@
+"""What a choice of row sizes would cost, and what random crops from it would lack, told from headers alone; decodes nothing.
+
+The boxes of random crops are drawn in the sources, by torchvision's definition; then it is asked of each way to pack whether a
+row holds the box, and whether in fewer pixels than the crop has.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.inputs.samples import counted
+from packer.inputs.scan import scan
+from packer.options import OptionsError, PackOptions
+from packer.packing.image_sizes import Sizes, count_sizes, pixel_bytes
+from packer.pixels.geometry import Geometry
+from packer.report import PackError, Progress
+from reader.format.filesystem import size_text
+
+Numbers = npt.NDArray[np.float64]
+
+# Shares are then known to half a percent.
+_BOXES = 10_000
+_TRIES = 10
+# A way is as good as the sources if it is so but for this share of the crops.
+_TOLERANCE = 0.01
+# Row sizes to look at, as multiples of the crop: the crop itself, the usual 256 of 224, 320, and whole images of 512 and 768.
+_FIXED = (1, 8 / 7, 10 / 7)
+_INSIDE = (10 / 7, 16 / 7)
+_WHOLE = (12 / 7, 16 / 7, 24 / 7)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to pack, by its options: bytes of the pixels, and shares of the random crops, 0..1.
+
+    reachable: crops whose box lies whole within the row.
+    upsampled: those with fewer stored pixels than the crop, in height or width.
+    """
+
+    options: str
+    pixel_bytes: int
+    reachable: float
+    upsampled: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What headers say of a folder. sizes counts upright (width, height, images), most frequent first.
+
+    source_upsampled: the share of crops that the images themselves have too few pixels for.
+    recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 1 % more crops than that.
+    """
+
+    images: int
+    unreadable: int
+    sizes: list[tuple[int, int, int]]
+    crop: int
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    source_upsampled: float
+    choices: list[Choice]
+    recommended: str
+
+
+def plan(
+    images: str | os.PathLike[str],
+    *,
+    crop: int = 224,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    channels: str = "rgb",
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Plan:
+    """Say what each choice of row sizes would mean for RandomResizedCrop(crop, scale, ratio), from the headers of a folder.
+
+    Raises:
+        OptionsError: an option has a value it cannot have.
+        ScanError: images cannot be read or holds no image.
+        PackError: no header could be read.
+
+    Example:
+        >>> plan(images_path, crop=32, workers=1).images
+        6
+    """
+    for name, (low, high) in (("--scale", scale), ("--ratio", ratio)):
+        if not 0 < low <= high < math.inf:
+            raise OptionsError(f"{name} is {low:g},{high:g}, expected two numbers above 0, the smaller one first.")
+    options = PackOptions(size=(crop, crop), channels=channels, workers=workers)
+    parts = scan([os.fspath(images)], options=options)
+    counts = sum(count_sizes(parts, options, progress or (lambda _: None)).values(), collections.Counter())
+    total = sum(len(inputs) for inputs in parts.values())
+    if not counts:
+        raise PackError(f"nothing can be planned: no header of {counted(total, 'input', 'inputs')} could be read.")
+    sources, boxes = drawn_boxes(counts, _BOXES, scale, ratio, seed=0)
+    whole = measured(Geometry(0, 0, "none"), sources, boxes, crop)
+    choices = [
+        Choice(text, pixel_bytes(counts, geometry, channels), *measured(geometry, sources, boxes, crop))
+        for text, geometry in ways(crop)
+    ]
+    good = [c for c in choices if c.reachable >= 1 - _TOLERANCE and c.upsampled <= whole[1] + _TOLERANCE]
+    sizes = sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size))
+    best = min(good, key=lambda choice: choice.pixel_bytes).options
+    return Plan(counts.total(), total - counts.total(), sizes, crop, scale, ratio, whole[1], choices, best)
+
+
+def ways(crop: int) -> list[tuple[str, Geometry]]:
+    """Return the ways to pack that are compared, with their options."""
+    fixed = [round(crop * factor) for factor in _FIXED]
+    whole = [round(crop * factor) for factor in _WHOLE]
+    inside = [round(crop * factor) for factor in _INSIDE]
+    return [
+        *[(f"--size {side}", Geometry(side, side)) for side in fixed],
+        *[(f"--size {side} --fit inside", Geometry(side, side, "inside")) for side in inside],
+        *[(f"--fit none --max-size {side}", Geometry(side, side, "none")) for side in whole],
+        ("--fit none", Geometry(0, 0, "none")),
+    ]
+
+
+def drawn_boxes(
+    counts: Sizes, count: int, scale: tuple[float, float], ratio: tuple[float, float], *, seed: int
+) -> tuple[Numbers, Numbers]:
+    """Draw images and a random box in each: float64[count, 2] width, height and float64[count, 4] x0, y0, width, height.
+
+    Images are taken evenly over all sizes; boxes are those of torchvision's RandomResizedCrop: ten tries, then the central one.
+    """
+    draw = np.random.default_rng(seed)
+    sizes = sorted(counts)
+    shares = np.array([counts[size] for size in sizes]) / counts.total()
+    sources = np.array([(width, height) for height, width in sizes], dtype=np.float64)
+    sources = sources[draw.choice(len(sizes), size=count, p=shares)]
+    return sources, boxes_in(sources, scale, ratio, draw)
+
+
+def boxes_in(
+    sources: Numbers, scale: tuple[float, float], ratio: tuple[float, float], draw: np.random.Generator
+) -> Numbers:
+    """Draw a random box in each image of float64[B, 2] (width, height): float64[B, 4] x0, y0, width, height, whole numbers."""
+    width, height = sources.T
+    # a box too large for a number is one that does not fit
+    with np.errstate(over="ignore"):
+        areas = draw.uniform(*scale, (_TRIES, len(sources))) * width * height
+        ratios = np.exp(draw.uniform(math.log(ratio[0]), math.log(ratio[1]), (_TRIES, len(sources))))
+        across, down = np.round(np.sqrt(areas * ratios)), np.round(np.sqrt(areas / ratios))
+        fits = (across > 0) & (across <= width) & (down > 0) & (down <= height)
+        # behind the last try the central box, which always fits
+        first = np.concatenate([fits, np.ones((1, len(sources)), bool)]).argmax(0)
+        narrow, wide = width / height < ratio[0], width / height > ratio[1]
+        across = np.concatenate([across, [np.where(wide, np.round(height * ratio[1]), width)]])
+        down = np.concatenate([down, [np.where(narrow, np.round(width / ratio[0]), height)]])
+    each = np.arange(len(sources))
+    across, down = across[first, each], down[first, each]
+    is_central = first == _TRIES
+    left, top = (
+        np.where(is_central, (side - used) // 2, np.floor(draw.uniform(size=len(sources)) * (side - used + 1)))
+        for side, used in ((width, across), (height, down))
+    )
+    return np.stack([left, top, across, down], axis=1)
+
+
+def measured(geometry: Geometry, sources: Numbers, boxes: Numbers, crop: int) -> tuple[float, float]:
+    """Return the shares of boxes that lie whole within their row, and of those that have fewer pixels there than the crop."""
+    placed = np.array([placement(geometry, int(width), int(height)) for width, height in sources])
+    across, down, left, top, right, bottom = placed.T
+    x0, y0, width, height = (boxes * np.stack([across, down, across, down], axis=1)).T
+    # a thousandth of a pixel is rounding
+    near = 1e-3
+    inside = (x0 >= left - near) & (y0 >= top - near) & (x0 + width <= right + near) & (y0 + height <= bottom + near)
+    return float(inside.mean()), float((np.minimum(width, height) < crop - near).mean())
+
+
+def placement(geometry: Geometry, width: int, height: int) -> tuple[float, float, float, float, float, float]:
+    """Return by what an image is scaled, across and down, and what is kept of it then: left, top, right, bottom."""
+    new_width, new_height = geometry.resized(width, height)
+    left = top = 0
+    right, bottom = new_width, new_height
+    if geometry.fit == "crop":
+        left, top = round((new_width - geometry.width) / 2), round((new_height - geometry.height) / 2)
+        right, bottom = left + geometry.width, top + geometry.height
+    return new_width / width, new_height / height, left, top, right, bottom
+
+
+def summary(found: Plan) -> str:
+    """Write a plan as a table for people."""
+    common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in found.sizes[:3])
+    more = f" and {len(found.sizes) - 3:,} more sizes" if len(found.sizes) > 3 else ""
+    unreadable = f"; {found.unreadable:,} without a readable header" if found.unreadable else ""
+    lines = [
+        f"{found.images:,} images{unreadable}: {common}{more}",
+        f"random crops of {found.crop}, scale {found.scale[0]:g} to {found.scale[1]:g}: of the images themselves"
+        f" {found.source_upsampled:.0%} would be upsampled",
+        f"{'options':34}{'pixels':>10}  {'reachable':>9}  {'upsampled':>9}",
+    ]
+    for choice in found.choices:
+        mark = "   recommended" if choice.options == found.recommended else ""
+        lines.append(
+            f"{choice.options:34}{size_text(choice.pixel_bytes):>10}  {choice.reachable:>9.0%}  {choice.upsampled:>9.0%}{mark}"
+        )
+    return "\n".join(lines)

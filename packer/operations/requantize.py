@@ -1,0 +1,376 @@
+"""`pack requantize`: a folder of images written anew as smaller JPEGs, in the same folders under the same names.
+
+DEST/requantized.jsonl says what became of each input, and is written last. A record of what is done so far lies in .packing
+until then; with it an interrupted run is resumed. The images themselves are read, never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packer.inputs.scan import scan
+from packer.operations.requantize_worker import TreeJob, jpg_name
+from packer.options import MAX_PIXELS, OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
+from packer.pixels.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
+from packer.pixels.opening import DecodeError
+from packer.report import PackError, Progress
+from packer.sources import roots
+from packer.sources.local import Source, State
+from packer.sources.roots import Roots, SourceError
+from packer.store.blocks import Result, Task, encode_line
+from packer.store.disk_space import FULL, DiskFullError
+from packer.store.files import write_atomically
+from packer.store.journal import FOLDER, LOCK, Lock
+from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
+from packer.workers.engine import LocalEngine
+from packer.workers.processes import EngineError
+from reader.format.manifest import read_json_lines
+
+RECORD = "requantized.jsonl"
+_UNFINISHED = f"{FOLDER}/{RECORD}"
+_BLOCK_INPUTS = 32
+# So many results that all have other sources than IMAGES were made of another folder; of fewer, all sources may have changed.
+_TELLING = 10
+
+
+@dataclass(frozen=True)
+class RequantizeReport:
+    """What became of a tree. Bytes are those of all images in DEST, and of their sources.
+
+    kept counts inputs that lie in DEST unchanged, kept_reasons why, reasons why others were rejected. psnr (dB, of all errors
+    together) and ssim (mean) are of `compared` requantized images, spread evenly; None where none was compared, or psnr where
+    nothing changed. lowest_ssim names the image that suffered most.
+    """
+
+    out: str
+    quality: int
+    size: str | None
+    inputs: int
+    requantized: int
+    kept: int
+    rejected: int
+    ignored: int
+    bytes_before: int
+    bytes_after: int
+    compared: int
+    psnr: float | None
+    ssim: float | None
+    lowest_ssim: tuple[float, str] | None
+    seconds: float
+    resumed_from: int
+    too_many_rejects: bool
+    reasons: dict[str, int] = field(default_factory=dict)
+    kept_reasons: dict[str, int] = field(default_factory=dict)
+
+
+def requantize(
+    images: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    quality: int,
+    size: str | int | None = None,
+    workers: int | None = None,
+    fidelity: int = 32,
+    max_rejects: int | str = "1%",
+    max_pixels: int = MAX_PIXELS,
+    timeout: float = 30.0,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> RequantizeReport:
+    """Write a folder of images anew as JPEGs of ffmpeg's -q:v quality. The same as `pack requantize IMAGES DEST`.
+
+    Args:
+        images: what `pack` takes as a folder.
+        dest: a folder that does not exist yet, or is empty, or (resume) holds an earlier run.
+        resume: right in every state: begins, continues an earlier run, does what is new or changed, or finds nothing to do.
+        quality: 2 (best) to 31 (smallest).
+        size: 224: the short side becomes 224 where it is longer; "480x640": height x width, whatever the shape. None: as it is.
+        fidelity: images to compare with their sources.
+
+    Raises:
+        OptionsError: an option has a value it cannot have, DEST is in the way, lies in IMAGES or in a store, or the reverse, or
+            two images would get one name.
+        ScanError: images cannot be read or holds no image.
+        PackError: there is no FFmpeg, or DEST cannot be written or is held by another process. Of that kind: DiskFullError
+            where its disk is full.
+    """
+    started = time.monotonic()
+    source, out = Path(images), Path(os.path.normpath(os.fspath(dest)))
+    check_quality("-q", quality)
+    allowed_rejects(str(max_rejects), 0)
+    open_ffmpeg()
+    _check_places(source, out)
+    paths, refused, ignored = _listed(source)
+    _check_names(paths)
+    asked = None if size is None else str(size)
+    head = {"quality": quality, "size": asked, "ffmpeg": versions()}
+    folders = str(source.absolute()), str(out.absolute())
+    job = TreeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]), roots.PAUSES)
+    tree = _Tree(job, paths, refused, out, head)
+    lines = tree.run(workers or available_cpus(), timeout, resume, progress or (lambda _: None))
+    compared = _compared(job, lines, fidelity)
+    lowest = min(((ssim, path) for _, ssim, path in compared), default=None)
+    rejects = [line["reason"] for line in lines if "reason" in line]
+    kept = [line["kept"] for line in lines if line.get("kept")]
+    return RequantizeReport(
+        out=str(out),
+        quality=quality,
+        size=asked,
+        inputs=len(lines),
+        requantized=len(lines) - len(rejects) - len(kept),
+        kept=len(kept),
+        rejected=len(rejects),
+        ignored=ignored,
+        bytes_before=sum(line["bytes"] for line in lines if "to" in line),
+        bytes_after=sum(line["bytes_after"] for line in lines if "to" in line),
+        compared=len(compared),
+        psnr=mean_psnr([psnr for psnr, _, _ in compared]) if compared else None,
+        ssim=sum(ssim for _, ssim, _ in compared) / len(compared) if compared else None,
+        lowest_ssim=lowest,
+        seconds=time.monotonic() - started,
+        resumed_from=tree.resumed_from,
+        too_many_rejects=len(rejects) > allowed_rejects(str(max_rejects), len(lines)),
+        reasons=dict(Counter(rejects).most_common()),
+        kept_reasons=dict(Counter(kept).most_common()),
+    )
+
+
+class _Tree:
+    """A tree being written: what is done, what is to do, and the record of it."""
+
+    def __init__(
+        self, job: TreeJob, paths: list[str], refused: dict[int, str], out: Path, head: dict[str, Any]
+    ) -> None:
+        self._job, self._paths, self._refused, self._out, self._head = job, paths, refused, out, head
+        self.resumed_from = 0
+
+    def run(self, workers: int, timeout: float, resume: bool, tell: Callable[[Progress], None]) -> list[dict[str, Any]]:
+        """Do what is not done yet; returns a line for each input, in order."""
+        self._check_out(resume)
+        # before anything is made: a refusal leaves DEST as it was
+        lines = self._done_before() if resume else {}
+        self.resumed_from = len(lines)
+        try:
+            (self._out / FOLDER).mkdir(parents=True, exist_ok=True)
+            lock = Lock(self._out)
+        except OSError as e:
+            advice = f" {_advice(e)}" if e.errno == errno.ENAMETOOLONG else ""
+            raise _disk_error(f"{self._out} cannot be made or held: {e.strerror}.{advice}", e) from None
+        try:
+            # at once: a death must not cost the record of what is done
+            begun = "".join(map(encode_line, [self._head, *lines.values()]))
+            write_atomically(self._out / _UNFINISHED, begun.encode("ascii"))
+            with open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
+                for result in self._results(lines, workers, timeout, lock, tell):
+                    record.writelines(result.samples)
+                    record.flush()
+                    lines |= {line["path"]: line for line in map(json.loads, result.samples)}
+            ordered = [lines[path] for path in self._paths]
+            write_atomically(self._out / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
+            # last, and under the lock: another run may begin here as soon as it is gone
+            shutil.rmtree(self._out / FOLDER)
+        except OSError as e:
+            raise _disk_error(f"{e.filename or self._out} cannot be written: {e.strerror}. {_advice(e)}", e) from None
+        except SourceError as e:
+            raise SourceError(f"{e}. What is done is kept: continue with --resume when it can be read.") from None
+        except EngineError as e:
+            raise PackError(f"requantizing stopped: {e}") from None
+        finally:
+            lock.close()
+        return ordered
+
+    def _results(
+        self,
+        lines: dict[str, Any],
+        workers: int,
+        timeout: float,
+        lock: Lock,
+        tell: Callable[[Progress], None],
+    ) -> Iterator[Result]:
+        todo = [index for index, path in enumerate(self._paths) if path not in lines]
+        if not todo:
+            return
+        blocks = -(-len(todo) // _BLOCK_INPUTS)
+        engine = LocalEngine(
+            self._job, workers=min(workers, blocks), timeout=timeout, inherited=[lock], at_most=workers
+        )
+        done, rejected, source_bytes = self.resumed_from, 0, 0
+
+        def tick() -> None:
+            """Report."""
+            path = engine.waits_for()
+            waits_for = os.path.join(self._job.images, path) if path else ""
+            tell(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))
+
+        try:
+            for result in engine.run(self._tasks(todo), 0, ready=tick):
+                done, rejected = done + result.inputs, rejected + len(result.rejects)
+                source_bytes += result.source_bytes
+                yield result
+                tick()
+        finally:
+            engine.close()
+
+    def _tasks(self, todo: list[int]) -> Iterator[Task]:
+        """Cut what is to do into blocks; their inputs are numbered by what is to do, not by the tree."""
+        for start in range(0, len(todo), _BLOCK_INPUTS):
+            part = todo[start : start + _BLOCK_INPUTS]
+            refused = {start + i: self._refused[index] for i, index in enumerate(part) if index in self._refused}
+            yield Task(start // _BLOCK_INPUTS, start, [self._paths[index] for index in part], [], [], refused)
+
+    def _check_out(self, resume: bool) -> None:
+        """Refuse a DEST that holds anything but an earlier run, which --resume continues; begin where there is none."""
+        if not self._out.exists():
+            return
+        is_begun = any((self._out / name).is_file() for name in (RECORD, _UNFINISHED))
+        found = [name for name in sorted(os.listdir(self._out)) if not is_dropped(name)]
+        if not is_begun and found and not self._is_bare(found):
+            raise OptionsError(
+                f"{self._out} is not empty (it holds {found[0]}) and was not made by pack requantize. Choose another DEST."
+            )
+        if is_begun and not resume:
+            raise OptionsError(
+                f"{self._out} holds an earlier run. Resume it with --resume, which does what is new or changed,"
+                " or choose another DEST."
+            )
+        # a result would be written to wherever a folder of DEST leads, IMAGES perhaps
+        folders = {folder for path in self._paths for folder in Path(path).parents if folder.name}
+        links = (self._out / folder for folder in sorted(folders) if (self._out / folder).is_symlink())
+        check_no_links(self._out / FOLDER, self._out / RECORD, *itertools.islice(links, 1))
+
+    def _is_bare(self, found: list[str]) -> bool:
+        """Whether DEST holds no more than the working folder of a run that ended before it had a record."""
+        return found == [FOLDER] and {*os.listdir(self._out / FOLDER)} <= {Path(LOCK).name, f".{RECORD}.tmp"}
+
+    def _done_before(self) -> dict[str, Any]:
+        """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
+        lines: dict[str, Any] = {}
+        for name in (RECORD, _UNFINISHED):
+            written = _whole_lines(self._out / name)
+            head = written[0] if written else self._head
+            if head != self._head:
+                what = next(key for key in self._head if head.get(key) != self._head[key])
+                raise OptionsError(
+                    f"{self._out} was begun with another {what} ({head.get(what)}, now {self._head[what]})."
+                    " Resume with the same, or choose another DEST."
+                )
+            lines |= {line["path"]: line for line in written[1:]}
+        wanted = set(self._paths)
+        states = {path: self._source_state(path) for path, line in lines.items() if path in wanted and "to" in line}
+        made = [line for line in lines.values() if "to" in line]
+        if len(made) >= _TELLING and not any(states.get(line["path"], (-1,))[0] == line["bytes"] for line in made):
+            raise OptionsError(
+                f"{self._out} holds {len(made)} images made of others than those in {self._job.images}: none of their sources,"
+                f" such as {made[0]['path']}, is there as it was. Choose another DEST."
+            )
+        return {path: lines[path] for path, state in states.items() if self._is_unchanged(lines[path], state)}
+
+    def _source_state(self, path: str) -> State:
+        return Source(os.path.join(self._job.images, path)).state()
+
+    def _is_unchanged(self, line: dict[str, Any], source: State) -> bool:
+        result = Source(os.path.join(self._job.dest, line["to"])).state()
+        return source == (line["bytes"], line["mtime_ns"]) and result[0] == line["bytes_after"]
+
+
+def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
+    """Parse "480x640" to (480, 640), and "224" to (None, 224): of the short side."""
+    if size is None:
+        return None
+    height, width = parse_size(str(size))
+    if min(height, width) < 1 or max(height, width) > 65_500:  # libjpeg's limit
+        raise OptionsError(f"--size is {size}, expected 1 to 65500 pixels a side.")
+    return (height, width) if "x" in str(size).lower() else (None, width)
+
+
+def _check_places(images: Path, out: Path) -> None:
+    """Refuse trees that lie in one another: the next look at IMAGES would find its own results."""
+    try:
+        os.lstat(out)
+    except FileNotFoundError:
+        pass
+    except OSError as e:
+        raise OptionsError(f"DEST {_shortened(str(out))} cannot be made: {e.strerror}. Choose another DEST.") from None
+    source, target = Path(os.path.realpath(images)), Path(os.path.realpath(out))
+    if source == target or source in target.parents:
+        raise OptionsError(f"DEST {out} lies in IMAGES {images}. Choose a folder outside it.")
+    if target in source.parents:
+        raise OptionsError(f"IMAGES {images} lies in DEST {out}. Choose another DEST.")
+    if (store := enclosing_store(out)) is not None:
+        raise OptionsError(f"DEST {out} lies in the store {store}. Choose a folder outside it.")
+    if out.is_symlink() and not out.exists():
+        raise OptionsError(
+            f"{out} is a symbolic link to {os.readlink(out)}, which does not exist. Choose another DEST."
+        )
+    if os.path.lexists(out) and not out.is_dir():
+        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:40]}...{name[-40:]}"
+
+
+def _listed(images: Path) -> tuple[list[str], dict[int, str], int]:
+    """List a folder as a pack does: paths below it, refusals by position, and the number of other files."""
+    if images.is_file():
+        raise OptionsError(f"{images} is a file. Expected a folder of images.")
+    paths: list[str] = []
+    refused: dict[int, str] = {}
+    ignored = 0
+    for split, inputs in scan(images).items():
+        refused |= {len(paths) + index: reason for index, reason in inputs.refused.items()}
+        paths += [f"{split}/{path}" if split else path for path in inputs.paths]
+        ignored += inputs.ignored
+    return paths, refused, ignored
+
+
+def _check_names(paths: list[str]) -> None:
+    """Refuse two images that would get one name; names both."""
+    known: dict[str, str] = {}
+    for path in paths:
+        other = known.setdefault(jpg_name(path), path)
+        if other is not path:
+            raise OptionsError(f"{other} and {path} would both become {jpg_name(path)}. Rename one of them.")
+
+
+def _advice(e: OSError) -> str:
+    """Say what to do about a result that cannot be written."""
+    if e.errno == errno.ENAMETOOLONG:
+        return "Its name, or the path to it, is too long there: choose a DEST with a shorter path, or shorten the name."
+    return "Continue with --resume."
+
+
+def _disk_error(message: str, e: OSError) -> PackError:
+    return DiskFullError(message) if e.errno in FULL else PackError(message)
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a record up to its first torn line; nothing where there is none."""
+    lines: list[dict[str, Any]] = []
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        for line in read_json_lines(path):
+            lines.append(line)
+    return lines
+
+
+def _compared(job: TreeJob, lines: list[dict[str, Any]], count: int) -> list[tuple[float, float, str]]:
+    """Compare some requantized images with their sources: PSNR, SSIM, path."""
+    done = [line for line in lines if "to" in line and "kept" not in line]
+    count = min(count, len(done))
+    recoder, found = job.recoder(), []
+    for line in (done[(2 * i + 1) * len(done) // (2 * count)] for i in range(count)):
+        before, after = Path(job.images, line["path"]), Path(job.dest, line["to"])
+        with contextlib.suppress(OSError, NotRequantized, DecodeError):  # changed or gone since
+            found.append((*recoder.compare(before.read_bytes(), after.read_bytes()), line["path"]))
+    return found

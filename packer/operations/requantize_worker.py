@@ -1,0 +1,120 @@
+"""What runs inside a worker of `pack requantize`: images of one folder become smaller JPEGs in another, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.clock import StageClock
+from packer.pixels.opening import DecodeError
+from packer.pixels.requantize import Recoder
+from packer.sources.local import Source
+from packer.sources.roots import NOWHERE, PAUSES, Roots
+from packer.store.blocks import Result, Task, encode_line
+from packer.store.files import temporary_of
+from packer.workers.processes import InFlight
+
+
+@dataclass(frozen=True)
+class TreeJob:
+    """What all images of a tree have in common; size is as `Recoder` takes it."""
+
+    images: str
+    dest: str
+    quality: int
+    size: tuple[int | None, int] | None
+    max_pixels: int
+    roots: Roots = NOWHERE
+    pauses: tuple[float, ...] = PAUSES
+
+    def recoder(self) -> Recoder:
+        """Make what requantizes one image after the other."""
+        return Recoder(self.quality, size=self.size, max_pixels=self.max_pixels)
+
+    def worker(self, in_flight: Any, clock: StageClock) -> TreeWorker:
+        """Make what does this job in a process of its own."""
+        return TreeWorker(self, in_flight)
+
+    def guessed_places(self, task: Task) -> int:
+        """Say that a tree has no rows."""
+        return 0
+
+
+class TreeWorker:
+    """Requantizes images into DEST. A file there is whole or not there: it is synced, then renamed."""
+
+    def __init__(self, job: TreeJob, in_flight: Any) -> None:
+        self._job, self._recoder, self._in_flight = job, job.recoder(), InFlight(in_flight, job.pauses)
+
+    def expect(self, task: Task) -> None:
+        """Do nothing: the sources are near."""
+
+    def forget(self, start: int, stop: int) -> None:
+        """Do nothing: the sources are near."""
+
+    def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
+        """Do images of a block; their lines are the result's samples, in the block's order."""
+        lines: list[dict[str, Any]] = []
+        for index, path in enumerate(task.paths, start=task.start):
+            if index > task.start and not may_begin(index):
+                break
+            lines.append(self._line(index, path, task.refused.get(index)))
+        self._in_flight.mark(-1)
+        result = Result(task.block, len(lines))
+        result.samples = [encode_line(line) for line in lines]
+        result.rejects = [line for line in lines if "reason" in line]
+        result.source_bytes = sum(line.get("bytes", 0) for line in lines)
+        return result
+
+    def write(self, start: int, first_row: int) -> None:
+        """Do nothing: a tree has no rows, its files are written."""
+
+    def _line(self, index: int, path: str, refusal: str | None) -> dict[str, Any]:
+        """Requantize one image, or keep it, or say why it is neither."""
+        try:
+            if refusal is not None:
+                raise DecodeError(refusal)
+            source = Source(os.path.join(self._job.images, path), roots=self._job.roots)
+            read = functools.partial(source.read, max_pixels=self._job.max_pixels)
+            data, (_, mtime) = self._in_flight.patiently(index, read)
+            recoded = self._recoder.recode(data)
+        except DecodeError as e:
+            self._remove(path, "")
+            return {"path": path, "reason": str(e)}
+        to = path if recoded.kept else jpg_name(path)
+        _write(Path(self._job.dest, to), recoded.data)
+        self._remove(path, to)
+        line = {"path": path, "to": to, "bytes": len(data), "bytes_after": len(recoded.data), "mtime_ns": mtime}
+        return line | {"kept": recoded.kept} if recoded.kept else line
+
+    def _remove(self, path: str, to: str) -> None:
+        """Take away what an earlier run made of a source that has changed since."""
+        for name in {path, jpg_name(path)} - {to}:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._job.dest, name))
+
+
+def jpg_name(path: str) -> str:
+    """Name what a requantized image is written to.
+
+    Example:
+        >>> jpg_name("n01/hen.JPEG")
+        'n01/hen.jpg'
+    """
+    return f"{os.path.splitext(path)[0]}.jpg"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file beside its place, then rename it: at its name it is whole, also after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = temporary_of(path)
+    with open(part, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)

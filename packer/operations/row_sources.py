@@ -1,0 +1,259 @@
+"""Rows of one store on their way into another: their pixels, checked, and what the store says of each, its classes numbered anew.
+
+Reads and checks; writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.pixels.statistics import ChannelSums
+from packer.report import PackError
+from packer.store.blocks import encode_line
+from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
+from packer.store.ragged_rows import RaggedBlock
+from reader.format.manifest import (
+    FORMAT_VERSION,
+    PIXELS,
+    SAMPLES,
+    Manifest,
+    StoreError,
+    TensorSpec,
+    check_store,
+    read_manifest,
+)
+
+_MENDED = "Copy the store again, or pack anew."
+
+
+@dataclass(frozen=True)
+class Share:
+    """Rows of a store, int64[n], in the order in which they are taken.
+
+    numbers: tensor -> the new number of each class; tensors whose numbers stay are left out.
+    """
+
+    path: Path
+    manifest: Manifest
+    rows: Ints
+    numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def opened(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
+    """Check the structure of a store whose rows will be copied.
+
+    Raises:
+        PackError: it is none, or a newer pixpack's.
+    """
+    if "://" in os.fspath(store):
+        raise PackError(
+            f"{store} is a URL, expected the folder of a store. Copy it here first: pack pull {store} FOLDER"
+        )
+    try:
+        path, manifest = Path(store), check_store(store)
+    except StoreError as e:
+        raise PackError(str(e)) from None
+    if manifest.version > FORMAT_VERSION or manifest.writer_features:
+        raise PackError(
+            f"{path} has format {'.'.join(map(str, manifest.version))}, of which a copy by this pixpack might lose something."
+            " Use a newer one."
+        )
+    return path, manifest
+
+
+def has_boxes(manifest: Manifest) -> bool:
+    """Whether a store has boxes, as --boxes makes them: extras of these names may also be a user's own columns."""
+    specs = [manifest.extras.get(name) for name in ("boxes", "box_targets", "box_count")]
+    count = specs[0].row_shape[0] if specs[0] and specs[0].row_shape else 0
+    return specs == [TensorSpec("float32", (count, 4)), TensorSpec("int64", (count,)), TensorSpec("int32", ())]
+
+
+def class_targets(path: Path, manifest: Manifest) -> Ints:
+    """Return the class of each row, int64[N], -1 where it has none; compared with its digest.
+
+    Raises:
+        PackError: it cannot be read, or is not what was packed.
+    """
+    name = manifest.tensor_paths()["targets"]
+    try:
+        what, targets = damage(path, manifest, [name]), np.fromfile(path / name, "<i8")
+    except OSError as e:
+        raise PackError(f"{path / name} cannot be read: {e.strerror}.") from None
+    if what:
+        check_same(path, manifest)
+        raise PackError(f"{what} {_MENDED}")
+    return targets
+
+
+def check_same(path: Path, manifest: Manifest) -> None:
+    """See that a store still is the one that it was.
+
+    Raises:
+        PackError: it is another, or gone.
+        OSError: that cannot be seen.
+    """
+    try:
+        is_same = read_manifest(path).digest == manifest.digest
+    except StoreError:
+        is_same = False
+    if not is_same:
+        raise PackError(f"{path} was replaced or removed while it was copied. Do it again.")
+
+
+class Source:
+    """A store whose rows are copied, a run at a time: rows in their order that are all in one of its blocks."""
+
+    def __init__(self, share: Share) -> None:
+        self.path, self.rows, self._share = share.path, share.rows, share
+        manifest = self.manifest = share.manifest
+        self._begins = np.frombuffer(line_begins(share.path), np.int64)
+        self._paths = manifest.tensor_paths()
+        self.largest = (manifest.height, manifest.width)
+        if manifest.has_own_sizes:
+            shapes = np.fromfile(share.path / self._paths["shapes"], "<i4").reshape(-1, 3).astype(np.int64)
+            self._heights, self._offsets = shapes[:, 0], np.fromfile(share.path / self._paths["offsets"], "<i8")
+            of_a_pixel = manifest.channels + manifest.has_own_masks
+            self._bytes = shapes[:, 0] * shapes[:, 1] * of_a_pixel
+            self.largest = tuple(shapes[share.rows, :2].max(axis=0).tolist())
+        else:
+            self._bytes = np.full(manifest.rows, manifest.row_bytes)
+            self._offsets = np.arange(manifest.rows) * manifest.row_bytes
+        self.sizes: Ints = self._bytes[share.rows]
+
+    def check(self) -> None:
+        """Compare the small files with their digests."""
+        check_same(self.path, self.manifest)
+        if what := damage(self.path, self.manifest, self.manifest.files.keys() - {PIXELS}):
+            raise PackError(f"{what} {_MENDED}")
+
+    def runs(self) -> list[int]:
+        """Return where among the chosen rows each run ends; none has more bytes than its block, however often rows come in it."""
+        numbers = self._pixels.numbers(self.rows)
+        ends, sums = [0], np.cumsum(self.sizes)
+        for end in [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(self.rows)]:
+            most = self._pixels.blocks[numbers[end - 1]].size_bytes
+            while int(sums[end - 1]) - (done := int(sums[ends[-1] - 1]) if ends[-1] else 0) > most:
+                ends.append(int(np.searchsorted(sums, done + most, side="right")))
+            ends.append(end)
+        return ends[1:]
+
+    def read(self, rows: Ints, block_room: Scratch, rows_room: Scratch) -> tuple[npt.NDArray[np.uint8], int | None]:
+        """Read a run, masks behind its rows included, as uint8[n] in either scratch; and its block's number, if it is all of it.
+
+        A whole block is not compared with its checksum yet: see `settle`. Of another the bytes are checked.
+
+        Raises:
+            PackError: they are not what was packed.
+        """
+        number = int(self._pixels.numbers(rows[:1])[0])
+        block, begin = self._pixels.blocks[number], self._pixels.begins[number]
+        begins, sizes = self._offsets[rows] - begin, self._bytes[rows]
+        total = int(sizes.sum())
+        if self._pixels.is_known(number) and 2 * total < block.size_bytes:
+            data = rows_room.room(total)
+            ends = np.cumsum(sizes)
+            for first, start, stop in zip(begins.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):
+                self._pixels.read_into(begin + first, data[start:stop])
+            return data, None
+        whole = block_room.room(block.size_bytes)
+        self._pixels.read_into(begin, whole)
+        is_together = bool((begins[1:] == begins[:-1] + sizes[:-1]).all())
+        if is_together and total == len(whole):
+            return whole, number
+        self.settle(number, zlib.crc32(whole.data))
+        if is_together:
+            return whole[int(begins[0]) : int(begins[0]) + total], None
+        pieces = [whole[first : first + size] for first, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
+        return np.concatenate(pieces, out=rows_room.room(total)), None
+
+    def settle(self, number: int, crc32: int) -> None:
+        """Compare a block's checksum; raises PackError."""
+        if not self._pixels.settle(number, crc32):
+            block = self._pixels.blocks[number]
+            last = block.stop - 1
+            rows = f"row {last} is" if block.start == last else f"rows {block.start} to {last} are"
+            raise PackError(
+                f"{self.path} is damaged: {rows} not what was packed."
+                f" Leave them out (pack subset --rows), or pack anew; pack verify {self.path} names all there are."
+            )
+
+    def sums(self, rows: Ints, data: npt.NDArray[np.uint8]) -> tuple[list[int], list[int]]:
+        """Return sums and sums of squares per channel of rows whose bytes are data, masks left out."""
+        channels, width = self.manifest.channels, self.manifest.width
+        if not self.manifest.has_own_sizes:
+            equal = ChannelSums(width * channels, channels)
+            equal.add(data)
+            return equal.take()
+        block, begin = RaggedBlock(channels), 0
+        for size_bytes, height in zip(self._bytes[rows].tolist(), self._heights[rows].tolist(), strict=True):
+            pixel_bytes = size_bytes * channels // (channels + self.manifest.has_own_masks)
+            block.add(data[begin : begin + pixel_bytes], height)
+            begin += size_bytes
+        return block.take()
+
+    def values(self, name: str, rows: Ints, spec: TensorSpec) -> npt.NDArray[Any]:
+        """Return a tensor's rows, [n, *row_shape] as spec wants them: classes are numbered anew, and boxes given more room."""
+        own = self.manifest.tensors[name]
+        sizes = np.full(len(rows), own.row_bytes)
+        data = read_spans(self.path / self._paths[name], rows * own.row_bytes, sizes)
+        values = data.view(np.dtype(own.dtype).newbyteorder("<")).reshape(len(rows), *own.row_shape)
+        if name in self._share.numbers:
+            values = _renumbered(values, self._share.numbers[name], spec)
+        if values.shape[1:] != spec.row_shape:  # boxes: free places hold zeros, and target -1
+            wider = np.full((len(rows), *spec.row_shape), -1 if name.endswith("targets") else 0, values.dtype)
+            wider[:, : own.row_shape[0]] = values
+            values = wider
+        return values
+
+    def lines(self, rows: Ints, spec: TensorSpec) -> bytes:
+        """Return the lines of rows in samples.jsonl; spec is that of the targets to be."""
+        begins = self._begins[rows]
+        found = read_spans(self.path / SAMPLES, begins, self._begins[rows + 1] - begins).tobytes()
+        if "targets" not in self._share.numbers:
+            return found
+        lines = [json.loads(line) for line in found.splitlines()]
+        targets = np.array([line["target"] for line in lines])
+        new = _renumbered(targets, self._share.numbers["targets"], spec).tolist()
+        moved = (encode_line(line | {"target": target}) for line, target in zip(lines, new, strict=True))
+        return "".join(moved).encode("ascii")
+
+    def close(self) -> None:
+        """Let the file of rows go, if it was opened."""
+        if "_pixels" in self.__dict__:
+            self._pixels.close()
+
+    @cached_property
+    def _pixels(self) -> CheckedPixels:
+        return CheckedPixels(self.path)
+
+
+class Scratch:
+    """Memory that a thread reads into again and again; a fresh array would cost a page fault every 4 KiB."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def room(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return uint8[size_bytes], the same memory each time."""
+        if len(self._memory) < size_bytes:
+            self._memory = np.empty(size_bytes, np.uint8)
+        return self._memory[:size_bytes]
+
+
+def _renumbered(values: npt.NDArray[Any], numbers: tuple[int, ...], spec: TensorSpec) -> npt.NDArray[Any]:
+    """Give classes their new numbers: class indices, where -1 stays, or the columns of a multi-hot target."""
+    if spec.dtype == "uint8":
+        wider = np.zeros((len(values), *spec.row_shape), np.uint8)
+        wider[:, numbers] = values
+        return wider
+    return np.append(np.array(numbers, np.int64), -1)[values]

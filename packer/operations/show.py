@@ -1,0 +1,169 @@
+"""Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch.
+
+What lies over the rows, boxes and masks, `overlay.py` draws.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
+
+from packer.operations.overlay import Overlay
+from packer.operations.pictures import SOFTWARE
+from packer.options import OptionsError
+from packer.store.ragged_rows import RaggedRows
+from reader.format.manifest import PIXELS, Manifest, check_store
+
+_TILE = 128
+# boxes and masks need to be made out
+_TILE_WITH_LABELS = 256
+_MARGIN = 6
+_CAPTION = 16
+_CLASSES = 100
+_PAPER, _INK = (250, 250, 248), (60, 60, 60)
+
+
+def contact_sheet(
+    out: str | os.PathLike[str], *, rows: Sequence[int] | None = None, count: int = 48, columns: int = 8
+) -> Image.Image:
+    """Draw rows as tiles with captions, boxes and masks, aspect kept; without rows, `count` of them spread evenly over the store.
+
+    Raises:
+        StoreError: OUT is no whole store.
+        IndexError: a row is out of range.
+    """
+    store = _open(out)
+    chosen = list(rows) if rows is not None else spread(store[0].rows, count)
+    return _sheet(Overlay(out, store[0]), *store, chosen, min(columns, len(chosen)))
+
+
+def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
+    """Draw a line for each class, of up to count of its rows, evenly spread; of more than 100 classes, 100 evenly spread.
+
+    Raises:
+        StoreError: OUT is no whole store.
+        OptionsError: its rows have no classes.
+    """
+    manifest, pixels, targets = _open(out)
+    if manifest.target_kind == "regression" or not manifest.classes:
+        raise OptionsError(f"{out} has no classes to draw a line of. Leave --per-class out.")
+    chosen: list[int | None] = []
+    for index in spread(len(manifest.classes), _CLASSES):
+        own = np.flatnonzero(targets[:, index] if manifest.target_kind == "multi-hot" else targets == index)
+        line = [int(own[i]) for i in spread(len(own), count)]
+        chosen += [*line, *[None] * (count - len(line))] if line else []
+    return _sheet(Overlay(out, manifest), manifest, pixels, targets, chosen, count)
+
+
+def _sheet(
+    overlay: Overlay,
+    manifest: Manifest,
+    pixels: Any,
+    targets: npt.NDArray[Any],
+    chosen: Sequence[int | None],
+    columns: int,
+) -> Image.Image:
+    """Draw rows as labelled tiles, so many in a line; None leaves a gap."""
+    side = _TILE if overlay.is_empty else _TILE_WITH_LABELS
+    tile = (side, side) if manifest.has_own_sizes else _scaled(manifest.width, manifest.height, side)
+    step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
+    lines = -(-len(chosen) // columns)
+    sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
+    for place, row in enumerate(chosen):
+        if row is None:
+            continue
+        x, y = _MARGIN + place % columns * step_x, _MARGIN + place // columns * step_y
+        image = overlay.tint(_row_image(manifest, pixels, row).convert("RGB"), row)
+        # small rows (32 x 32) are shown as the squares they are
+        scale = side / max(image.size)
+        resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
+        image = image.resize(_scaled(*image.size, side), resample)
+        overlay.draw(image, row, scale)
+        sheet.paste(image, (x + (tile[0] - image.width) // 2, y + (tile[1] - image.height) // 2))
+        draw.text((x, y + tile[1] + 2), _fitted(_label(manifest, targets, row), tile[0], font), _INK, font)
+    return sheet
+
+
+def row_image(out: str | os.PathLike[str], row: int) -> Image.Image:
+    """Return one row as it is stored.
+
+    Raises:
+        StoreError: OUT is no whole store.
+        IndexError: the row is out of range.
+    """
+    manifest, pixels, _ = _open(out)
+    return _row_image(manifest, pixels, row)
+
+
+def png(image: Image.Image) -> bytes:
+    """Return a picture as the bytes of a PNG that says that pixpack drew it."""
+    about, written = PngImagePlugin.PngInfo(), io.BytesIO()
+    for keyword, text in SOFTWARE.items():
+        about.add_text(keyword, text)
+    image.save(written, format="PNG", pnginfo=about)
+    return written.getvalue()
+
+
+def spread(rows: int, count: int) -> list[int]:
+    """Return up to count rows, evenly spread.
+
+    Example:
+        >>> spread(10, 3)
+        [1, 5, 8]
+    """
+    count = min(rows, count)
+    return [(2 * i + 1) * rows // (2 * count) for i in range(count)]
+
+
+def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
+    """Return (width, height) of which the longer one is a tile's side."""
+    scale = side / max(width, height)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def _open(out: str | os.PathLike[str]) -> tuple[Manifest, Any, npt.NDArray[Any]]:
+    """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
+    manifest = check_store(out)
+    shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
+    pixels: Any = RaggedRows(Path(out), manifest) if manifest.has_own_sizes else None
+    if pixels is None:
+        pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape)
+    spec = manifest.tensors["targets"]
+    targets = np.memmap(
+        Path(out) / manifest.tensor_paths()["targets"], spec.dtype, "r", shape=(manifest.rows, *spec.row_shape)
+    )
+    return manifest, pixels, targets
+
+
+def _row_image(manifest: Manifest, pixels: Any, row: int) -> Image.Image:
+    if not 0 <= row < manifest.rows:
+        raise IndexError(f"row {row} is out of range: the store has rows 0 to {manifest.rows - 1}.")
+    values = np.asarray(pixels[row])
+    return Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values)
+
+
+def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:
+    if manifest.target_kind == "class":
+        index = int(targets[row])
+        return manifest.classes[index] if 0 <= index < len(manifest.classes) else f"row {row}"
+    if manifest.target_kind == "multi-hot":
+        return ", ".join(manifest.classes[i] for i in np.flatnonzero(targets[row])) or "none"
+    return ", ".join(f"{value:g}" for value in targets[row])
+
+
+def _fitted(text: str, width: int, font: Any) -> str:
+    """Shorten text to a tile's width; what the built-in font lacks is shown as a question mark."""
+    text = text.encode("latin-1", "replace").decode("latin-1")
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "..") > width:
+        text = text[:-1]
+    return text + ".."

@@ -1,0 +1,192 @@
+"""`pack subset`: a store of some rows of another, in its order. Chooses them; `copying.py` makes the store."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from packer.inputs.class_lists import load_classes
+from packer.inputs.splits import check_one_store, stores_of
+from packer.operations.copy_rows import Plan, copy_plans, copy_target, joint_labels
+from packer.operations.row_sources import Share, class_targets, has_boxes, opened
+from packer.options import OptionsError
+from packer.packing.differences import some
+from packer.report import PackError, PackReport, Progress
+from packer.store.checked_rows import Ints
+from reader.format.manifest import Manifest
+
+
+def subset(
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    rows: slice | Iterable[int] | None = None,
+    classes: str | os.PathLike[str] | Sequence[str] | None = None,
+    per_class: int | None = None,
+    fraction: float | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> PackReport:
+    """Copy some rows of a store into the store OUT, without decoding. The same as the command `pack subset STORE OUT`.
+
+    What is given is applied in this order: rows, classes, per_class or fraction. Where STORE is the folder of the stores of
+    splits, each becomes OUT/<split>; rows are those of one store.
+
+    Args:
+        rows: a slice, or row numbers, which OUT then has in their order; None: all.
+        classes: only rows of these classes, which become the list of OUT, in this order: names, or as the path of a store or
+            a file. Without it, OUT has the list of the store.
+        per_class: so many rows of each class, or all there are of it, drawn by seed; those without a class are left out.
+        fraction: this share of the rows, drawn by seed.
+        overwrite: replace a store OUT, which may be the store itself.
+
+    Raises:
+        OptionsError: nothing is chosen, or what is not there.
+        PackError: the store is none or damaged, OUT is in the way, or DiskFullError.
+
+    Example:
+        >>> subset(store_path, out_path, classes=["class2", "class0"], per_class=5).rows
+        10
+    """
+    if rows is None and classes is None and per_class is None and fraction is None:
+        raise OptionsError(
+            f"nothing says which rows of {store}: give --rows, --class, --classes, --per-class or --fraction."
+        )
+    if per_class is not None and fraction is not None:
+        raise OptionsError("--per-class and --fraction both say how many rows: give one of them.")
+    if rows is not None:
+        check_one_store(store, "--rows")
+    # all are chosen before the first is written
+    target = copy_target(out)
+    plans = {split: _plan(place, rows, classes, per_class, fraction, seed) for split, place in stores_of(store).items()}
+    return copy_plans(plans, target, overwrite=overwrite, progress=progress)
+
+
+def _plan(
+    store: Path,
+    rows: slice | Iterable[int] | None,
+    classes: str | os.PathLike[str] | Sequence[str] | None,
+    per_class: int | None,
+    fraction: float | None,
+    seed: int,
+) -> Plan:
+    """Choose the rows of one store."""
+    path, manifest = opened(store)
+    draw = Random(_whole("seed", seed, least=0))
+    chosen = _numbered(rows, manifest.rows)
+    names, numbers = manifest.classes, {}
+    if classes is not None or per_class is not None:
+        _check_classes(path, manifest)
+        targets = class_targets(path, manifest)
+    if classes is not None:
+        names = _listed(classes, path, manifest)
+        places = {name: number for number, name in enumerate(names)}
+        new = tuple(places.get(name, -1) for name in manifest.classes)
+        chosen = chosen[np.array([*new, -1])[targets[chosen]] >= 0]
+        numbers = {"targets": new}
+    if per_class is not None:
+        chosen = chosen[targets[chosen] >= 0]
+        chosen = _of_each(chosen, targets[chosen], _whole("per-class", per_class, least=1), draw)
+    if fraction is not None:
+        count = round(_share(fraction) * len(chosen))
+        chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), count, draw)
+    if not len(chosen):
+        raise PackError(f"no row of {path} is chosen, so there would be no store. It has {manifest.rows} rows.")
+    return Plan(
+        [Share(path, manifest, chosen, numbers)],
+        classes=names,
+        target_count=manifest.target_count,
+        extras=manifest.extras,
+        further_targets=manifest.further_targets,
+        options=manifest.options,
+        # in their own order the names are what folders of these classes alone would give
+        labels=joint_labels([manifest], is_list_given=classes is not None and [*names] != sorted(names)),
+    )
+
+
+def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
+    """Return row numbers; raises OptionsError where there are no such rows."""
+    try:
+        if rows is None or isinstance(rows, slice):
+            return np.arange(count)[rows or slice(None)]
+        values = rows if hasattr(rows, "__array__") else [_row(number, count) for number in rows]
+        array = np.asarray(values)
+        if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
+            raise TypeError(f"{array.dtype}{list(array.shape)}")
+    except (TypeError, ValueError, OverflowError) as e:
+        if isinstance(e, OptionsError):
+            raise
+        raise OptionsError(f"--rows is not a slice, nor row numbers in one dimension: {e}.") from None
+    wrong = array[(array < 0) | (array >= count)]
+    if len(wrong):
+        raise OptionsError(f"row {wrong[0]} is out of range: the store has rows 0 to {count - 1}.")
+    return array.astype(np.int64).reshape(-1)
+
+
+def _row(value: Any, count: int) -> int:
+    """Return a row's number; a mask of bools is none, and numbers are checked before any array refuses their size."""
+    if isinstance(value, bool):
+        raise TypeError("it has bools")
+    if not 0 <= (number := operator.index(value)) < count:
+        raise OptionsError(f"row {number} is out of range: the store has rows 0 to {count - 1}.")
+    return number
+
+
+def _check_classes(path: Path, manifest: Manifest) -> None:
+    """Refuse to choose by class where a row has not one."""
+    if manifest.target_kind != "class":
+        raise OptionsError(f"{path} has {manifest.target_kind} targets: its rows cannot be chosen by class.")
+    if has_boxes(manifest):
+        raise OptionsError(f"the classes of {path} are those of its boxes: its rows cannot be chosen by class.")
+
+
+def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Return the list of classes that is asked for, all of which the store has."""
+    names = load_classes(os.fspath(classes)) if isinstance(classes, str | os.PathLike) else tuple(classes)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise OptionsError(f"--classes has {wrong[0]!r}, expected names.")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise OptionsError(f"the class {twice[0]!r} is named twice.")
+    known = set(manifest.classes)
+    if unknown := [repr(name) for name in names if name not in known]:
+        has = f"It has {len(known)}: {some([*map(repr, manifest.classes)])}" if known else "Its rows have no classes"
+        raise OptionsError(f"{path} has no class {some(unknown)}. {has}.")
+    return names
+
+
+def _whole(name: str, value: Any, *, least: int) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < least:
+        raise OptionsError(f"--{name} is {value!r}, expected {least} or more.")
+    return number
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise OptionsError(f"--fraction is {value!r}, expected a share above 0, up to 1.")
+    return float(value)
+
+
+def _of_each(rows: Ints, kinds: Ints, count: int, draw: Random) -> Ints:
+    """Draw so many rows of each kind without replacement, or all there are; they keep their order.
+
+    Python documents that `random()` keeps its sequence.
+    """
+    keys = np.fromiter((draw.random() for _ in rows), np.float64, len(rows))
+    order = np.lexsort((keys, kinds))
+    # kinds in order: [4, 4, 4, 7, 7] -> the number of each within its kind [0, 1, 2, 0, 1]
+    begins = np.flatnonzero(np.concatenate(([True], np.diff(kinds[order]) != 0)))
+    numbers = np.arange(len(rows)) - np.repeat(begins, np.diff([*begins, len(rows)]))
+    return rows[np.sort(order[numbers < count])] if len(rows) else rows

@@ -1,0 +1,247 @@
+"""`pack pull`: a store copied from a URL to a folder, every byte compared with the manifest's checksums.
+
+Only what is missing or differs is copied, of the pixels block by block, so the same command continues after an interruption.
+Whatever folder the store has at the URL, here it has plain names and the manifest that was pushed.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+from packer.operations.transfer.copy import Copy, CopyReport, Tell, file_digest
+from packer.operations.transfer.objects import LocalObjects
+from packer.operations.transfer.remote_store import read_store
+from packer.options import OptionsError
+from packer.report import PackError
+from packer.sources.local import BINARY
+from packer.store import journal as journals
+from packer.store.disk_space import DiskFullError, allocate, check_room, write_at
+from packer.store.files import sync_folder, write_atomically
+from packer.store.out_folder import OWN_NAMES, check_no_links, enclosing_store, is_dropped, sync_names
+from packer.store.seal import remove_working_folder
+from reader.format.filesystem import naming
+from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, check_store, read_blocks, read_manifest
+from reader.format.unfinished import PARTS, PULLED, tell_unfinished
+
+# Where a pull under way comes from: what is begun from one URL is not continued from another.
+_SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
+# Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
+_REQUESTS = 8
+
+
+def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
+    """Copy the store at a URL to OUT; of an interrupted pull only what is missing or differs, of the pixels block by block.
+
+    Raises:
+        OptionsError: OUT holds something else, or lies in a store.
+        PackError: the URL holds no store or cannot be read; LockedError, DiskFullError.
+        StoreError: the store at the URL needs a newer reader, or OUT holds it and is damaged.
+    """
+    root = Path(os.path.normpath(os.fspath(out)))
+    copy = Copy(url, progress)
+    _check_outside(root, copy)
+    with copy.explaining("read", root):
+        head, folder = read_store(copy.objects, copy.url)
+    if (root / MANIFEST).exists():
+        return _already_there(copy, root, head)
+    _check_place(root, copy.url, head)
+    (root / PULLED).parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(_locked(root)):
+        if (root / MANIFEST).exists():
+            return _already_there(copy, root, head)
+        _check_place(root, copy.url, head)
+        write_atomically(root / _SOURCE, json.dumps({"url": _public(copy.url)}).encode())
+        # read from a file of its own name, as every manifest is
+        write_atomically(root / PULLED, head)
+        # before anything else gets a name here: this says whose it is
+        for place in (root / journals.FOLDER, root):
+            sync_folder(place)
+        sync_names(root)
+        manifest, blocks = read_manifest((root / PULLED).parent), read_blocks((root / PULLED).parent)
+        sizes = {name: entry.size_bytes for name, entry in manifest.files.items()}
+        copy.total_bytes = sum(sizes.values())
+        _check_room(root, sizes)
+        with copy.explaining("read", root), _replaced_meanwhile(copy, head):
+            for name, entry in manifest.files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                if name == PIXELS:
+                    _pull_pixels(copy, root / name, _below(folder, name), manifest, blocks)
+                else:
+                    _pull_file(copy, root / name, _below(folder, name), entry)
+        for parent in {(root / name).parent for name in manifest.files}:
+            sync_folder(parent)
+        sync_names(root)
+        write_atomically(root / MANIFEST, head)
+        check_store(root)
+        remove_working_folder(root)
+    return copy.report(root, len(manifest.files) + 1)
+
+
+def _check_outside(root: Path, copy: Copy) -> None:
+    """Refuse an OUT that lies in a store: the one that is pulled, or another."""
+    store = enclosing_store(root)
+    if store is not None:
+        raise OptionsError(f"{root} lies in the store {store}. Choose a folder outside it.")
+    if isinstance(copy.objects, LocalObjects) and os.path.realpath(copy.objects.root) in map(
+        str, Path(os.path.realpath(root)).parents
+    ):
+        raise OptionsError(f"{root} lies in {copy.url}, which is pulled. Choose a folder outside it.")
+
+
+def _already_there(copy: Copy, root: Path, head: bytes) -> CopyReport:
+    """Report a finished pull, or refuse another store; what a crash left of the scaffold is removed."""
+    if (root / MANIFEST).read_bytes() != head:
+        raise OptionsError(f"{root} holds another store than {copy.url}. Choose another OUT, or remove it.")
+    manifest = check_store(root)
+    copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
+    copy.count(copy.total_bytes, is_copied=False)
+    if (root / journals.FOLDER).exists():
+        remove_working_folder(root)
+    return copy.report(root, len(manifest.files) + 1)
+
+
+def _check_place(out: Path, url: str, head: bytes) -> None:
+    """Refuse an OUT that holds anything but a pull from this URL, or of this store, that was interrupted."""
+    if os.path.lexists(out) and not out.is_dir():
+        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+    found = [name for name in sorted(os.listdir(out)) if not is_dropped(name)] if out.exists() else []
+    foreign = [name for name in found if name not in OWN_NAMES]
+    if foreign or (found and journals.FOLDER not in found):
+        raise OptionsError(
+            f"{out} is not empty (it holds {(foreign or found)[0]}). Choose another OUT, or an empty folder."
+        )
+    check_no_links(*(out / name for name in found))
+    if (out / PULLED).is_file():
+        begun = _begun_from(out)
+        if begun != _public(url) and (out / PULLED).read_bytes() != head:
+            raise OptionsError(
+                f"{out} holds an unfinished pull of another store (from {begun}). Choose another OUT, or remove it."
+            )
+    elif (out / journals.JOURNAL).exists() or (out / PARTS).exists():
+        raise OptionsError(f"{tell_unfinished(out)} Or choose another OUT.")
+
+
+def _begun_from(out: Path) -> str:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((out / _SOURCE).read_bytes())["url"])
+    return "another URL"
+
+
+def _public(url: str) -> str:
+    """Return a URL without the name and password that it may carry."""
+    scheme, mark, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _check_room(root: Path, sizes: dict[str, int]) -> None:
+    """Refuse a store that has no room in OUT; where nothing of it is there yet, OUT stays free for another."""
+    try:
+        check_room(root, sizes, again="give the same command again")
+    except DiskFullError:
+        if not (root / PIXELS).exists():
+            remove_working_folder(root)
+            with contextlib.suppress(OSError):  # it holds more
+                root.rmdir()
+        raise
+
+
+def _locked(root: Path) -> journals.Lock:
+    try:
+        return journals.Lock(root)
+    except FileNotFoundError:
+        raise PackError(f"{root} was finished by another process just now. Look at it: pack info {root}") from None
+
+
+@contextlib.contextmanager
+def _replaced_meanwhile(copy: Copy, head: bytes) -> Iterator[None]:
+    """Say of a file that is missing or differs that the whole store is another one by now, where that is so."""
+    try:
+        yield
+    except (PackError, FileNotFoundError):
+        with contextlib.suppress(Exception):  # what is wrong with the URL now is no more than what was wrong before
+            if read_store(copy.objects, copy.url)[0] != head:
+                head = b""
+        if head:
+            raise
+        raise PackError(
+            f"{copy.url} was replaced by another store while it was read. The same command pulls that one."
+        ) from None
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _pull_file(copy: Copy, path: Path, name: str, entry: FileEntry) -> None:
+    if path.is_file() and path.stat().st_size == entry.size_bytes and file_digest(path, entry) == entry.digest:
+        copy.count(entry.size_bytes, is_copied=False)
+        return
+    copy.objects.fetch(name, path)
+    if file_digest(path, entry) != entry.digest:
+        raise _damaged(copy, name)
+    with naming(path), open(path, "rb") as file:
+        os.fsync(file.fileno())
+    copy.count(entry.size_bytes, is_copied=True)
+
+
+def _pull_pixels(copy: Copy, path: Path, name: str, manifest: Manifest, blocks: list[Block]) -> None:
+    """Bring each block whose checksum is not right yet, several at a time; all are on disk when it returns."""
+    size_bytes, is_new = manifest.files[PIXELS].size_bytes, not path.exists()
+    ends = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
+    starts = {block.start: end for block, end in zip(blocks, ends, strict=False)}
+
+    def bring(block: Block) -> tuple[int, bool]:
+        """Have a block's rows in the local file; returns how many bytes they are and whether they were copied."""
+        start = starts[block.start]
+        stop = start + block.size_bytes
+        if not is_new and zlib.crc32(os.pread(descriptor, stop - start, start)) == block.crc32:
+            return stop - start, False
+        data = copy.objects.read(name, start, stop)
+        if len(data) != stop - start or zlib.crc32(data) != block.crc32:
+            raise _damaged(copy, f"{PIXELS}, rows {block.start} to {block.stop - 1},")
+        with naming(path):
+            write_at(descriptor, memoryview(data), start)
+        return stop - start, True
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
+    try:
+        with naming(path):
+            # what another store has left behind the last block is in no checksum: it must be zeros
+            os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, ends[-1]))
+        allocate(path, size_bytes, lambda done: None)
+        with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
+            for count, is_copied in _as_they_end(pool, [pool.submit(bring, block) for block in blocks]):
+                copy.count(count, is_copied=is_copied)
+        with naming(path):
+            os.ftruncate(descriptor, size_bytes)
+            os.fsync(descriptor)
+    finally:
+        with naming(path):
+            os.close(descriptor)
+
+
+def _as_they_end(
+    pool: concurrent.futures.Executor, waiting: list[Future[tuple[int, bool]]]
+) -> Iterator[tuple[int, bool]]:
+    """Yield results as they come; the first error ends the others."""
+    try:
+        for future in concurrent.futures.as_completed(waiting):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _damaged(copy: Copy, name: str) -> PackError:
+    return PackError(
+        f"{copy.url}/{name} is not what the manifest there says. Remove the file there, then push the store"
+        " again, which sends what is missing."
+    )

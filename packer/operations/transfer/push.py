@@ -1,0 +1,238 @@
+"""`pack push`: a store copied to object storage or another folder, every file compared with its checksum before it is sent.
+
+What is there is looked at before anything is written, and only what differs is sent, so the same command is right in every
+state. As on a disk, the manifest goes last and is the commit: until then a store that is replaced stays whole. Knows nothing of
+how a store is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.operations.transfer.copy import Copy, CopyReport, Tell, file_digest
+from packer.operations.transfer.objects import LocalObjects
+from packer.operations.transfer.remote_store import RECORD, Pushed, Record, leftovers, look, read_record
+from packer.options import OptionsError
+from packer.report import PackError
+from packer.store.out_folder import enclosing_store
+from reader.format.manifest import MANIFEST, Manifest, StoreError, check_store, encode_pointer, generation_of
+
+
+def push(out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None) -> CopyReport:
+    """Copy the store OUT to a URL, such as s3://bucket/store; of an interrupted push only what is missing there.
+
+    Args:
+        overwrite: replace another store that lies there, or an unfinished push of one. It stays whole until the new one is.
+
+    Raises:
+        StoreError: OUT is no store, or a file is not what its manifest says.
+        OptionsError: the URL holds something else, or is OUT itself or in it.
+        PackError: the URL cannot be written, or another push has come in between; DiskFullError.
+    """
+    root = Path(out)
+    copy = Copy(url, progress)
+    with copy.explaining("written", root):
+        found = _found(root, copy, overwrite)
+        found.run()
+    return copy.report(root, len(found.manifest.files) + 1)
+
+
+def check_push(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
+    """Raise what `push` would raise before it writes anything."""
+    copy = Copy(url, None)
+    with copy.explaining("written", Path(out)):
+        _found(Path(out), copy, overwrite)
+
+
+def announce(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
+    """Leave word at a URL that the store OUT will be pushed there; raises as `push`, which continues from there."""
+    copy = Copy(url, None)
+    with copy.explaining("written", Path(out)):
+        found = _found(Path(out), copy, overwrite)
+        if not found.is_there and not found.is_begun:
+            found.begin({})
+
+
+def _found(root: Path, copy: Copy, overwrite: bool) -> _Push:
+    """Look at a store and at the URL that it is to be pushed to; refuse what is in the way."""
+    manifest = check_store(root)
+    copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
+    _check_not_itself(root, copy)
+    found = look(copy.objects, copy.url)
+    _check_url(copy.url, manifest, found, overwrite)
+    return _Push(copy, root, manifest, found, overwrite)
+
+
+@dataclass(frozen=True)
+class _Push:
+    """A push to a URL where it may be: nothing, this store, the beginning of it, or what --overwrite replaces."""
+
+    copy: Copy
+    root: Path
+    manifest: Manifest
+    found: Pushed
+    overwrite: bool
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the URL holds this store already; a file may be missing all the same."""
+        return self.found.store == self.manifest.digest
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the push that the URL's record is of is one of this store."""
+        return self.found.record is not None and self.found.record.store == self.manifest.digest
+
+    @property
+    def folder(self) -> str:
+        """Where the files go, below the URL; "": plain names, which belong to the first push alone."""
+        if self.is_there:
+            return self.found.folder
+        record = self.found.record
+        # plain names may be those of the store that is there, or be written by a push that does not know of this one
+        is_plain = not self.found.has_store and (record is None or (self.is_begun and not record.folder))
+        return "" if is_plain else generation_of(self.manifest.digest)
+
+    def run(self) -> None:
+        """Send what is missing, commit, and remove what the store has taken the place of."""
+        is_ours = self.is_begun or self.overwrite or not self.is_there
+        old = leftovers(self.copy.objects, self.folder) if self.is_begun or self.overwrite else []
+        sent = self._sent_before()
+        if not self.is_there:
+            self.begin(sent)
+        self._send(sent)
+        self._commit()
+        if is_ours:
+            # last the record, by which the same command knows that something may be left
+            self._remove([*old, f".{MANIFEST}.tmp", RECORD])
+
+    def _sent_before(self) -> dict[str, str]:
+        """Return the digests of the files that lie in the folder for certain, each whole when it was sent."""
+        digests = {name: entry.digest for name, entry in self.manifest.files.items()}
+        if self.is_there:
+            return digests
+        record = self.found.record
+        sent = record.files if record and self.is_begun and record.folder == self.folder else {}
+        return {name: digest for name, digest in sent.items() if digests.get(name) == digest}
+
+    def begin(self, sent: dict[str, str]) -> None:
+        """Say at the URL which store is being pushed. Of two pushes of different stores to a free URL one gets there."""
+        record = Record(self.manifest.digest, self.folder, sent).to_bytes()
+        if self.found.record is not None or self.found.has_store:
+            self.copy.objects.put(RECORD, record)
+            return
+        self._create(RECORD, record)
+        # a push that began and ended since the first look has these names now
+        if look(self.copy.objects, self.copy.url).has_store:
+            self.copy.objects.remove(RECORD)
+            raise _taken_over(self.copy.url)
+
+    def _send(self, sent: dict[str, str]) -> None:
+        objects = self.copy.objects
+        for name, entry in self.manifest.files.items():
+            place = self._place(name)
+            if sent.get(name) == entry.digest and objects.size(place) == entry.size_bytes:
+                self.copy.count(entry.size_bytes, is_copied=False)
+                continue
+            if file_digest(self.root / name, entry) != entry.digest:
+                raise StoreError(
+                    f"{self.root / name} is not what the manifest says: nothing of it was sent. Run: pack verify {self.root}"
+                )
+            objects.send(self.root / name, place)
+            sent[name] = entry.digest
+            if not self.is_there:
+                self._check_record()
+                objects.put(RECORD, Record(self.manifest.digest, self.folder, sent).to_bytes())
+            self.copy.count(entry.size_bytes, is_copied=True)
+
+    def _commit(self) -> None:
+        """Put the manifest in its place, by which the URL holds this store; after a look that no other push was faster."""
+        objects, content = self.copy.objects, (self.root / MANIFEST).read_bytes()
+        if self.folder and not self._has_manifest(content):
+            objects.put(self._place(MANIFEST), content)
+        if self.is_there:
+            return
+        self._check_record()
+        if not self.folder:
+            self._create(MANIFEST, content)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if objects.read(MANIFEST) != self.found.content:
+                raise _taken_over(self.copy.url)
+        objects.put(MANIFEST, encode_pointer(self.manifest.digest, self.folder))
+        # one that committed since that look may have removed what it found here; the same command sends it again
+        if any(objects.size(self._place(name)) < 0 for name in [*self.manifest.files, MANIFEST]):
+            raise _taken_over(self.copy.url)
+
+    def _has_manifest(self, content: bytes) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self.copy.objects.read(self._place(MANIFEST)) == content
+        return False
+
+    def _create(self, name: str, content: bytes) -> None:
+        try:
+            self.copy.objects.create(name, content)
+        except FileExistsError:
+            raise _taken_over(self.copy.url) from None
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.copy.objects.remove(name)
+
+    def _check_record(self) -> None:
+        """See that no push of another store has begun here, or even ended; one of this store does no harm."""
+        record = read_record(self.copy.objects)
+        store = look(self.copy.objects, self.copy.url).store if record is None else record.store
+        if store != self.manifest.digest:
+            raise _taken_over(self.copy.url)
+
+    def _place(self, name: str) -> str:
+        return f"{self.folder}/{name}" if self.folder else name
+
+
+def _check_not_itself(root: Path, copy: Copy) -> None:
+    """Refuse a URL that is the store's own folder, by whatever name, or a folder in it."""
+    if not isinstance(copy.objects, LocalObjects):
+        return
+    target = copy.objects.root.absolute()
+    if (store := enclosing_store(target)) is not None:
+        raise OptionsError(f"{copy.url} lies in the store {store}. Choose a folder outside it.")
+    for place in (target, Path(os.path.realpath(target))):
+        for folder in (place, *place.parents):  # by another way too: a bind mount, letters of another case
+            if folder.exists() and folder.samefile(root):
+                where = "is the store itself" if folder == place else f"lies in the store {root}"
+                raise OptionsError(f"{copy.url} {where}. Choose a folder outside it.")
+
+
+def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> None:
+    """Refuse a URL that holds anything but this store, or the beginning of it; other stores only with --overwrite."""
+    if found.foreign:
+        raise OptionsError(
+            f"{url} is not empty (it holds {found.foreign}) and holds no store. Choose another URL, or an empty folder."
+        )
+    is_begun = found.record is not None and found.record.store == manifest.digest
+    if overwrite or found.store == manifest.digest or (is_begun and not found.has_store):
+        return
+    if found.has_store:
+        what = f"another store ({_short(found.store)}; to be pushed is {_short(manifest.digest)})"
+    elif found.record is not None:
+        what = f"an unfinished push of another store ({_short(found.record.store)})"
+    else:
+        return
+    unfinished = ", and an unfinished push of this one" if found.has_store and is_begun else ""
+    raise OptionsError(f"{url} holds {what}{unfinished}. Replace it with --overwrite, or choose another URL.")
+
+
+def _short(digest: str) -> str:
+    """Name a store by as much of its digest as its folder at a URL is named by."""
+    return digest[:23] if digest else "damaged"
+
+
+def _taken_over(url: str) -> PackError:
+    return PackError(
+        f"another push to {url} came in between. See what is there: pack pull; or give the same command again."
+    )

@@ -1,0 +1,138 @@
+"""What lies at a URL that a store is pushed to or pulled from: a store, an unfinished push, both, nothing, or something else.
+
+A first push has the plain names of a store. One that replaces another store is below generations/<digest>/, and manifest.json
+names that folder: one small file, by which the URL changes from the old store to the new one. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from packer.operations.transfer.objects import LocalObjects, RemoteObjects
+from packer.report import PackError
+from packer.store.out_folder import is_dropped
+from reader.format.manifest import GENERATIONS, MANIFEST, REJECTED, SAMPLES, StoreError, read_pointer
+
+# What a push under way has sent. Beside the manifest, gone with the last that the push leaves behind.
+RECORD = ".pushing.json"
+
+_FOLDER = "_tensordict"
+_SMALL = ("meta.json", SAMPLES, REJECTED)
+# the files of a store, and of a copy to a disk that was killed
+_OWN = re.compile(
+    rf"(?:{GENERATIONS}/[0-9a-f]{{16}}/)?(?:\.?meta\.json|\.?{SAMPLES}|\.?{REJECTED}|\.?{MANIFEST}"
+    rf"|{_FOLDER}/(?:extras/)?\.?(?:meta\.json|[A-Za-z0-9_-]+\.memmap))(?:\.tmp)?"
+)
+
+Objects = LocalObjects | RemoteObjects
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the record of a push says: of which store, into which folder ("": plain names), and what was sent: name -> digest."""
+
+    store: str
+    folder: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Return what is put at the URL."""
+        return json.dumps({"store": self.store, "folder": self.folder, "files": dict(self.files)}).encode()
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What lies at a URL. content: the manifest.json there, b"" where there is none.
+
+    store, folder: digest and folder of the store ("" where there is none, or its manifest is damaged). foreign: what is there
+    that is neither a store nor of a push.
+    """
+
+    content: bytes = b""
+    store: str = ""
+    folder: str = ""
+    record: Record | None = None
+    foreign: str = ""
+
+    @property
+    def has_store(self) -> bool:
+        """Whether there is a store, damaged perhaps."""
+        return bool(self.content)
+
+
+def look(objects: Objects, url: str) -> Pushed:
+    """Find out what lies at a URL, before anything is written there.
+
+    Raises:
+        RemoteError: it is a file.
+    """
+    names = objects.top()
+    record = read_record(objects) if RECORD in names else None
+    if MANIFEST not in names:
+        own = {RECORD, f".{RECORD}.tmp", f".{MANIFEST}.tmp"}
+        others = (name for name in names if name not in own and not is_dropped(name))
+        foreign = next(others, "") if record is None else ""
+        return Pushed(record=record, foreign=foreign)
+    content = objects.read(MANIFEST)
+    if not _is_ours(content):
+        return Pushed(record=record, foreign=MANIFEST)
+    store = folder = ""
+    with contextlib.suppress(StoreError):
+        store, folder = read_pointer(content, f"{url}/{MANIFEST}")
+    return Pushed(content, store, folder, record)
+
+
+def read_record(objects: Objects) -> Record | None:
+    """Return the record of the push under way; None where there is none. Of one that makes no sense, an empty one."""
+    try:
+        content = objects.read(RECORD)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        found = json.loads(content)
+        return Record(str(found["store"]), str(found["folder"]), dict(found["files"]))
+    return Record("", "")
+
+
+def leftovers(objects: Objects, folder: str) -> list[str]:
+    """List the files of other stores, and of pushes to them, than that in a folder of the URL ("": plain names)."""
+    found = objects.below(GENERATIONS)
+    if folder:
+        top = [name for name in objects.top() if name.removeprefix(".").removesuffix(".tmp") in _SMALL]
+        found = [*top, *objects.below(_FOLDER), *(name for name in found if not name.startswith(f"{folder}/"))]
+    return [name for name in found if _OWN.fullmatch(name)]
+
+
+def read_store(objects: Objects, url: str) -> tuple[bytes, str]:
+    """Return the manifest of the store at a URL, as the store that was pushed has it, and the folder where it is.
+
+    Raises:
+        PackError: there is no store, or its manifest is damaged.
+        StoreError: the manifest was changed, or needs a newer reader.
+    """
+    try:
+        content = objects.read(MANIFEST)
+    except FileNotFoundError:
+        if read_record(objects) is None:
+            raise
+        raise PackError(
+            f"{url} holds no store yet: a push to it was interrupted or is under way. End it by: pack push OUT {url}"
+        ) from None
+    if not _is_ours(content):
+        raise PackError(f"{url} holds no store: its {MANIFEST} is another program's. Look at the URL.")
+    digest, folder = read_pointer(content, f"{url}/{MANIFEST}")
+    if folder:
+        name = f"{folder}/{MANIFEST}"
+        content = objects.read(name)
+        if read_pointer(content, f"{url}/{name}") != (digest, ""):
+            raise PackError(f"{url}/{name} is not what {url}/{MANIFEST} names. Push the store again.")
+    return content, folder
+
+
+def _is_ours(content: bytes) -> bool:
+    """Whether a manifest.json is a store's, damaged perhaps; other programs have files of that name too."""
+    return b'"format": "pixpack"' in content[:200]

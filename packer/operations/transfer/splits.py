@@ -1,0 +1,85 @@
+"""`pack push` and `pack pull` of a folder of splits: each store to and from URL/<split>.
+
+All are looked at, and announced at the URL, before the first is sent: no pull takes those that are there already for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from packer.inputs.splits import split_folders, stores_of
+from packer.operations.transfer.copy import Copy, CopyReport, Tell
+from packer.operations.transfer.objects import open_objects
+from packer.operations.transfer.pull import pull
+from packer.operations.transfer.push import announce, check_push, push
+from packer.options import OptionsError
+from packer.report import PackError
+from reader.format.manifest import MANIFEST, check_store
+
+
+def push_all(
+    out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None
+) -> CopyReport:
+    """Copy the store OUT, or the stores of the splits that it holds, to a URL; as `push`."""
+    stores = stores_of(out)
+    if "" in stores:
+        return push(out, url, overwrite=overwrite, progress=progress)
+    if open_objects(url).size(MANIFEST) >= 0:
+        raise OptionsError(f"{url} holds a store; the splits of {out} cannot be pushed into it. Choose another URL.")
+    places = {split: f"{url.rstrip('/')}/{split}" for split in stores}
+    for step in (check_push, announce):
+        for split, store in stores.items():
+            step(store, places[split], overwrite)
+    total = sum(entry.size_bytes for store in stores.values() for entry in check_store(store).files.values())
+    reports: list[CopyReport] = []
+    for split, store in stores.items():
+        tell = _after(reports, total, progress)
+        reports.append(push(store, places[split], overwrite=overwrite, progress=tell))
+    return _summed(url, out, reports)
+
+
+def pull_all(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
+    """Copy the store at a URL, or the stores of the splits that it holds, to OUT; as `pull`."""
+    splits = _splits_at(url)
+    if not splits:
+        return pull(url, out, progress=progress)
+    if (Path(out) / MANIFEST).exists():
+        raise OptionsError(f"{out} holds a store; the splits of {url} cannot be pulled into it. Choose another OUT.")
+    reports: list[CopyReport] = []
+    for split in splits:
+        tell = _after(reports, 0, progress)
+        reports.append(pull(f"{url.rstrip('/')}/{split}", Path(out) / split, progress=tell))
+    return _summed(url, out, reports)
+
+
+def _splits_at(url: str) -> list[str]:
+    """Return the splits at a URL, each of which holds a store; [] where the URL is not the folder of splits.
+
+    Raises:
+        PackError: a split is not there as a whole.
+    """
+    copy = Copy(url, None)
+    with copy.explaining("read", Path()):
+        if copy.objects.size(MANIFEST) >= 0:
+            return []
+        splits = [split for split in split_folders(copy.objects.top()) if split]
+        for split in splits:
+            if copy.objects.size(f"{split}/{MANIFEST}") < 0:
+                raise PackError(f"{copy.url}/{split} holds no whole store: push the splits again, then pull.")
+    return splits
+
+
+def _after(reports: list[CopyReport], total: int, progress: Tell | None) -> Callable[[int, int], None]:
+    """Return a progress callback that counts from what the splits before had; total: 0 where it is not known yet."""
+    before = sum(report.store_bytes for report in reports)
+    return lambda done, own: progress(before + done, total or before + own) if progress else None
+
+
+def _summed(url: str, out: str | os.PathLike[str], reports: list[CopyReport]) -> CopyReport:
+    files, store, copied, kept = (
+        sum(getattr(report, name) for report in reports)
+        for name in ("files", "store_bytes", "copied_bytes", "kept_bytes")
+    )
+    return CopyReport(url, os.fspath(out), files, store, copied, kept, sum(report.seconds for report in reports))

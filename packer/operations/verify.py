@@ -1,0 +1,265 @@
+"""Read every byte of a store and compare it with the manifest: structure, digests, then each block's checksum.
+
+Changes nothing. Imports numpy and the decoder only to decode rows again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer.checksums import crc32_combine, sha256_file
+from packer.inputs.splits import stores_of
+from packer.options import OptionsError
+from packer.pixels.geometry import Geometry
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, check_store, read_blocks
+
+if TYPE_CHECKING:
+    from packer.packing.source_check import SourcesReport
+
+
+_TARGETS = "_tensordict/targets.memmap"
+_CONTENT = "_tensordict/content.memmap"
+_SHAPES = "_tensordict/shapes.memmap"
+_WHAT = {
+    _TARGETS: "the target is not the one in samples.jsonl",
+    _CONTENT: "the content is not what samples.jsonl implies",
+    _SHAPES: "the shape is not what samples.jsonl implies",
+    SAMPLES: "the line is damaged, or another row's",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: which file, which rows ([start, stop), None: not known), and what."""
+
+    file: str
+    rows: tuple[int, int] | None
+    what: str
+
+    def __str__(self) -> str:
+        where = "" if self.rows is None else f", {_named_rows(self.rows)}"
+        return f"{self.file}{where}: {self.what}"
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What verify found; the store is whole where problems is empty.
+
+    splits is filled where OUT is the folder of the stores of splits; the other fields then add up over them.
+    """
+
+    out: str
+    rows: int
+    checked_bytes: int
+    redecoded: int
+    problems: list[Problem] = field(default_factory=list)
+    # of images without redecode
+    sources: SourcesReport | None = None
+    splits: dict[str, VerifyReport] = field(default_factory=dict)
+
+
+def verify(
+    out: str | os.PathLike[str],
+    *,
+    redecode: int = 0,
+    images: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """Check a store to the last bit.
+
+    Args:
+        out: a store, or the folder of the stores of splits.
+        redecode: how many rows of each store, evenly spread, to decode again from their sources.
+        images: where those sources lie; needed with redecode. Without it the bytes of all of them are compared with those
+            that were packed.
+        progress: called with bytes done and bytes in all.
+
+    Raises:
+        StoreError: OUT is no store, or its structure is already wrong (a file missing, too short, or too long).
+        OptionsError: images does not exist.
+        SourceError: the sources cannot be read now.
+    """
+    if images is not None and "://" not in os.fspath(images) and not os.path.exists(images):
+        raise OptionsError(
+            f"--images {os.fspath(images)} does not exist. Expected the folder, tar or zip that was packed."
+        )
+    stores = stores_of(out)
+    total = sum(_total_bytes(check_store(place)) for place in stores.values())
+    reports: dict[str, VerifyReport] = {}
+    for split, place in stores.items():
+        before = sum(report.checked_bytes for report in reports.values())
+
+        def tell(done: int, before: int = before) -> None:
+            """Count the bytes of the splits before."""
+            if progress is not None:
+                progress(before + done, total)
+
+        has_folders = images is not None and split and not os.path.isfile(images)
+        sources = os.path.join(images, split) if images is not None and has_folders else images
+        reports[split] = _verified(place, redecode, sources, tell, "" if has_folders else split)
+    return reports[""] if "" in reports else _summed(Path(out), reports)
+
+
+def _summed(out: Path, reports: dict[str, VerifyReport]) -> VerifyReport:
+    """Add up the reports of splits; files are named below their folder."""
+    every = reports.values()
+    problems = [
+        dataclasses.replace(problem, file=f"{split}/{problem.file}")
+        for split, report in reports.items()
+        for problem in report.problems
+    ]
+    rows, checked, redecoded = (
+        sum(getattr(report, name) for report in every) for name in ("rows", "checked_bytes", "redecoded")
+    )
+    sources = {split: report.sources for split, report in reports.items() if report.sources is not None}
+    return VerifyReport(str(out), rows, checked, redecoded, problems, _summed_sources(sources), reports)
+
+
+def _summed_sources(reports: dict[str, SourcesReport]) -> SourcesReport | None:
+    """Add up what was found of sources; paths are named below their split."""
+    if not reports:
+        return None
+    from packer.packing.source_check import SourcesReport
+
+    differ, gone, new = (
+        [f"{split}/{path}" for split, report in reports.items() for path in getattr(report, name)]
+        for name in ("differ", "gone", "new")
+    )
+    return SourcesReport(sum(report.compared for report in reports.values()), differ, gone, new)
+
+
+def _total_bytes(manifest: Manifest) -> int:
+    return sum(entry.size_bytes for entry in manifest.files.values())
+
+
+def _verified(
+    root: Path, redecode: int, images: str | os.PathLike[str] | None, progress: Callable[[int], None], split: str
+) -> VerifyReport:
+    """Check one store, made of that split of images; progress is called with the bytes done."""
+    manifest = check_store(root)
+    blocks = read_blocks(root)
+    total = _total_bytes(manifest)
+    problems = list(_small_files(root, manifest))
+    done = total - manifest.files[PIXELS].size_bytes
+    for problem, size_bytes in _blocks(root, manifest, blocks):
+        done += size_bytes
+        problems += [problem] if problem else []
+        progress(done)
+    combined = 0
+    for block in blocks:
+        combined = crc32_combine(combined, block.crc32, block.size_bytes)
+    filling = manifest.files[PIXELS].size_bytes - sum(block.size_bytes for block in blocks)
+    combined = crc32_combine(combined, zlib.crc32(bytes(filling)), filling) if 0 < filling < PAGE_BYTES else combined
+    if manifest.files[PIXELS].digest != f"crc32:{combined:08x}":
+        problems.append(Problem(MANIFEST, None, "the digest of the pixels is not that of their blocks"))
+    if redecode:
+        if images is None:
+            raise ValueError("decoding rows again needs the folder they came from: give --images IMAGES.")
+        from packer.packing.redecode import redecode_rows
+
+        found = redecode_rows(root, manifest, os.fspath(images), redecode)
+        problems += [Problem(PIXELS, (row, row + 1), what) for row, what in found]
+    sources = None
+    if images is not None and not redecode:
+        from packer.packing.source_check import check_sources
+
+        sources = check_sources(root, os.fspath(images), split)
+    return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems, sources)
+
+
+def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Compare the sha256 of all files but the pixels, and trace damage to rows where two files say the same of a row."""
+    damaged = {
+        name for name, entry in manifest.files.items() if name != PIXELS and sha256_file(root / name) != entry.digest
+    }
+    implied = {name: value for name, value in _implied(manifest).items() if name in manifest.files}
+    for name in sorted(damaged):
+        wrong: list[tuple[int, int]] = []
+        if name == SAMPLES:
+            whole = {other: value for other, value in implied.items() if other not in damaged}
+            wrong = _ranges(_wrong_rows(root, manifest, whole))
+        elif name in implied and SAMPLES not in damaged:
+            wrong = _ranges(_wrong_rows(root, manifest, {name: implied[name]}))
+        for rows in wrong:
+            yield Problem(name, rows, _WHAT[name])
+        if not wrong:
+            yield Problem(name, None, "its content is not what was packed")
+
+
+def _implied(manifest: Manifest) -> dict[str, Callable[[dict[str, Any]], bytes]]:
+    """File -> what a row of it must be, given the row's line of samples.jsonl."""
+    implied: dict[str, Callable[[dict[str, Any]], bytes]] = {}
+    if manifest.target_kind == "class":
+        implied[_TARGETS] = lambda sample: struct.pack("<q", sample["target"])
+    else:
+        code = f"<{manifest.target_count}{'f' if manifest.target_kind == 'regression' else 'B'}"
+        implied[_TARGETS] = lambda sample: struct.pack(code, *sample["target"])
+    if manifest.options.get("fit") in ("pad", "inside"):
+        geometry = Geometry.recorded(manifest)
+        implied[_CONTENT] = lambda sample: struct.pack(
+            "<4i", *geometry.content(geometry.resized(sample["width"], sample["height"]))
+        )
+    if manifest.has_own_sizes:
+        own = Geometry.recorded(manifest)
+        implied[_SHAPES] = lambda sample: struct.pack(
+            "<3i", *own.resized(sample["width"], sample["height"])[::-1], manifest.channels
+        )
+    return implied
+
+
+def _wrong_rows(root: Path, manifest: Manifest, implied: dict[str, Callable[[dict[str, Any]], bytes]]) -> Iterator[int]:
+    """Yield the rows whose line in samples.jsonl is none, or does not imply what stands in these files."""
+    with contextlib.ExitStack() as files:
+        samples, *tensors = [files.enter_context(open(root / name, "rb")) for name in (SAMPLES, *implied)]
+        sizes = [manifest.files[name].size_bytes // manifest.rows for name in implied]
+        for row, line in enumerate(islice(samples, manifest.rows)):
+            found = [tensor.read(size) for tensor, size in zip(tensors, sizes, strict=True)]
+            try:
+                sample = json.loads(line)
+                is_right = [value(sample) for value in implied.values()] == found
+            except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, struct.error):
+                is_right = False
+            if not is_right:
+                yield row
+
+
+def _ranges(rows: Iterator[int]) -> list[tuple[int, int]]:
+    """Join neighbours: 3, 4, 5, 9 -> [(3, 6), (9, 10)]."""
+    ranges: list[tuple[int, int]] = []
+    for row in rows:
+        if ranges and ranges[-1][1] == row:
+            ranges[-1] = ranges[-1][0], row + 1
+        else:
+            ranges.append((row, row + 1))
+    return ranges
+
+
+def _blocks(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
+    """Yield for each block a problem or None, and its bytes."""
+    with open(root / PIXELS, "rb") as file:
+        for block in blocks:
+            size_bytes = block.size_bytes
+            data = file.read(size_bytes)
+            rows = (block.start, block.stop)
+            if len(data) < size_bytes:
+                yield Problem(PIXELS, rows, "the file became shorter while it was read"), len(data)
+                return
+            wrong = zlib.crc32(data) != block.crc32
+            yield (Problem(PIXELS, rows, "its pixels are not what was packed") if wrong else None), size_bytes
+        if filling := file.read():
+            yield (Problem(PIXELS, None, "there is something behind its rows") if any(filling) else None), len(filling)
+
+
+def _named_rows(rows: tuple[int, int]) -> str:
+    start, stop = rows
+    return f"row {start}" if stop == start + 1 else f"rows {start} to {stop - 1}"

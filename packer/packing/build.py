@@ -1,0 +1,429 @@
+"""One store being made: lock, allocate, run blocks, commit them in order, seal; or go on where an earlier run had stopped.
+
+A block is committed when its rows are synced and its line is in the journal; the store exists when the manifest does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer.clock import Profile, StageClock
+from packer.inputs.samples import Inputs
+from packer.options import PackOptions, available_cpus
+from packer.packing.differences import header_difference, inputs_difference
+from packer.packing.image_sizes import count_sizes, pixel_bytes
+from packer.packing.resume import Committed, journal_header, read_committed
+from packer.pixels.geometry import Geometry
+from packer.pixels.requantize import pixel_versions
+from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report
+from packer.sources import roots
+from packer.sources.roots import NOWHERE, SourceError, UnreadableError
+from packer.store import journal as journals
+from packer.store.blocks import Result, Task
+from packer.store.build_folder import Site, finish, remove_tree
+from packer.store.disk_space import Committer, allocate, check_room, move_rows
+from packer.store.failures import as_pack_error
+from packer.store.files import sync_folder
+from packer.store.out_folder import sync_names
+from packer.store.parts import Part, check_siblings, save_inputs
+from packer.store.reuse import KeptLines, check_keepable
+from packer.store.row_files import MASKS
+from packer.store.seal import expected_sizes, seal
+from packer.workers.block_worker import Job
+from packer.workers.engine import LocalEngine
+from packer.workers.processes import EngineError
+from reader.format.filesystem import naming
+from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
+from reader.format.unfinished import PARTS
+
+if TYPE_CHECKING:
+    from packer.workers.ray import RayWorkers
+
+# A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
+# beside the whole pack, so that workers end together.
+_BLOCK_BYTES = 8 << 20
+_BLOCK_INPUTS = 4096
+_BLOCKS_AT_LEAST = 128
+_SMALLEST_BLOCK = 8
+# So many inputs are looked at for one that is there.
+_WITNESSES = 100
+
+
+class Build:
+    """One store being made, from listed inputs to a sealed folder; or a part of one, in a folder of its own."""
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        out: Path,
+        shape: tuple[int, int],
+        options: PackOptions,
+        tell: Callable[[Progress], None],
+        split: str,
+        clock: StageClock,
+        make_job: Callable[..., Job],
+        part: Part | None = None,
+        *,
+        replaces: bool | None = None,
+        held: list[journals.Lock] | None = None,
+    ) -> None:
+        self._part, self._whole = part, out
+        self._inputs, self._options, self._split = inputs, options, split
+        self._tell, self._clock = tell, clock
+        self._profile: Profile = {}
+        self._site = Site(out, options, part, replaces=replaces)
+        # of all splits that are replaced together: each is held until the last is done
+        self._held = [] if held is None else held
+        self._job = _job(inputs, self._site.out.absolute(), Geometry.of(shape, options), options, make_job)
+        self._sizes = expected_sizes(self._job, inputs)
+        self._span = range(len(inputs))
+        if part is not None:
+            self._span = part.span(len(inputs), block_inputs(len(inputs), self._job.row_bytes))
+            refused = sum(index in self._span for index in inputs.refused)
+            self._sizes = {PIXELS: (len(self._span) - refused) * self._job.row_bytes}
+        self._kept: KeptLines | None = None
+        # the files that rows are written to as they are committed
+        self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
+        self._committed = Committed(self._span.start)
+
+    def run(self) -> PackReport:
+        """Make the store and report it, or the part. What replaces a store is sealed beside it and waits for `put_in_place`.
+
+        Raises:
+            PackError: OUT is in the way, nothing could be packed, or something failed on the way; says how to go on.
+        """
+        if self._options.has_own_sizes:
+            # before the lock is taken: processes that read headers would hold it too
+            sizes = count_sizes({self._split: self._inputs}, self._options, self._tell)[self._split]
+            has_masks = self._inputs.masks is not None
+            room = pixel_bytes(sizes, self._job.geometry, self._options.channels, has_masks=has_masks)
+            self._sizes[PIXELS] = -(-room // PAGE_BYTES) * PAGE_BYTES
+        locks: list[journals.Lock] = []
+        try:
+            created = self._site.make()
+            locks = self._site.lock()
+            self._held += locks
+            self._site.look_again()
+            try:
+                report = self._run_locked()
+            except _NothingPacked as e:
+                self._site.remove(created)
+                raise PackError(str(e)) from None
+            if not self._site.replaces and self._part is None:
+                finish([self._site], locks)
+                release(self._held, locks)
+            return report
+        except SourceError as e:
+            one = " A single file that stays unreadable is rejected when an empty one takes its place."
+            raise SourceError(
+                f"{e}. What is packed is kept: continue with --resume when it can be read."
+                f"{one if isinstance(e, UnreadableError) else ''}"
+            ) from None
+        except OSError as e:
+            raise self.explained(e) from None
+        except EngineError as e:
+            raise PackError(f"packing stopped: {e}") from None
+
+    @property
+    def site(self) -> Site:
+        """The folder that the store is made in."""
+        return self._site
+
+    def explained(self, error: OSError) -> PackError:
+        """Return what to raise instead of an error of files, processes or the disk."""
+        return as_pack_error(error, self._site.out, self._sizes)
+
+    def _run_locked(self) -> PackReport:
+        begun = journals.read_header(self._site.out) if self._site.goes_on() else {}
+        header = self._header(begun)
+        if begun and self._options.overwrite and header_difference(begun, header):
+            begun, header = {}, self._header({})  # what was begun otherwise is replaced, as a store would be
+        if self._part is not None:
+            check_siblings(self._whole, self._part, header)
+        self._committed, journal = self._resume(header) if begun else self._begin(header)
+        resumed_from = self._committed.inputs_stop - self._span.start
+        try:
+            if self._options.update or journals.read_header(self._site.out).get("update"):
+                self._keep(header)
+            check_room(self._site.out, self._sizes)
+            for name in self._row_files:
+                self._allocate(name)
+            self._clock.enter("serve")
+            self._run_blocks(header["block_inputs"], journal)
+            if self._part is not None:
+                return self._told(self._part_report(), resumed_from)
+            self._clock.enter("seal")
+            self._tell(self._progress("seal", self._span.stop))
+            sealed = seal(self._site.out, header, self._job, self._inputs)
+        finally:
+            journal.close()
+        if sealed is None:
+            raise _NothingPacked(self._nothing_packed())
+        self._inputs.notes += self._site.notes
+        report = store_report(sealed, self._inputs, self._site.out, 0.0, resumed_from)
+        return self._told(dataclasses.replace(report, out=str(self._site.final)), resumed_from)
+
+    # -- begin
+
+    def _begin(self, header: dict[str, Any]) -> tuple[Committed, journals.Journal]:
+        """Clear away what an earlier pack left, and begin a journal."""
+        out = self._site.out
+        # the journal goes first and comes last: it must never outlive the rows that it names
+        journals.discard(out)
+        # and the working folder, which says that what lies here is a pack's
+        sync_folder(out)
+        self._site.clear()
+        if self._part is not None:
+            save_inputs(out, self._inputs, self._span)
+        elif (out / PARTS).exists():
+            remove_tree(out / PARTS)
+        paths = [out / name for name in self._row_files]
+        for path in paths:
+            path.parent.mkdir(exist_ok=True)
+            with naming(path):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+        for path in reversed(paths):
+            sync_folder(path.parent)
+        sync_folder(out)
+        sync_names(out)
+        return Committed(self._span.start), journals.Journal.create(out, header)
+
+    def _keep(self, header: dict[str, Any]) -> None:
+        """Take rows over from the store that this one will replace, where there is one."""
+        old = self._site.replaced
+        if old is not None:
+            manifest = read_manifest(old)
+            check_keepable(old, manifest, header["options"], header["decoders"])
+            self._kept = KeptLines(old)
+            self._job = dataclasses.replace(self._job, kept=(str(old.absolute()), manifest.digest))
+
+    def _resume(self, header: dict[str, Any]) -> tuple[Committed, journals.Journal]:
+        """Go on behind the last block that is committed and whose sources are unchanged."""
+        out = self._site.out
+        found = journals.read_header(out)
+        if what := header_difference(found, header, self._name_inputs):
+            raise self._begun_with(what)
+        committed, end = read_committed(out, self._inputs, self._job, self._span.start)
+        if committed.other_plugin:
+            raise self._begun_with(f"other decoders{committed.other_plugin}")
+        return committed, journals.Journal.reopen(out, end)
+
+    def _begun_with(self, what: str) -> PackError:
+        anew = "leave --resume out" if self._options.update else "start anew with --overwrite"
+        return PackError(f"{self._site.final} was begun with {what}. Resume with the same, or {anew}.")
+
+    def _name_inputs(self) -> str:
+        is_shuffled = self._options.shuffle is not None
+        return inputs_difference(self._site.out, self._span.start, self._inputs, is_shuffled=is_shuffled)
+
+    def _header(self, begun: dict[str, Any]) -> dict[str, Any]:
+        """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as begun has."""
+        row_bytes, step = self._job.row_bytes, None
+        if self._options.has_own_sizes:
+            row_bytes, step = max(1, self._sizes[PIXELS] // len(self._inputs)), begun.get("block_inputs")
+        step = step or block_inputs(len(self._inputs), row_bytes)
+        span = None if self._part is None else self._span
+        return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
+
+    def _allocate(self, name: str) -> None:
+        room = self._sizes[name]
+        allocate(self._site.out / name, room, lambda done: self._tell(self._progress("allocate", done, room)))
+
+    # -- run
+
+    def _run_blocks(self, step: int, journal: journals.Journal) -> None:
+        """Have workers do what is not committed yet, and commit it block by block."""
+        begun = self._committed
+        launcher = self._launcher()
+        asked = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
+        workers = max(1, min(asked, -(-(self._span.stop - begun.inputs_stop) // step)))
+        if launcher is not None:
+            launcher.prepare(self._job, workers)
+        engine = LocalEngine(
+            self._job,
+            workers=workers,
+            timeout=self._options.timeout,
+            inherited=self._held,
+            clock=self._clock,
+            launcher=launcher,
+            at_most=asked,
+            # what other machines have written is in their memory, too
+            move=self._move_rows if launcher is None else None,
+        )
+        committer: Committer | None = None
+        try:
+            ready = functools.partial(self._tick, engine)
+            for result in engine.run(self._tasks(begun.inputs_stop, step), begun.places, ready=ready):
+                if committer is None:
+                    rows = [self._site.out / name for name in self._row_files]
+                    committer = Committer(rows, journal, begun.inputs_stop, begun.rows_stop, workers=workers)
+                self._take(result)
+                committer.put(result)
+                ready()
+            self._clock.enter("wait")
+            if committer is not None:
+                committer.finish()
+        finally:
+            if launcher is not None:
+                launcher.close()  # first: workers that end before Ray has been left are reported as failures on stderr
+            engine.close()
+            if committer is not None:
+                committer.close()
+                self._profile["commit"] = committer.stages()
+            self._profile |= engine.profile
+
+    def _move_rows(self, source: int, target: int, places: int) -> None:
+        """Move rows that stand too far back in their files."""
+        for name, row_bytes in zip(self._row_files, (self._job.row_bytes, self._job.mask_bytes), strict=False):
+            move_rows(self._site.out / name, source * row_bytes, target * row_bytes, places * row_bytes)
+
+    def _take(self, result: Result) -> None:
+        """Count a block that was written; under --on-error fail one with a reject ends the pack."""
+        if self._inputs.url:  # as listed: what was replaced since then is seen by a resume
+            start = self._committed.inputs_stop
+            states = self._inputs.states.tolist(start, start + result.inputs)
+            result.sources = [(size, version) for size, version in states]
+        self._committed.add(result)
+        if self._options.on_error == "fail" and result.rejects:
+            first = result.rejects[0]
+            line = self._inputs.line(first["input"])
+            where = first["path"] if line is None else f"line {line}, {first['path']}"
+            raise PackError(
+                f"{where}: {first['reason']} (--on-error fail). Fix or replace the file, then continue with --resume."
+            )
+
+    def _launcher(self) -> RayWorkers | None:
+        """Return what starts workers elsewhere; None where they are processes of this machine."""
+        if self._options.engine == "local":
+            return None
+        from packer.workers.ray import RayWorkers
+
+        self._job = dataclasses.replace(self._job, witness=_witness(self._inputs))
+        tell_decoders = functools.partial(pixel_versions, self._options.shaping())
+        # the lock names this process: no other folder of that name holds the same
+        lock = self._site.out.absolute() / journals.LOCK
+        return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), tell_decoders(), tell_decoders)
+
+    def _tasks(self, done: int, step: int) -> Iterator[Task]:
+        inputs = self._inputs
+        for start in range(done, self._span.stop, step):
+            stop = min(start + step, self._span.stop)
+            refused = (
+                {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {}
+            )
+            paths, targets = inputs.paths[start:stop], inputs.targets.tolist(start, stop)
+            places = inputs.places.tolist(start, stop) if inputs.archives else []
+            masks = inputs.masks[start:stop] if inputs.masks is not None else []
+            kept = {} if self._kept is None else self._kept.of(paths, start)
+            yield Task(start // step, start, paths, targets, places, refused, masks=masks, kept=kept)
+
+    def _tick(self, engine: LocalEngine) -> None:
+        progress, path = self._progress("pack", self._committed.inputs_stop), engine.waits_for()
+        where = f"item {path} of the dataset" if self._inputs.identity else f"{self._inputs.base}/{path}"
+        self._tell(dataclasses.replace(progress, waits_for=where if path else ""))
+
+    def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
+        if total is None:
+            done, total = done - self._span.start, len(self._span)
+        return Progress(stage, done, total, self._committed.rejected, self._committed.source_bytes, self._split)
+
+    # -- end
+
+    def _part_report(self) -> PackReport:
+        results = journals.read_blocks(self._site.out)
+        rejects = [reject for result, _ in results for reject in result.rejects]
+        return part_report(self._site.final, str(self._part), self._job, self._inputs, self._span, rejects)
+
+    def _told(self, report: PackReport, resumed_from: int) -> PackReport:
+        """Add to a report what this run alone knows."""
+        stages = self._clock.seconds()
+        seconds, changed = sum(stages.values()), self._committed.changed
+        return dataclasses.replace(
+            report,
+            seconds=seconds,
+            images_per_second=(report.inputs - resumed_from) / seconds,
+            resumed_from=resumed_from,
+            profile={"main": stages, **self._profile},
+            source_bytes=self._committed.source_bytes,
+            kept=self._committed.kept,
+            gone=0 if self._kept is None else self._kept.gone(self._inputs.paths),
+            changed=changed[0] if changed else "",
+            changed_count=len(changed),
+            changed_paths=changed[:CHANGES_NAMED],
+            too_many_rejects=report.rejected > self._options.allowed_rejects(report.inputs),
+        )
+
+    def _nothing_packed(self) -> str:
+        results = journals.read_blocks(self._site.out)
+        first = next((reject for result, _ in results for reject in result.rejects), None)
+        example = f" For example {first['path']}: {first['reason']}." if first else ""
+        every = "its only input was" if len(self._inputs) == 1 else f"all {len(self._inputs)} inputs were"
+        return f"nothing of {self._inputs.base} could be packed: {every} rejected.{example}"
+
+
+class _NothingPacked(Exception):
+    pass
+
+
+def put_in_place(builds: Sequence[Build], held: list[journals.Lock]) -> None:
+    """Let sealed stores take the places of others, all of them or none.
+
+    Raises:
+        PackError: the disk or its file system refuses it.
+    """
+    if replacing := [build for build in builds if build.site.replaces]:
+        try:
+            finish([build.site for build in replacing], held)
+        except OSError as e:
+            raise replacing[0].explained(e) from None
+
+
+def release(held: list[journals.Lock], locks: Sequence[journals.Lock]) -> None:
+    """Let go of some of the locks that are held."""
+    for lock in locks:
+        lock.close()
+        held.remove(lock)
+
+
+def block_inputs(inputs: int, row_bytes: int) -> int:
+    """Return how many inputs make a block: a function of the pack alone, so that any run cuts it alike."""
+    by_bytes = max(1, _BLOCK_BYTES // row_bytes)
+    return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
+
+
+def _witness(inputs: Inputs) -> str:
+    """Name an input that is there, for nodes to look for; "" where none of the first is, or they lie in object storage."""
+    if inputs.url or inputs.identity:
+        return ""
+    names = [archive.path for archive in inputs.archives] or inputs.paths[:_WITNESSES]
+    paths = (os.path.join(inputs.root.absolute(), name) for name in names)
+    return next(filter(os.path.exists, paths), "")
+
+
+def _job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., Job]) -> Job:
+    """Return what all blocks have in common; out is absolute, since workers may stand in another folder."""
+    return make_job(
+        root=inputs.url or str(inputs.root.absolute()),
+        pixels_path=str(out / PIXELS),
+        geometry=geometry,
+        channels=options.channels,
+        exact=options.is_exact,
+        strict=options.strict,
+        max_pixels=options.max_pixels,
+        archives=inputs.archives,
+        requantize=options.requantize,
+        icc=options.icc,
+        bit_depth=options.bit_depth,
+        masks_root=os.path.abspath(options.masks or ""),
+        draws_masks=options.draws_masks,
+        # masks of rows with sizes of their own stand behind the pixels
+        masks_path="" if options.masks is None or options.has_own_sizes else str(out / MASKS),
+        upright_masks=options.upright_labels,
+        roots=inputs.roots or NOWHERE,
+        pauses=roots.PAUSES,
+    )

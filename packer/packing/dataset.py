@@ -1,0 +1,286 @@
+"""`pack_dataset`: items of a map-style dataset, read once each by worker processes, become the rows of a store.
+
+Knows what an image and a target may be there. Imports no torch: a tensor is told by its methods.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from packer.clock import StageClock
+from packer.inputs.class_lists import MOST_CLASSES
+from packer.inputs.labels import MOST_FLOAT32
+from packer.inputs.samples import Column, Inputs, ScanError
+from packer.options import CHANNELS, OptionsError, PackOptions
+from packer.packing.pack import pack_parts, parsed_size, settled_out
+from packer.pixels.decode import Row, to_mode
+from packer.pixels.opening import DecodeError
+from packer.report import PackReport, Progress
+from packer.sources.roots import Roots, SourceError
+from packer.store.blocks import Task, encode_line
+from packer.workers.block_worker import BlockWorker, Job
+from reader.format.manifest import TARGET_DTYPES
+
+_MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
+
+
+class MapDataset(Protocol):
+    """What torch calls a map-style dataset."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def pack_dataset(
+    dataset: MapDataset,
+    out: str | os.PathLike[str],
+    *,
+    size: int | str | tuple[int, int] | None = None,
+    fit: str = "crop",
+    crop_fraction: float = 1.0,
+    resample: str = "bilinear",
+    channels: str = "rgb",
+    classes: Sequence[str] | None = None,
+    shuffle: int | None = None,
+    workers: int | None = None,
+    on_error: str = "skip",
+    max_rejects: int | str = "1%",
+    timeout: float = 30.0,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> PackReport:
+    """Read each item of a dataset once, into the store OUT. Options are those of `pack`.
+
+    An item is (image, target). The image is a PIL image, a uint8 array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it is
+    taken upright as it is. The first item's target tells the kind of all: a whole number is a class, a float, or several, a
+    regression target, several of 0 and 1 a multi-hot one. An item that raises, or is none of this, is rejected with the reason.
+
+    Args:
+        dataset: len() and dataset[i]; read by worker processes, so under spawn it must pickle and not be from __main__.
+        size: as for `pack`; None: that of the first image, and others are rejected.
+        classes: names of the classes; without it those of `dataset.classes`, else 0, 1, ...
+
+    Raises:
+        ScanError: the dataset is empty, or its first item is no pair of image and target.
+        OptionsError, PackError: as `pack`.
+
+    Example:
+        >>> pixels = np.zeros((10, 8, 8, 3), np.uint8)
+        >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
+        10
+    """
+    clock, target = StageClock("begin"), settled_out(out)
+    if fit == "none":
+        raise OptionsError(
+            "fit 'none' needs to know all sizes before, which a dataset does not tell. Pack the files, by pack."
+        )
+    first, first_target = _first(dataset)
+    options = PackOptions(
+        size=parsed_size(size) or first.size[::-1],
+        fit=fit,
+        crop_fraction=crop_fraction,
+        resample=resample,
+        channels=channels,
+        shuffle=shuffle,
+        workers=workers,
+        on_error=on_error,
+        max_rejects=str(max_rejects),
+        timeout=timeout,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    kind = _Kind.of(first_target)
+    names = tuple(classes if classes is not None else getattr(dataset, "classes", ()))
+    if not all(isinstance(name, str) for name in names):
+        raise OptionsError(f"classes are {names[:3]!r}, expected names.")
+    if kind.name == "multi-hot" and names and len(names) != kind.count:
+        raise OptionsError(f"there are {len(names)} classes, the first target has {kind.count} places.")
+    inputs = Inputs(Path("."), classes=names if kind.name != "regression" else (), target_kind=kind.name)
+    inputs.paths = list(map(str, range(len(dataset))))
+    blank: Any = -1 if kind.count is None else [0] * kind.count
+    inputs.targets = Column.of(kind.dtype, [blank] * len(dataset), kind.count)
+    inputs.roots = _roots(dataset)
+    inputs.identity = hashlib.sha256(first.tobytes() + repr(first_target).encode()).hexdigest()
+    if shuffle is not None:
+        inputs = inputs.shuffled(shuffle)
+    make_job = functools.partial(
+        DatasetJob, dataset=dataset, kind=kind, only=None if size else first.size, class_count=len(inputs.classes)
+    )
+    return pack_parts({"": inputs}, target, options, progress or (lambda _: None), clock, make_job)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What the targets of a dataset are: see `reader.format.manifest`."""
+
+    name: str
+    count: int | None = None
+
+    @classmethod
+    def of(cls, target: Any) -> _Kind:
+        """Tell by a plain target, as `_plain` gives it."""
+        if not isinstance(target, list):
+            return cls("regression", 1) if isinstance(target, float) else cls("class")
+        return cls(
+            "multi-hot" if set(target) <= {0, 1} and float not in map(type, target) else "regression", len(target)
+        )
+
+    @property
+    def dtype(self) -> str:
+        """The store's dtype for targets of this kind."""
+        return TARGET_DTYPES[self.name]
+
+    def checked(self, target: Any, class_count: int) -> Any:
+        """Return a target as samples.jsonl has it; raises DecodeError where it is of another kind."""
+        values = target if isinstance(target, list) else [target]
+        if self.name == "class":
+            is_right = type(target) is int and -1 <= target < (class_count or MOST_CLASSES)
+        elif self.name == "multi-hot":
+            is_right = isinstance(target, list) and all(type(value) is int and value in (0, 1) for value in values)
+        else:
+            # false for nan
+            is_right = all(type(value) in (int, float) and abs(value) < MOST_FLOAT32 for value in values)
+        if not is_right or (self.count is not None and len(values) != self.count):
+            width = f" of {self.count}" if self.count else f" below {class_count}" if class_count else ""
+            raise DecodeError(f"its target is {str(target)[:60]}, expected {self.name}{width}, as of the first item")
+        return values if self.count is not None else target
+
+
+@dataclass(frozen=True)
+class DatasetJob(Job):
+    """A job whose samples are items of a dataset; `only` is the (width, height) that all must have, None: any."""
+
+    dataset: Any = None
+    kind: _Kind = _Kind("class")
+    only: tuple[int, int] | None = None
+    class_count: int = 0
+
+    def worker(self, in_flight: Any, clock: StageClock) -> DatasetWorker:
+        """Make what does this job in a process of its own."""
+        # as torch's DataLoader does: the threads of a forked process are gone
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)
+        return DatasetWorker(self, in_flight, clock)
+
+
+class DatasetWorker(BlockWorker):
+    """Makes rows of a dataset's items."""
+
+    _job: DatasetJob
+
+    def _decode(self, task: Task, index: int, attempt: Any) -> None:
+        job, path = self._job, task.paths[index - task.start]
+
+        def read() -> Any:
+            """Get the item; an error of the disk that it lies on is none of the item."""
+            try:
+                return job.dataset[int(path)]
+            except OSError as e:
+                job.roots.check(str(e.filename or f"item {path} of the dataset"), e)
+                raise
+
+        try:
+            item = self._in_flight.patiently(index, read, is_reading=False)
+        except (MemoryError, SourceError):
+            raise
+        except Exception as e:
+            raise DecodeError(f"the dataset raised {type(e).__name__}: {e}") from e
+        image, target = _pair(item)
+        if job.only not in (None, image.size):
+            raise DecodeError(f"it has {image.width} x {image.height} pixels, the first item {job.only}; give a size")
+        target = job.kind.checked(target, job.class_count)
+        self._clock.enter("resize")
+        image = to_mode(image, _MODES[job.channels])
+        placed, content = job.geometry.place(image, job.geometry.resized(*image.size))
+        self._clock.enter("other")
+        size = {"width": image.width, "height": image.height}
+        attempt.line = encode_line({"path": path, "target": target} | size | {"decoder": "dataset"})
+        attempt.row = Row(placed.tobytes(), content, *image.size)
+
+
+def _roots(dataset: Any) -> Roots:
+    """Look at the folder that a dataset of torchvision reads from, or one that it is a subset of."""
+    inner = dataset
+    while not isinstance(getattr(inner, "root", None), str | os.PathLike) and hasattr(inner, "dataset"):
+        inner = inner.dataset
+    root = getattr(inner, "root", None)
+    return Roots.of([root] if isinstance(root, str | os.PathLike) and os.path.isdir(root) else [])
+
+
+def _first(dataset: MapDataset) -> tuple[Image.Image, Any]:
+    """Return the first item, which says what to expect of all."""
+    if not len(dataset):
+        raise ScanError("the dataset is empty. Expected items of an image and a target.")
+    try:
+        image, target = _pair(dataset[0])
+        numbers = target if isinstance(target, list) else [target]
+        if not numbers or not all(type(number) in (int, float) for number in numbers):
+            raise DecodeError(f"its target is {str(target)[:60]}, expected a class's number, or a list of numbers")
+    except DecodeError as e:
+        raise ScanError(f"the first item cannot be packed: {e}.") from e
+    return image, target
+
+
+def _pair(item: Any) -> tuple[Image.Image, Any]:
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise DecodeError(f"it is {_described(item)}, expected an image and a target")
+    return _image(item[0]), _plain(item[1])
+
+
+def _image(value: Any) -> Image.Image:
+    if isinstance(value, Image.Image):
+        return value
+    array = _array(value)
+    if array is None or array.dtype != np.uint8:
+        raise DecodeError(
+            f"its image is {_described(value)}, expected a PIL image, a uint8 array or a uint8 tensor, before any ToTensor"
+        )
+    if array.ndim == 3 and not isinstance(value, np.ndarray):
+        array = array.transpose(1, 2, 0)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in CHANNELS.values()) or not array.size:
+        raise DecodeError(f"its image is {_described(value)}, expected [H, W] or 1, 3 or 4 channels")
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def _plain(target: Any) -> Any:
+    """Return a target as Python's own number, or a list of those; None is no class."""
+    array = _array(target)
+    if array is not None:
+        target = array.tolist()
+    if isinstance(target, tuple):
+        target = list(target)
+    if isinstance(target, list):
+        return [_plain(value) for value in target]
+    if isinstance(target, np.generic | bool):
+        return _plain(target.item()) if isinstance(target, np.generic) else int(target)
+    return -1 if target is None else target
+
+
+def _array(value: Any) -> npt.NDArray[Any] | None:
+    """Return an array or a tensor as an array, None for what is neither."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach") and hasattr(value, "numpy"):
+        array: npt.NDArray[Any] = value.detach().cpu().numpy()
+        return array
+    return None
+
+
+def _described(value: Any) -> str:
+    array = _array(value)
+    return type(value).__name__ if array is None else f"{array.dtype}{list(array.shape)}"

@@ -1,0 +1,163 @@
+"""What differs between a pack that was begun and the one that would resume it, in words that a person can act on.
+
+Compares what a journal or a store says with what is asked for now. Decides nothing, and opens no image.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.inputs.samples import Inputs
+from packer.options import without_limits
+from packer.store.journal import read_blocks
+from reader.format.manifest import REJECTED, SAMPLES, Manifest, read_json_lines
+
+_CHECKED = {
+    "options": "other options",
+    "decoders": "other decoders",
+    "classes": "other classes",
+    "further_targets": "other target columns",
+    "inputs": "another number of inputs",
+    "listing": "other input files",
+    "block_inputs": "another version of pixpack",
+    "journal": "another version of pixpack",
+    "labels": "other options for labels",
+}
+_NAMED = 3
+# options that are recorded only beside another
+_BESIDE = {"min_visibility": "--boxes", "max_boxes": "--boxes", "upright_labels": "--masks"}
+
+
+def header_difference(
+    found: dict[str, Any], expected: dict[str, Any], name_inputs: Callable[[], str] | None = None
+) -> str:
+    """Say in what the pack that wrote a journal's header differs from the one that expects another; "" where they agree.
+
+    Args:
+        name_inputs: called where the inputs differ, for which of them.
+    """
+    for key, what in _CHECKED.items():
+        before, now = found.get(key), expected.get(key)
+        if key == "labels" and key not in found:
+            continue  # begun by pixpack 0.1; classes and listing are compared all the same
+        if key == "options":
+            before, now = without_limits(before or {}), without_limits(now or {})
+        if before != now:
+            named = name_inputs() if name_inputs and key in ("inputs", "listing") else ""
+            where = labels_difference(before or {}, now or {}) if key == "labels" else difference(before, now)
+            return what + where + (f": {named}" if named else "")
+    return ""
+
+
+def difference(found: Any, expected: Any) -> str:
+    """Name the first thing in which two dicts differ, or what one list lacks of the other."""
+    if isinstance(found, list) and isinstance(expected, list):
+        return f" ({len(found)}, now {len(expected)}): {names_difference(found, expected) or 'in another order'}"
+    if not isinstance(found, dict) or not isinstance(expected, dict):
+        return "" if isinstance(found, str) else f" ({found}, now {expected})"
+    for key in {**expected, **found}:
+        before, now = found.get(key), expected.get(key)
+        if before != now:
+            if key in _BESIDE and (key in found) != (key in expected):
+                return _with_and_without(_BESIDE[key], key in found)
+            is_digest = str(before).startswith("sha256:") and str(now).startswith("sha256:")
+            return f" ({key}: other contents)" if is_digest else f" ({key}: {before}, now {now})"
+    return ""
+
+
+def labels_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Name the first option in which two ways to read labels differ."""
+    for key in {**expected, **found}:
+        before, now = found.get(key), expected.get(key)
+        if before != now:
+            if (key in found) != (key in expected):
+                return _with_and_without(f"--{key.replace('_', '-')}", key in found)
+            return difference({key: before}, {key: now})
+    return ""
+
+
+def _with_and_without(option: str, was_given: bool) -> str:
+    return f" (with {option}, now without)" if was_given else f" (without {option}, now with it)"
+
+
+def names_difference(before: Sequence[str], now: Sequence[str]) -> str:
+    """Name the first of those that are gone and of those that are new; "" where both have the same names.
+
+    Example:
+        >>> names_difference(["a", "b"], ["b", "c", "d", "e", "f"])
+        'gone: a; new: c, d, e and 1 more'
+    """
+    old, new = set(before), set(now)
+    gone, added = [name for name in before if name not in new], [name for name in now if name not in old]
+    return "; ".join(f"{what}: {some(names)}" for what, names in (("gone", gone), ("new", added)) if names)
+
+
+def some(names: Sequence[str]) -> str:
+    """Name the first few, and say how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def inputs_difference(folder: Path, start: int, inputs: Inputs, *, is_shuffled: bool) -> str:
+    """Say how inputs differ from those that folder's journal has committed, which began with the start-th of all.
+
+    A journal keeps paths and targets of what is committed alone. The rest it knows as one checksum.
+    """
+    committed = _committed(folder, start)
+    before, now = [path for path, _ in committed], inputs.paths[start:]
+    if not before:
+        return ""
+    if is_shuffled:  # one input more, and the order is another: what is new cannot be told from what was to come
+        now = [*set(before).intersection(now)]
+    else:
+        places = {path: place for place, path in enumerate(now)}
+        now = now[: 1 + max((places[path] for path in before if path in places), default=-1)]
+    if named := names_difference(before, now):
+        return named
+    if is_shuffled or inputs.identity:
+        return ""
+    for path, (old_path, old), new in zip(now, committed, inputs.targets.tolist(start), strict=False):
+        if path != old_path:
+            return f"{path} is in the place of {old_path}"
+        if old is not None and json.dumps(old) != json.dumps(new):  # as text, in which NaN is NaN
+            return f"{path} had the target {old}, now {new}"
+    return f"the first {len(before)}, which are packed, have the same paths and targets"
+
+
+def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
+    """Say in what the inputs of a finished store differ from these; "" where they are as many, of the same kind."""
+    if manifest.classes != inputs.classes:
+        return "other classes" + difference([*manifest.classes], [*inputs.classes])
+    if manifest.inputs != len(inputs):
+        before = [line["path"] for name in (SAMPLES, REJECTED) for line in read_json_lines(out / name)]
+        named = names_difference(sorted(before), inputs.paths)
+        return f"another number of inputs ({manifest.inputs}, now {len(inputs)})" + (f": {named}" if named else "")
+    if manifest.target_kind != inputs.target_kind:
+        return f"other targets ({manifest.target_kind}, now {inputs.target_kind})"
+    if manifest.further_targets != inputs.further_targets:
+        return "other target columns"
+    before = [*manifest.extras, *(["masks"] if manifest.has_own_masks else [])]
+    extras = names_difference(sorted(before), sorted(inputs.extra_names()))
+    if extras:
+        return f"other extras: {extras}"
+    if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
+        return f"room for another number of boxes in a row ({room}, now {inputs.boxes.capacity})"
+    if manifest.tells_labels and manifest.labels != inputs.labels:
+        return "other options for labels" + labels_difference(dict(manifest.labels), inputs.labels)
+    return ""
+
+
+def _committed(folder: Path, start: int) -> list[tuple[str, Any]]:
+    """Return path and target of each committed input, the start-th of all first; the target of a reject is None."""
+    known: list[tuple[str, Any]] = []
+    for result, _ in read_blocks(folder):
+        rejected = {reject["input"]: reject["path"] for reject in result.rejects}
+        samples = map(json.loads, result.samples)
+        for index in range(start, start + result.inputs):
+            line = {"path": rejected[index], "target": None} if index in rejected else next(samples)
+            known.append((line["path"], line["target"]))
+        start += result.inputs
+    return known

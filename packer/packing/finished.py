@@ -1,0 +1,228 @@
+"""Finished stores under --resume: whether one is what is asked for, by list, labels, paths and sizes; and what to run where not.
+
+Decodes no image and changes nothing but what an interrupted pack has left beside the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import shlex
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from packer.inputs.annotations.boxes import BoxRows
+from packer.inputs.samples import Inputs
+from packer.options import PackOptions, available_cpus, without_limits
+from packer.packing.differences import difference, names_difference, some, store_difference
+from packer.packing.recorded_labels import other_labels_options
+from packer.packing.source_check import changed
+from packer.pixels.geometry import Geometry
+from packer.report import PackError, PackReport, store_report
+from packer.sources.local import MISSING, Readable, Source
+from packer.sources.roots import NOWHERE
+from packer.store.out_folder import check_no_links, own_places, remove_replaced
+from packer.store.row_files import EXTRAS
+from packer.store.seal import remove_working_folder
+from reader.format.manifest import MANIFEST, REJECTED, SAMPLES, Manifest, StoreError, check_store, read_json_lines
+
+_BOXES_ROWS = 4096
+
+
+def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> PackReport:
+    """Report a store that is finished and what is asked for: nothing was done.
+
+    Args:
+        target: OUT as the command has it, which holds out where there are splits.
+
+    Raises:
+        PackError: it is damaged, or of other options or inputs: says in what they differ, and what to run.
+    """
+    try:
+        manifest = check_store(out)
+    except StoreError as e:
+        raise PackError(str(e)) from None
+    if what := other_labels_options(manifest, inputs, options):
+        raise PackError(f"{out} is finished, but was packed {what}, choose another OUT, or {_replace(options)}.")
+    if what := options_difference(manifest, options):
+        raise PackError(f"{out} is finished, but with other options{what}. Choose another OUT, or {_replace(options)}.")
+    if what := inputs_difference(out, manifest, inputs):
+        raise PackError(f"{out} is finished, but with {what}. {_update(inputs, options, target)}.")
+    check_no_links(*own_places(out))
+    # left where the pack was interrupted after its commit
+    remove_replaced(out)
+    remove_working_folder(out)
+    report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
+    if found := _found_again(out, inputs):
+        were = (
+            f"1 input of {out} was rejected as missing and is"
+            if len(found) == 1
+            else f"{len(found)} inputs of {out} were rejected as missing and are"
+        )
+        what = f"{were} there now ({some(found)})"
+        report = dataclasses.replace(report, notes=[*report.notes, f"{what}. {_update(inputs, options, target)}."])
+    too_many = manifest.rejected > options.allowed_rejects(manifest.inputs)
+    return dataclasses.replace(report, too_many_rejects=too_many)
+
+
+def is_as_asked(inputs: Inputs, out: Path, options: PackOptions) -> bool:
+    """Whether a finished store is whole by its sizes, and of these inputs and options."""
+    try:
+        manifest = check_store(out)
+    except StoreError:
+        return False
+    return not options_difference(manifest, options) and not inputs_difference(out, manifest, inputs)
+
+
+def has_same_contents(inputs: Inputs, out: Path) -> bool:
+    """Whether every source of a store has the bytes that were packed, and none that was rejected has changed since.
+
+    False too where that is not known: of masks, and of objects that were rejected.
+
+    Raises:
+        SourceError: the sources cannot be read now.
+    """
+    if inputs.masks is not None or inputs.identity:
+        return False
+    rejected = [line["path"] for line in read_json_lines(out / REJECTED)]
+    if inputs.url and rejected:
+        return False
+    sealed = os.stat(out / MANIFEST).st_mtime_ns
+    places = inputs.places.tolist() if inputs.archives else [None] * len(inputs)
+
+    def locate(index: int) -> Readable:
+        """Locate an input."""
+        return Source.of(inputs.base, inputs.paths[index], inputs.archives, places[index], inputs.roots or NOWHERE)
+
+    matched = ((sample, functools.partial(locate, index)) for index, sample in _matched(out, inputs))
+    if any(changed(matched, threads=available_cpus())):
+        return False
+    known = set(rejected)
+    sources = (locate(index) for index, path in enumerate(inputs.paths) if path in known)
+    # ctime too: no program can set it back
+    return not any(_was_touched(source.path, sealed) for source in sources if isinstance(source, Source))
+
+
+def _was_touched(path: str, since: int) -> bool:
+    """Whether a file is there and was written, or put there, after a time."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return max(status.st_mtime_ns, status.st_ctime_ns) > since
+    return False
+
+
+def options_difference(manifest: Manifest, options: PackOptions) -> str:
+    """Say in which option that shapes rows a store differs from what is asked for; "" where it does not."""
+    asked = options.shaping()
+    if asked["size"] is None and not options.has_own_sizes:
+        asked["size"] = manifest.options["size"]
+    recorded, asked = without_limits(manifest.options), without_limits(asked)
+    return difference(recorded, asked) if recorded != asked else ""
+
+
+def inputs_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
+    """Say in what the inputs of a store differ from these: classes, list, labels, sizes of sources; "" where they do not.
+
+    Raises:
+        SourceError: the sources cannot be looked at now.
+    """
+    if inputs.identity and not inputs.classes:
+        inputs.classes = manifest.classes
+    what = store_difference(out, manifest, inputs)
+    if what or inputs.identity:  # items of a dataset are no files, and their targets are known once they are read
+        return what
+    accepted: list[int] = []
+    labels: list[str] = []
+    sizes: list[str] = []
+    targets = inputs.targets
+    for index, sample in _matched(out, inputs):
+        if isinstance(sample, str):
+            return sample
+        accepted.append(index)
+        new = targets[index]
+        if sample["target"] != new and json.dumps(sample["target"]) != json.dumps(new):  # as text, in which NaN is NaN
+            labels.append(f"{sample['path']} (was {sample['target']}, now {new})")
+        if (size_bytes := _size(inputs, index)) != sample["bytes"]:
+            now = "gone" if size_bytes < 0 else f"now {size_bytes}"
+            sizes.append(f"{sample['path']} (had {sample['bytes']} bytes, {now})")
+    if labels:
+        return f"other labels: {some(labels)}"
+    if columns := _other_columns(out, manifest, inputs, accepted):
+        return f"other values of {some(columns)}"
+    return f"other sources: {some(sizes)}" if sizes else ""
+
+
+def _matched(out: Path, inputs: Inputs) -> Iterator[tuple[int, Any]]:
+    """Yield each input that is a row, with its line of samples.jsonl; at the first that is neither row nor reject, why."""
+    rejected = deque(line["path"] for line in read_json_lines(out / REJECTED))
+    samples = read_json_lines(out / SAMPLES)
+    sample = next(samples, None)
+    for index, path in enumerate(inputs.paths):
+        if sample is not None and sample["path"] == path:
+            yield index, sample
+            sample = next(samples, None)
+        elif rejected and rejected[0] == path:
+            rejected.popleft()
+        else:
+            before = [line["path"] for name in (SAMPLES, REJECTED) for line in read_json_lines(out / name)]
+            named = names_difference(sorted(before), inputs.paths)
+            stood = rejected[0] if sample is None else sample["path"]
+            yield index, f"other inputs: {named}" if named else f"another order: {path} is in the place of {stood}"
+            return
+
+
+def _size(inputs: Inputs, index: int) -> int:
+    """Return how many bytes an input has now, -1 where it is gone."""
+    if inputs.url:
+        return int(inputs.states[index][0])
+    if inputs.archives:
+        return int(inputs.places[index][3])
+    return _state(inputs, inputs.paths[index])[0]
+
+
+def _state(inputs: Inputs, path: str) -> tuple[int, int]:
+    return Source.of(str(inputs.root), path, roots=inputs.roots or NOWHERE).state()
+
+
+def _other_columns(out: Path, manifest: Manifest, inputs: Inputs, accepted: Sequence[int]) -> list[str]:
+    """Name the extras, boxes among them, that are not what the inputs say of these rows."""
+    found = {name: hashlib.sha256(column.chosen(accepted).encoded()) for name, column in inputs.extras.items()}
+    if inputs.boxes is not None:
+        rows = BoxRows(inputs.boxes, Geometry.recorded(manifest))
+        found |= {name: hashlib.sha256() for name in inputs.boxes.specs()}
+        with open(out / SAMPLES, encoding="ascii") as lines:
+            for start in range(0, len(accepted), _BOXES_ROWS):
+                some_rows = accepted[start : start + _BOXES_ROWS]
+                for name, data in rows.encoded(some_rows, [*islice(lines, len(some_rows))]).items():
+                    found[name].update(data)
+    files = {name: manifest.files[f"{EXTRAS}/{name}.memmap"] for name in found}
+    return [name for name, digest in found.items() if files[name].digest != f"sha256:{digest.hexdigest()}"]
+
+
+def _found_again(out: Path, inputs: Inputs) -> list[str]:
+    """Name the inputs that were rejected as missing and are there now: `pack update` would make rows of them."""
+    missing = [line["path"] for line in read_json_lines(out / REJECTED) if line["reason"] in MISSING]
+    if inputs.url or not missing:
+        return missing  # what storage lists is there
+    return [path for path in missing if _state(inputs, path) != (-1, -1)]
+
+
+def _replace(options: PackOptions) -> str:
+    """Say how a finished store makes room for another; a part has no --overwrite for it."""
+    return "remove it" if options.part else "replace it with --overwrite"
+
+
+def _update(inputs: Inputs, options: PackOptions, target: Path) -> str:
+    """Say how a finished store is brought up to date with its inputs."""
+    if not inputs.images:
+        return "Pack the dataset anew with overwrite=True"
+    names = ("classes", "root", "path_column", "target_column", "extension", "missing", "boxes", "masks")
+    words = PackOptions(**{name: getattr(options, name) for name in names}).words()
+    return f"Bring it up to date: {shlex.join(['pack', 'update', *inputs.images, str(target), *words])}"

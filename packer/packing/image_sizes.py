@@ -1,0 +1,133 @@
+"""Which sizes the images of a pack have, by their headers alone, and what follows: one size for all, or the room they need.
+
+Decodes nothing; what has no readable header will be rejected when it is decoded, with a reason.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import functools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from packer.inputs.samples import Inputs, counted
+from packer.options import CHANNELS, OptionsError, PackOptions, available_cpus
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.report import PackError, Progress
+from packer.sources import roots
+from packer.sources.local import Readable, Source, most_file_bytes
+from packer.sources.roots import NOWHERE, SourceError
+from packer.workers.processes import begin_worker, signals_held, start_context, without_main
+
+_SIZES_CHUNK = 256
+# Headers are nearly always within this; where they are not, the whole file is read.
+_HEADER_BYTES = 64 << 10
+
+# upright (height, width) -> images
+Sizes = collections.Counter[tuple[int, int]]
+
+
+def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[Progress], None]) -> dict[str, Sizes]:
+    """Count the sizes of the images of each split, on worker processes.
+
+    Raises:
+        PackError: a worker was killed; SourceError where what the inputs lie on cannot be read.
+    """
+    counts: dict[str, Sizes] = {split: collections.Counter() for split in parts}
+    total = sum(len(inputs) for inputs in parts.values())
+    done = 0
+    workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
+    pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker)
+    try:
+        waiting = {}
+        for split, inputs in parts.items():
+            for i in range(0, len(inputs), _SIZES_CHUNK):
+                sources = _sources(inputs, i, i + _SIZES_CHUNK)
+                with without_main(), signals_held():  # it may start a process
+                    waiting[pool.submit(upright_sizes, sources, options.max_pixels, roots.PAUSES)] = split
+        for future in concurrent.futures.as_completed(waiting):
+            counts[waiting[future]].update(future.result())
+            done = min(total, done + _SIZES_CHUNK)
+            tell(Progress("sizes", done, total))
+    except concurrent.futures.BrokenExecutor:
+        raise PackError(
+            "a worker was killed while it read headers. Give --size, then no header is read before."
+        ) from None
+    finally:
+        # the thread of a pool whose join is interrupted counts as ended, and one that ends while Python exits may print an
+        # error: so it is waited for here, as long as processes take to be killed
+        with signals_held():
+            for process in pool._processes.values():
+                process.kill()
+            pool.shutdown(cancel_futures=True)
+    return counts
+
+
+def common_size(
+    parts: dict[str, Inputs], options: PackOptions, out: Path, tell: Callable[[Progress], None]
+) -> tuple[int, int]:
+    """Return the one size that all images have, by their headers.
+
+    Raises:
+        PackError: they have several; shows the most frequent ones and proposes a command.
+    """
+    counts = sum(count_sizes(parts, options, tell).values(), collections.Counter())
+    if not counts:
+        first = next((path for inputs in parts.values() for path in inputs.paths), "")
+        total = sum(len(inputs) for inputs in parts.values())
+        raise PackError(
+            f"nothing can be packed: no header of {counted(total, 'input', 'inputs')} could be read, {first} among them."
+        )
+    if len(counts) > 1:
+        common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
+        split, inputs = next(iter(parts.items()))
+        images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
+        raise OptionsError(
+            f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
+            f" Choose one for all rows, for example: pack {images} {out} --size 224"
+        )
+    height, width = next(iter(counts))
+    return PackOptions(size=(height, width)).size or (height, width)
+
+
+def pixel_bytes(sizes: Sizes, geometry: Geometry, channels: str, *, has_masks: bool = False) -> int:
+    """Return how many bytes the rows of images of these sizes take, of sizes of their own with masks behind them."""
+    if not geometry.has_own_sizes:
+        return sizes.total() * geometry.height * geometry.width * CHANNELS[channels]
+    area = 0
+    for (height, width), count in sizes.items():
+        new_width, new_height = geometry.resized(width, height)
+        area += count * new_width * new_height
+    return area * (CHANNELS[channels] + has_masks)
+
+
+def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
+    """Locate inputs [start, stop)."""
+    root, paths = inputs.base, inputs.paths[start:stop]
+    places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
+    on = inputs.roots or NOWHERE
+    return [Source.of(root, path, inputs.archives, place, on) for path, place in zip(paths, places, strict=True)]
+
+
+def upright_sizes(
+    sources: Sequence[Readable], max_pixels: int, pauses: Sequence[float] = roots.PAUSES
+) -> dict[tuple[int, int], int]:
+    """Count (height, width) over the images whose header can be read; the others will be rejected when decoded."""
+    decoder = Decoder(None, max_pixels=max_pixels)
+    counts: dict[tuple[int, int], int] = {}
+    for source in sources:
+        for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
+            read = functools.partial(source.read, max_pixels=max_pixels, most_bytes=most_bytes)
+            try:
+                data, _ = roots.retried(read, pauses, time.sleep)
+                size = decoder.upright_size(data)
+            except SourceError:
+                raise
+            except Exception:  # whatever is wrong with it, decoding says it, with a reason
+                continue
+            counts[size] = counts.get(size, 0) + 1
+            break
+    return counts

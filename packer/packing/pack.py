@@ -1,0 +1,435 @@
+"""The pipeline of `pack`: check options, list inputs, settle the rows' shape, make a store of each split, report.
+
+No click here, no printing: progress goes to a callback, results come back as a PackReport.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.clock import StageClock
+from packer.inputs.class_lists import has_multi_hot, load_classes
+from packer.inputs.labels import as_multi_hot
+from packer.inputs.samples import Inputs, ScanError
+from packer.inputs.scan import scan
+from packer.inputs.splits import stores_of
+from packer.options import MAX_PIXELS, OptionsError, PackOptions, lasting_path, parse_size
+from packer.packing.build import Build, put_in_place, release
+from packer.packing.finished import finished_report, has_same_contents, is_as_asked
+from packer.packing.image_sizes import common_size
+from packer.pixels import jpeg
+from packer.pixels.ffmpeg import open_ffmpeg
+from packer.pixels.versions import littlecms_version
+from packer.report import PackError, PackReport, Progress, summed_report
+from packer.sources.roots import SourceError, is_missing
+from packer.store.build_folder import replaces_store
+from packer.store.disk_space import guard_standard_streams
+from packer.store.journal import Lock
+from packer.store.out_folder import announce, check_out, check_places, is_finished, is_replaced
+from packer.store.parts import Part, begun_from, check_no_parts, check_part
+from packer.store.swap import finish_swap
+from packer.workers.block_worker import Job
+from packer.workers.processes import EngineError
+from reader.format.manifest import MANIFEST
+
+
+def pack(
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    size: int | str | tuple[int, int] | None = None,
+    fit: str = "crop",
+    crop_fraction: float = 1.0,
+    resample: str = "bilinear",
+    exact: bool = False,
+    channels: str = "rgb",
+    classes: str | None = None,
+    root: str | os.PathLike[str] | None = None,
+    path_column: str | None = None,
+    target_column: str | None = None,
+    extension: str | None = None,
+    missing: str | Sequence[str] = (),
+    requantize: int | None = None,
+    icc: str = "keep",
+    bit_depth: int | None = None,
+    max_size: int | str | None = None,
+    boxes: str | os.PathLike[str] | None = None,
+    min_visibility: float = 0.1,
+    max_boxes: int | None = None,
+    upright_labels: bool = False,
+    masks: str | os.PathLike[str] | None = None,
+    shuffle: int | None = None,
+    workers: int | None = None,
+    on_error: str = "skip",
+    max_rejects: int | str = "1%",
+    strict: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    timeout: float = 30.0,
+    resume: bool = False,
+    overwrite: bool = False,
+    part: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> PackReport:
+    """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
+
+    Args:
+        images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
+            manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
+        out: the store to make; with splits, the folder that holds one store a split.
+        size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
+        missing: words that mean no label in a manifest or tar, beside an empty cell and NaN.
+        max_size: with fit "none", the most pixels that the longer side of a row may have; "short:256": the shorter; None: any.
+        boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
+        engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
+        part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
+        masks: a folder with a mask for each image, which become extras too; "boxes": drawn of the outlines that boxes has.
+        icc: "keep" the colours of images with another ICC profile than sRGB as they are, or "convert" them to sRGB.
+        bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
+        requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
+        resume: begin, continue, or confirm a finished store of the same inputs and options; with overwrite, its replacement.
+        progress: called a few times a second from this thread.
+
+    Raises:
+        OptionsError: an option has a value it cannot have.
+        ScanError: images cannot be read or holds no image.
+        PackError: OUT is in the way, nothing could be packed, or (on_error="fail") an image was rejected. Of that kind:
+            DiskFullError (OUT's disk lacks room), LockedError (another pack holds OUT), JournalError (no resuming this),
+            SourceError (the folder, disk or network of the inputs cannot be read now).
+
+    Example:
+        >>> pack(images_path, out_path, size=32).rows
+        6
+    """
+    options = PackOptions(
+        size=parsed_size(size),
+        fit=fit,
+        crop_fraction=crop_fraction,
+        resample=resample,
+        exact=exact,
+        channels=channels,
+        classes=classes,
+        root=None if root is None else os.fspath(root),
+        path_column=path_column,
+        target_column=target_column,
+        extension=extension,
+        missing=missing_words(missing),
+        requantize=requantize,
+        icc=icc,
+        bit_depth=bit_depth,
+        max_size=max_size,
+        boxes=None if boxes is None else os.fspath(boxes),
+        min_visibility=min_visibility,
+        max_boxes=max_boxes,
+        upright_labels=upright_labels,
+        masks=None if masks is None else os.fspath(masks),
+        shuffle=shuffle,
+        workers=workers,
+        on_error=on_error,
+        max_rejects=str(max_rejects),
+        strict=strict,
+        max_pixels=max_pixels,
+        timeout=timeout,
+        resume=resume,
+        overwrite=overwrite,
+        part=part,
+        engine=engine,
+        address=address,
+    )
+    return pack_sources(images, settled_out(out), options, progress)
+
+
+def pack_parts(
+    parts: dict[str, Inputs],
+    target: Path,
+    options: PackOptions,
+    tell: Callable[[Progress], None],
+    clock: StageClock,
+    make_job: Callable[..., Job] = Job,
+) -> PackReport:
+    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
+    places = {split: target / split if split else target for split in parts}
+    if options.part is not None and options.size is not None:
+        return _pack_one_part(parts, places, target, options, tell, clock)
+    finished = _finished(parts, places, target, options)
+    unfinished = [split for split in parts if split not in finished]
+    # an unfinished split says more than a finished one
+    for place in sorted((places[split] for split in unfinished), key=is_finished):
+        check_out(place, options)
+        check_no_parts(place, options)
+        _check_splits(parts, places, target, options)
+    if set(finished) == set(parts) or options.has_own_sizes:
+        shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
+    else:
+        shape = options.size or common_size(parts, options, target, tell)
+    # where one store is replaced, all that is packed is made beside its place: train and val change together
+    replaces = any(replaces_store(places[split], options) for split in unfinished)
+    for split in unfinished if replaces else ():
+        announce(places[split])
+    reports = dict(finished)
+    held: list[Lock] = []
+    try:
+        builds = []
+        for split in unfinished:
+            build = Build(
+                parts[split], places[split], shape, options, tell, split, clock, make_job, replaces=replaces, held=held
+            )
+            reports[split] = build.run()
+            builds.append(build)
+            clock = StageClock("begin")
+        if replaces and any(reports[split].too_many_rejects for split in unfinished):
+            reports |= {split: dataclasses.replace(reports[split], is_in_place=False) for split in unfinished}
+        else:
+            put_in_place(builds, held)
+    finally:
+        release(held, tuple(held))
+    return reports[""] if "" in reports else _splits_report(target, places, {split: reports[split] for split in parts})
+
+
+def _splits_report(target: Path, places: dict[str, Path], reports: dict[str, PackReport]) -> PackReport:
+    """Sum up the splits, with the images that are in more than one of them or have two labels."""
+    report = summed_report(target, reports)
+    if report.resumed_from == report.inputs or not report.is_in_place:
+        return report
+    from packer.store.duplicates import duplicates_of
+
+    return dataclasses.replace(report, notes=[*report.notes, *duplicates_of(places).notes()])
+
+
+def _check_splits(parts: dict[str, Inputs], places: dict[str, Path], target: Path, options: PackOptions) -> None:
+    """Refuse to begin splits of which some are finished, as where a pack was interrupted between two; says how to go on."""
+    done = [place for place in places.values() if is_finished(place)]
+    lacking = [place for place in places.values() if not is_finished(place)]
+    if done and lacking and not (options.resume or options.overwrite):
+        words = [*next(iter(parts.values())).images, str(target), *options.words(), "--resume"]
+        raise PackError(
+            f"{target} is incomplete: {done[0]} is a finished store, {lacking[0]} is none."
+            f" Continue with: {shlex.join(['pack', *words])} (or start anew with --overwrite)."
+        )
+
+
+def _finished(
+    parts: dict[str, Inputs], places: dict[str, Path], target: Path, options: PackOptions
+) -> dict[str, PackReport]:
+    """Return the reports of the splits of which --resume finds the stores done; for an update, all of them or none.
+
+    Raises:
+        PackError: a store is finished, but of other inputs or options, and --overwrite is not given.
+    """
+    finished: dict[str, PackReport] = {}
+    if options.update and not (
+        options.resume and all(is_finished(place) for place in places.values()) and _are_same(parts, places, options)
+    ):
+        return finished
+    for split, place in places.items():
+        if not options.resume or is_replaced(place):
+            break  # splits are announced, and replaced, in their order: the next ones are the old stores
+        if is_finished(place) and (not options.overwrite or is_as_asked(parts[split], place, options)):
+            finished[split] = finished_report(parts[split], place, options, target)
+    return finished
+
+
+def _are_same(parts: dict[str, Inputs], places: dict[str, Path], options: PackOptions) -> bool:
+    """Whether all stores are of these inputs and options, by the bytes of every source: an update would change nothing."""
+    return all(is_as_asked(parts[split], place, options) for split, place in places.items()) and all(
+        has_same_contents(parts[split], place) for split, place in places.items()
+    )
+
+
+def _pack_one_part(
+    parts: dict[str, Inputs],
+    places: dict[str, Path],
+    target: Path,
+    options: PackOptions,
+    tell: Callable[[Progress], None],
+    clock: StageClock,
+) -> PackReport:
+    """Pack the same part of each split, or of all there is."""
+    part = Part.parse(options.part or "")
+    reports = _finished(parts, places, target, options)  # sealed already
+    for split, place in places.items():
+        if split not in reports:
+            check_part(place, part, options)
+    for split, inputs in parts.items():
+        if split in reports:
+            continue
+        held: list[Lock] = []
+        build = Build(inputs, places[split], options.size or (1, 1), options, tell, split, clock, Job, part, held=held)
+        try:
+            reports[split] = build.run()
+        finally:
+            release(held, tuple(held))
+        clock = StageClock("begin")
+    reports = {split: reports[split] for split in parts}
+    return reports[""] if "" in reports else summed_report(target, reports)
+
+
+def settled_out(out: str | os.PathLike[str]) -> Path:
+    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
+    if "://" in os.fspath(out):
+        raise OptionsError(
+            f"OUT {out} is a URL, expected a folder. Make the store in a folder, then: pack push FOLDER {out}"
+        )
+    if not os.fspath(out):
+        raise OptionsError("OUT is empty, expected the name of a folder.")
+    target = Path(os.path.normpath(os.fspath(out)))
+    if target.name in ("", "..") or target.is_symlink():
+        target = Path(os.path.realpath(target))
+    if not target.name:
+        raise OptionsError(f"OUT {out} is the root of the file system. Choose a folder below it.")
+    return target
+
+
+def missing_words(missing: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the words that mean no label, of one or several."""
+    return (missing,) if isinstance(missing, str) else tuple(missing)
+
+
+def parsed_size(size: Any) -> tuple[int, int] | None:
+    """Return (height, width) from pixels, a pair or text; None stays None. Raises OptionsError."""
+    if size is None:
+        return None
+    if isinstance(size, str | int):
+        return parse_size(str(size))
+    try:
+        height, width = (operator.index(side) for side in size)
+    except (TypeError, ValueError):
+        raise OptionsError(f"size is {size!r}, expected pixels, (height, width), or text such as '192x256'.") from None
+    return height, width
+
+
+def pack_sources(
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    target: Path,
+    options: PackOptions,
+    progress: Callable[[Progress], None] | None,
+    check: Callable[[dict[str, Inputs]], None] | None = None,
+) -> PackReport:
+    """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`.
+
+    check: called with the inputs of each split before anything is made, to raise where they may not be packed.
+    """
+    tell = progress or (lambda _: None)
+    sources = named_sources(images)
+    clock = StageClock("list")
+    guard_standard_streams()
+    _check_libraries(options)
+    check_places(sources, target)
+    finish_swap(target)
+    try:
+        parts = _listed(sources, options, tell)
+    except (ScanError, SourceError) as e:
+        raise _away(e, sources, target) from None
+    if "" not in parts and (target / MANIFEST).exists():
+        raise PackError(
+            f"{target} holds a store; the splits of {sources[0]} cannot be packed into it. Choose another OUT."
+        )
+    _check_no_stale_split(parts, target, sources[0])
+    if check is not None:
+        check(parts)
+    clock.enter("begin")
+    return pack_parts(parts, target, options, tell, clock)
+
+
+def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
+    """Return what to raise where IMAGES cannot be listed: they are away, or no such images have ever been packed to OUT."""
+    again = "Run the same command with --resume when it can be read."
+    if isinstance(error, SourceError):
+        return type(error)(f"{error}. {again}")
+    begun = begun_from(target)
+    if away := next((path for path in sources if lasting_path(path) in begun and is_missing(path)), None):
+        return SourceError(
+            f"{away} is missing or empty, and {target} holds an unfinished pack that was begun from it:"
+            f" its disk may not be mounted. {again}"
+        )
+    return error
+
+
+def named_sources(images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return IMAGES, one or several, as text."""
+    return [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
+
+
+def _check_no_stale_split(parts: dict[str, Inputs], target: Path, images: str) -> None:
+    """Refuse an OUT with the store of a split that IMAGES does not have: it would stand beside the others as one of them."""
+    stores = [split for split in stores_of(target) if split]
+    if stores and "" in parts:
+        raise PackError(
+            f"{target} holds the stores of the splits {', '.join(stores)}, and {images} holds no splits"
+            f" ({parts[''].layout or 'it is a list'}). Choose another OUT, or bring the folders of the splits back."
+        )
+    if gone := [split for split in stores if split not in parts]:
+        raise PackError(
+            f"{target / gone[0]} is the store of a split that {images} does not have: it has {', '.join(parts)}."
+            f" Move {target / gone[0]} away, or bring {images}/{gone[0]} back."
+        )
+
+
+def _check_libraries(options: PackOptions) -> None:
+    """Refuse options that need what is not installed here, or does not answer: nothing may be begun without it."""
+    if options.requantize is not None:
+        open_ffmpeg()
+    if options.strict and jpeg.version() is None:
+        raise PackError(
+            "--strict needs jpeg4py and libturbojpeg, which alone tell what is wrong with a JPEG that decodes, and one of them"
+            " is missing. Install it (pack doctor says how), or leave --strict out."
+        )
+    if options.icc == "convert" and not littlecms_version():
+        raise PackError(
+            "--icc convert needs a Pillow with littleCMS, as its own wheel is. Install one, or leave --icc out."
+        )
+    if options.engine == "ray":
+        _check_ray(options.address)
+
+
+def _check_ray(address: str | None) -> None:
+    from packer.workers.ray import check_ray
+
+    try:
+        check_ray(address)
+    except EngineError as e:
+        raise PackError(str(e)) from None
+
+
+def _listed(sources: list[str], options: PackOptions, tell: Callable[[Progress], None]) -> dict[str, Inputs]:
+    """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
+    imposed = None if options.classes is None else load_classes(options.classes)
+    parts = scan(
+        sources,
+        classes=imposed,
+        options=options,
+        listed=lambda seen: tell(Progress("list", seen, 0)),
+        waiting=lambda what: tell(Progress("list", 0, 0, waits_for=what)),
+    )
+    _check_names(parts)
+    if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):
+        for inputs in parts.values():
+            if inputs.target_kind == "class":
+                inputs.targets = as_multi_hot(inputs.targets, len(inputs.classes))
+                inputs.target_kind = "multi-hot"
+    if options.shuffle is None:
+        return parts
+    return {split: inputs.shuffled(options.shuffle) for split, inputs in parts.items()}
+
+
+def _check_names(parts: dict[str, Inputs]) -> None:
+    """Refuse names that this process reads in another encoding: the store would depend on the locale.
+
+    Python itself takes UTF-8 under LC_ALL=C; it is a locale such as de_DE.ISO-8859-1, or PYTHONUTF8=0, that comes here.
+    """
+    encoding = sys.getfilesystemencoding()
+    for inputs in parts.values() if encoding != "utf-8" else ():
+        for path in (*inputs.paths, *inputs.classes):
+            if not path.isascii():
+                raise OptionsError(
+                    f"file names are read as {encoding} here, {path!a} among them: the store would depend on it."
+                    " Set PYTHONUTF8=1 and pack again."
+                )

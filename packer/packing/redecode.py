@@ -1,0 +1,118 @@
+"""Decode rows of a store again from their sources, to see whether they still give the same bytes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tarfile
+import time
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from packer.inputs.archives import member_places
+from packer.inputs.samples import Place
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import DecodeError
+from packer.pixels.requantize import pixel_versions, row_decoder
+from packer.sources import roots
+from packer.sources.local import Readable, Source
+from packer.sources.remote import RemoteSource, is_url
+from packer.sources.roots import NOWHERE, Roots
+from packer.store.ragged_rows import RaggedRows
+from reader.format.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines
+
+NO_MEMBER = "has no such member"
+
+
+def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> Iterator[tuple[int, str]]:
+    """Decode count rows, evenly spread, again and compare them byte for byte; yields what is wrong, by row.
+
+    Args:
+        images: the folder or URL that the paths in samples.jsonl start from, or the tar or zip that was packed.
+
+    Raises:
+        StoreError: other decoders than those of the pack are installed, whose pixels may differ.
+    """
+    options: dict[str, Any] = dict(manifest.options)
+    here = pixel_versions(options)
+    if manifest.decoders != here:
+        raise StoreError(
+            f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(here)}:"
+            " pixels may differ. Use the same versions to decode rows again."
+        )
+    wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
+    samples = {row: sample for row, sample in enumerate(read_json_lines(root / SAMPLES)) if row in wanted}
+    # what was accepted under a larger limit than the recorded one, before a resume or a merge, is no bomb either
+    max_pixels = max([options["max_pixels"], *(one.get("width", 0) * one.get("height", 0) for one in samples.values())])
+    decoder = row_decoder(
+        Geometry.recorded(manifest),
+        channels=options["channels"],
+        exact=options["exact"],
+        strict=options["strict"],
+        max_pixels=max_pixels,
+        requantize=options.get("requantize"),
+        icc=options.get("icc", "keep"),
+        bit_depth=options.get("bit_depth"),
+    )
+    finder = Finder(images)
+    own = RaggedRows(root, manifest) if manifest.has_own_sizes else None
+    with open(root / PIXELS, "rb") as file:
+        for row, sample in samples.items():
+            if own is None:
+                file.seek(row * manifest.row_bytes)
+                stored = file.read(manifest.row_bytes)
+            else:
+                stored = own[row].tobytes()
+            try:
+                read = functools.partial(finder.source(sample["path"]).read, max_pixels=max_pixels)
+                data, _ = roots.retried(read, roots.PAUSES, time.sleep)
+                with warnings.catch_warnings():
+                    # Pillow's, which the pack has recorded
+                    warnings.simplefilter("ignore")
+                    same = decoder.row(data).pixels == stored
+            except DecodeError as e:
+                yield row, f"{sample['path']} cannot be decoded again: {e}"
+                continue
+            if not same:
+                yield row, f"decoding {sample['path']} again gives other pixels"
+
+
+class Finder:
+    """Finds sources by the paths of samples.jsonl; lists each archive on their way once."""
+
+    def __init__(self, images: str) -> None:
+        self._url = images.rstrip("/") if is_url(images) else ""
+        self._roots = NOWHERE if self._url else Roots.of([images])
+        # what was packed may be named itself, where it is a tar or a zip
+        self._folder = Path(images).parent if os.path.isfile(images) else Path(images)
+        self._places: dict[Path, dict[str, Place]] = {}
+
+    def source(self, path: str) -> Readable:
+        """Return the source of a row; raises DecodeError where a path leads elsewhere or into nothing."""
+        # a store made to harm may name any path
+        if os.path.isabs(path) or ".." in path.split("/"):
+            raise DecodeError("its path leads out of --images")
+        if self._url:
+            return RemoteSource(self._url, path)
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            archive = self._folder.joinpath(*parts[:depth])
+            if archive.is_file():
+                return Source(str(archive), self._place(archive, "/".join(parts[depth:])), roots=self._roots)
+        return Source(os.path.join(self._folder, path), roots=self._roots)
+
+    def _place(self, archive: Path, name: str) -> Place:
+        if archive not in self._places:
+            try:
+                self._places[archive] = member_places(archive)
+            except (ValueError, OSError, tarfile.TarError, zipfile.BadZipFile) as e:
+                if isinstance(e, OSError):
+                    self._roots.check(str(archive), e)
+                raise DecodeError(f"{archive.name} cannot be read: {e}") from e
+        if name not in self._places[archive]:
+            raise DecodeError(f"{archive.name} {NO_MEMBER}")
+        return self._places[archive][name]

@@ -1,0 +1,152 @@
+"""Resuming a pack: what its journal says was packed and how, and which of its blocks still hold.
+
+Reads the journal, and sizes and times of sources; opens no image and writes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packer.inputs.samples import Inputs
+from packer.options import MAX_PIXELS, PackOptions
+from packer.pixels import plugins
+from packer.pixels.requantize import pixel_versions
+from packer.store import journal as journals
+from packer.store.blocks import Result
+from packer.workers.block_worker import Job
+
+# In the reason of each reject that another limit might accept.
+_OF_LIMIT = "--max-pixels"
+# In the line of each row that a plugin decoded; it spares parsing the others.
+_PLUGIN = '"decoder":"pillow-'
+
+
+@dataclass
+class Committed:
+    """How far a pack has come, and what adds up over its blocks.
+
+    places is what they take of the file of rows, as `Result.places` counts it; changed names the sources that are no longer
+    what was packed; other_plugin: a plugin of Pillow that decoded some of them, where another version would now.
+    """
+
+    inputs_stop: int
+    rows_stop: int = 0
+    places: int = 0
+    rejected: int = 0
+    kept: int = 0
+    source_bytes: int = 0
+    changed: list[str] = field(default_factory=list)
+    other_plugin: str = ""
+
+    def add(self, result: Result) -> None:
+        """Count one more block."""
+        self.inputs_stop += result.inputs
+        self.rows_stop += result.rows
+        self.places += result.places
+        self.rejected += len(result.rejects)
+        self.kept += result.kept
+        self.source_bytes += result.source_bytes
+
+
+def journal_header(
+    inputs: Inputs, job: Job, options: PackOptions, *, block_inputs: int, split: str, span: range | None
+) -> dict[str, Any]:
+    """Say what is packed and how; a resume must find the same.
+
+    Args:
+        span: which of the inputs are this part's; None where it is no part.
+    """
+    geometry = job.geometry
+    size = None if geometry.has_own_sizes else geometry.sides
+    names = [f"{column}: {name}" for column, target in inputs.further_targets.items() for name in target.classes]
+    return {
+        "journal": 2,
+        "inputs": len(inputs),
+        "listing": _listing(inputs),
+        "classes": list(inputs.classes),
+        "options": options.shaping() | ({} if size is None else {"size": [*size]}),
+        "decoders": pixel_versions(options.shaping()),
+        "labels": dict(sorted(inputs.labels.items())),
+        "block_inputs": block_inputs,
+        # not compared: how the command reads that goes on
+        "images": list(inputs.images),
+        "words": dataclasses.replace(options, size=size).words(),
+        "split": split,
+        # only where there are any
+        **({"further_targets": names} if names else {}),
+        # not compared: whether who goes on takes over rows too
+        **({"update": True} if options.update else {}),
+        **({} if span is None else {"span": [span.start, span.stop]}),
+    }
+
+
+def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Committed, int]:
+    """Return what OUT's journal has of the inputs from the start-th on, and the byte up to which that stands in it.
+
+    Under a larger --max-pixels than before, what was rejected for its size is tried again, with all from its block on.
+    """
+    committed, seen, end = Committed(start), start, journals.header_end(out)
+    is_larger, is_whole = job.max_pixels > journals.read_header(out)["options"].get("max_pixels", MAX_PIXELS), True
+    for result, line_end in journals.read_blocks(out):
+        committed.changed += _changed_sources(inputs, job, seen, result)
+        seen += result.inputs
+        is_whole = is_whole and not (is_larger and any(_OF_LIMIT in reject["reason"] for reject in result.rejects))
+        if is_whole and not committed.changed:  # else it is decoded again, with all that follows
+            committed.add(result)
+            committed.other_plugin = committed.other_plugin or _other_plugin(result)
+            end = line_end
+    return committed, end
+
+
+def _other_plugin(result: Result) -> str:
+    """Say which plugin decoded a row of a block and what would decode it now; "" where they are the same."""
+    for line in result.samples:
+        if _PLUGIN in line:
+            sample = json.loads(line)
+            now = plugins.decoder_of(sample["format"])
+            if sample["decoder"] != now:
+                return f" ({sample['format']}: {sample['decoder']}, now {'none' if now == 'Pillow' else now})"
+    return ""
+
+
+def _listing(inputs: Inputs) -> str:
+    """Return the sha256 of all that is known of the inputs before one is opened."""
+    listing = hashlib.sha256(inputs.identity.encode())
+    for path in inputs.paths:
+        listing.update(f"{path}\0".encode("utf-8", "surrogatepass"))
+    for name, column in inputs.columns().items():
+        listing.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
+        listing.update(column.values)
+    if inputs.boxes is not None:
+        listing.update(inputs.boxes.encoded())
+        listing.update(repr(sorted(inputs.refused.items())).encode("utf-8", "surrogatepass"))
+    if inputs.masks is not None:
+        listing.update("\0".join(inputs.masks).encode("utf-8", "surrogatepass"))
+    return listing.hexdigest()
+
+
+def _changed_sources(inputs: Inputs, job: Job, start: int, result: Result) -> list[str]:
+    """Return the sources of a committed block whose size or time is another now; the start-th input is its first."""
+    if inputs.identity:
+        return []  # items of a dataset are no files
+    changed = []
+    for index, (size, mtime) in enumerate(result.sources, start=start):
+        if index in inputs.refused:
+            continue
+        # what could not be read then, and cannot now, is unchanged
+        if inputs.url:
+            now = tuple(inputs.states[index])
+        else:
+            now = job.source(inputs.paths[index], inputs.places[index] if inputs.archives else None).state()
+        if now != (size, mtime):
+            changed.append(inputs.paths[index])
+    for index, state in enumerate(result.mask_sources, start=start):
+        mask = (inputs.masks or [])[index]
+        if index not in inputs.refused and job.mask_source(mask).state() != tuple(state):
+            changed.append(mask)
+    return changed

@@ -1,0 +1,222 @@
+"""`pack seal`: the packed parts of OUT become one store, the same bytes as of a pack on one machine.
+
+The rows of the first part are renamed to their place, those of each other part are copied behind them, and the part's file
+removed when they are synced: what an interrupted run has done is what is no longer there. Then the store is sealed as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.inputs.samples import Inputs
+from packer.inputs.splits import stores_of
+from packer.options import allowed_rejects
+from packer.packing.differences import header_difference
+from packer.packing.pack import settled_out
+from packer.pixels.geometry import Geometry
+from packer.report import PackError, PackReport, Progress, store_report, summed_report
+from packer.store import journal as journals
+from packer.store.blocks import Result
+from packer.store.disk_space import allocate, write_at
+from packer.store.files import sync_folder
+from packer.store.out_folder import check_no_links, is_finished, own_places, sync_names
+from packer.store.parts import Part, begun_parts, go_on_command, load_inputs
+from packer.store.seal import remove_working_folder, seal
+from packer.workers.block_worker import Job
+from reader.format.filesystem import look_again, naming
+from reader.format.manifest import PIXELS, check_store
+from reader.format.unfinished import PARTS
+
+_COPY_BYTES = 16 << 20
+
+
+def seal_parts(
+    out: str | os.PathLike[str],
+    *,
+    max_rejects: int | str = "1%",
+    progress: Callable[[Progress], None] | None = None,
+) -> PackReport:
+    """Make the store OUT of its parts, all packed by `pack(images, out, part="i/n")`. The same as the command `pack seal OUT`.
+
+    Args:
+        out: what the parts were packed to; where IMAGES had splits, each becomes a store.
+        progress: called with the stage "seal" and rows.
+
+    Raises:
+        PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
+    """
+    target, tell = settled_out(out), progress or (lambda _: None)
+    allowed_rejects(str(max_rejects), 0)
+    splits = stores_of(target, _has_parts)
+    with contextlib.ExitStack() as locked:
+        found = {}
+        for split, place in splits.items():
+            if not is_finished(place):
+                locked.enter_context(contextlib.closing(_lock(place)))
+                found[split] = _Parts.open(place)
+        reports = {}
+        for split, place in splits.items():
+            report = _sealed(place, found.get(split), split, tell)
+            too_many = report.rejected > allowed_rejects(str(max_rejects), report.inputs)
+            reports[split] = dataclasses.replace(report, too_many_rejects=too_many)
+    return reports[""] if "" in reports else summed_report(target, reports)
+
+
+def _has_parts(out: Path) -> bool:
+    return (out / PARTS).is_dir()
+
+
+def _lock(out: Path) -> journals.Lock:
+    """Lock OUT against its parts too; where one of them is being packed, the error names it and its host."""
+    check_no_links(*own_places(out))
+    try:
+        return journals.Lock(out)
+    except FileNotFoundError:
+        raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n") from None
+    except journals.LockedError:
+        for part in begun_parts(out):
+            journals.Lock(part.folder(out)).close()
+        raise
+
+
+def _sealed(out: Path, parts: _Parts | None, split: str, tell: Callable[[Progress], None]) -> PackReport:
+    """Seal one store, or report one that is finished; in both cases nothing of its parts is left."""
+    begun = time.monotonic()
+    if parts is None:
+        manifest = check_store(out)
+        report = store_report(manifest, Inputs(out), out, 0.0, manifest.inputs)
+    else:
+        report = parts.seal(lambda done, total: tell(Progress("seal", done, total, split=split)))
+    remove_working_folder(out)
+    return dataclasses.replace(report, seconds=time.monotonic() - begun)
+
+
+@dataclass
+class _Parts:
+    """The parts of one store, found complete. source_bytes adds up while the store is sealed."""
+
+    out: Path
+    folders: list[Path]
+    rows: list[int]
+    header: dict[str, Any]
+    source_bytes: int = 0
+
+    @classmethod
+    def open(cls, out: Path) -> _Parts:
+        """Check that the parts of OUT together are one whole pack; OUT is locked."""
+        parts = begun_parts(out)
+        if not parts:
+            raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n")
+        _check_all_there(out, parts)
+        folders = [part.folder(out) for part in parts]
+        headers = [journals.read_header(folder) for folder in folders]
+        for part, header in zip(parts, headers, strict=True):
+            if what := header_difference(headers[0], header):
+                raise PackError(
+                    f"part {parts[0]} of {out} was packed with {what} in part {part}."
+                    f" Pack one of them anew, with --part and --overwrite."
+                )
+        rows = [_finished_rows(out, part, header["span"]) for part, header in zip(parts, headers, strict=True)]
+        return cls(out, folders, rows, headers[0])
+
+    def seal(self, tell: Callable[[int, int], None]) -> PackReport:
+        """Gather the rows, write all other files, and commit by the manifest."""
+        inputs = load_inputs(self.folders)
+        if not any(self.rows):
+            raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
+        self._gather(tell)
+        manifest = seal(self.out, self.header, self._job(), inputs, self._blocks())
+        assert manifest is not None  # there are rows
+        report = store_report(manifest, inputs, self.out, 0.0, manifest.inputs)
+        return dataclasses.replace(report, source_bytes=self.source_bytes)
+
+    def _job(self) -> Job:
+        """Return what sealing asks of the job: the shape of a row."""
+        options = self.header["options"]
+        shape: dict[str, Any] = {name: options[name] for name in ("fit", "crop_fraction", "resample")}
+        others: dict[str, Any] = {name: options[name] for name in ("channels", "exact", "strict", "max_pixels")}
+        return Job(root="", pixels_path="", geometry=Geometry(*options["size"], **shape), **others)
+
+    def _blocks(self) -> Iterator[Result]:
+        for folder in self.folders:
+            for result, _ in journals.read_blocks(folder):
+                self.source_bytes += result.source_bytes
+                yield result
+
+    def _gather(self, tell: Callable[[int, int], None]) -> None:
+        """Bring all rows to their place in OUT."""
+        pixels, row_bytes = self.out / PIXELS, self._job().row_bytes
+        for folder in (self.out, *self.folders):
+            look_again(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
+        if not pixels.exists():
+            pixels.parent.mkdir(exist_ok=True)
+            os.rename(self.folders[0] / PIXELS, pixels)
+            for folder in (pixels.parent, self.out, (self.folders[0] / PIXELS).parent):
+                sync_folder(folder)
+            sync_names(self.out)
+        first = 0
+        for folder, rows in zip(self.folders, self.rows, strict=True):
+            tell(first, sum(self.rows))
+            source, stop = folder / PIXELS, (first + rows) * row_bytes
+            if source.exists():
+                allocate(pixels, stop, lambda done: None)
+                _copy(source, pixels, first * row_bytes, rows * row_bytes)
+                source.unlink()
+                sync_folder(source.parent)
+            first += rows
+        if pixels.stat().st_size < first * row_bytes:
+            raise journals.JournalError(
+                f"{pixels} has {pixels.stat().st_size} bytes, the parts had {first * row_bytes}. Start anew with --overwrite."
+            )
+
+
+def _check_all_there(out: Path, parts: list[Part]) -> None:
+    """Refuse parts of two divisions, and a division that lacks one."""
+    count = parts[0].count
+    if other := next((part for part in parts if part.count != count), None):
+        raise PackError(
+            f"{out} holds part {parts[0]} and part {other}, of two divisions. Start anew: pack IMAGES {out} --overwrite"
+        )
+    missing = [Part(number, count) for number in range(1, count + 1) if Part(number, count) not in parts]
+    if missing:
+        more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
+        raise PackError(
+            f"part {missing[0]} of {out}{more} missing. Pack it, then seal: {go_on_command(out, missing[0], like=parts[0])}"
+        )
+
+
+def _finished_rows(out: Path, part: Part, span: list[int]) -> int:
+    """Return how many rows a part has; raises PackError where its journal does not reach the end of its inputs."""
+    inputs = rows = 0
+    for result, _ in journals.read_blocks(part.folder(out)):
+        inputs, rows = inputs + result.inputs, rows + result.rows
+    if inputs != span[1] - span[0]:
+        raise PackError(
+            f"part {part} of {out} is unfinished: {inputs} of its {span[1] - span[0]} images are packed."
+            f" Resume with: {go_on_command(out, part)}"
+        )
+    return rows
+
+
+def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:
+    """Copy the first size_bytes of a file to an offset of another; they are on disk when it returns."""
+    with naming(source), open(source, "rb") as read, open(dest, "r+b", buffering=0) as written:
+        done = 0
+        while done < size_bytes:
+            data = read.read(min(_COPY_BYTES, size_bytes - done))
+            if not data:
+                raise journals.JournalError(
+                    f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part anew with --overwrite."
+                )
+            with naming(dest):
+                write_at(written.fileno(), memoryview(data), offset + done)
+            done += len(data)
+        with naming(dest):
+            os.fsync(written.fileno())

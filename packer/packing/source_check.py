@@ -1,0 +1,117 @@
+"""The sources of a store, read again and compared with the sha256 that samples.jsonl has of each. Decodes nothing."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from packer.inputs.samples import ScanError
+from packer.inputs.scan import scan
+from packer.options import OptionsError, available_cpus
+from packer.packing.redecode import NO_MEMBER, Finder
+from packer.pixels.opening import DecodeError
+from packer.sources import roots
+from packer.sources.local import MISSING, Readable, Source
+from packer.sources.remote import is_url
+from reader.format.manifest import REJECTED, SAMPLES, read_json_lines
+
+# Files in memory at once are as many as threads; these wait to be read.
+_CHUNK = 256
+# An object takes tens of milliseconds to come.
+_REMOTE_THREADS = 16
+
+
+@dataclass(frozen=True)
+class SourcesReport:
+    """How many sources were compared, and by their paths those that differ, are gone, or are in IMAGES and not in the store."""
+
+    compared: int
+    differ: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+
+    @property
+    def are_same(self) -> bool:
+        """Whether all sources of the store are what was packed."""
+        return not (self.differ or self.gone)
+
+
+def check_sources(out: Path, images: str, split: str = "") -> SourcesReport:
+    """Compare all sources of a store with what was packed.
+
+    Args:
+        images: the folder or URL that the paths in samples.jsonl start from, or the tar or zip that was packed.
+        split: which of those in that tar or zip.
+
+    Raises:
+        OptionsError: the store was made of a dataset, whose items are no files.
+        SourceError: the sources cannot be read now.
+    """
+    finder, known, count = Finder(images), set[str](), 0
+
+    def pairs() -> Iterator[tuple[dict[str, Any], Callable[[], Readable]]]:
+        """Pass through the rows, and count them."""
+        nonlocal count
+        for sample in read_json_lines(out / SAMPLES):
+            if "sha256" not in sample:
+                raise OptionsError(f"{out} was packed from a dataset, whose items are no files: leave --images out.")
+            count += 1
+            known.add(sample["path"])
+            yield sample, functools.partial(finder.source, sample["path"])
+
+    differ: list[str] = []
+    gone: list[str] = []
+    for path, is_gone in changed(pairs(), threads=_REMOTE_THREADS if is_url(images) else available_cpus()):
+        (gone if is_gone else differ).append(path)
+    known.update(line["path"] for line in read_json_lines(out / REJECTED))
+    return SourcesReport(count, differ, gone, [path for path in _listed(images, split) if path not in known])
+
+
+def changed(
+    pairs: Iterable[tuple[dict[str, Any], Callable[[], Readable]]], *, threads: int
+) -> Iterator[tuple[str, bool]]:
+    """Yield the path of each source that has other bytes than its line of samples.jsonl says, and whether it is gone.
+
+    Args:
+        pairs: lines, and what locates the source of each.
+    """
+    whole = iter(pairs)
+    with ThreadPoolExecutor(threads, thread_name_prefix="pixpack-compare") as pool:
+        while chunk := list(islice(whole, _CHUNK)):
+            for (sample, _), what in zip(chunk, pool.map(lambda pair: _compared(*pair), chunk), strict=True):
+                if what:
+                    yield sample["path"], what == "gone"
+
+
+def _compared(sample: dict[str, Any], locate: Callable[[], Readable]) -> str:
+    """Return "" where a source has the bytes that were packed, "gone" where there is none, else "differs"."""
+    try:
+        source = locate()
+        if isinstance(source, Source) and source.place is None:
+            size_bytes, _ = roots.retried(source.state, roots.PAUSES, time.sleep)
+            if size_bytes != sample["bytes"]:
+                return "gone" if size_bytes < 0 else "differs"
+        read = functools.partial(source.read, max_pixels=sys.maxsize)
+        data, _ = roots.retried(read, roots.PAUSES, time.sleep)
+    except DecodeError as e:
+        return "gone" if str(e) in MISSING or str(e).endswith(NO_MEMBER) else "differs"
+    return "" if hashlib.sha256(data).hexdigest() == sample["sha256"] else "differs"
+
+
+def _listed(images: str, split: str) -> list[str]:
+    """List the images that are there now; nothing where they cannot be listed as a folder, a tar or a zip is."""
+    try:
+        parts = scan([images])
+    except ScanError:
+        return []
+    if split in parts:
+        return parts[split].paths
+    return [f"{name}/{path}" for name, inputs in parts.items() for path in inputs.paths]

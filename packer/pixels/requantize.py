@@ -1,0 +1,172 @@
+"""One image, requantized: which inputs FFmpeg encodes anew and which stay as they are, and the row that comes of either.
+
+What is broken is settled by our own decoder, as in any pack; FFmpeg only sees JPEGs that decode without a complaint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packer.clock import StageClock
+from packer.options import MAX_PIXELS
+from packer.pixels import icc, jpeg
+from packer.pixels.decode import Decoder, Row
+from packer.pixels.ffmpeg import NotRequantized, open_ffmpeg, versions
+from packer.pixels.geometry import Geometry
+from packer.pixels.versions import decoder_versions, littlecms_version
+
+
+@dataclass(frozen=True)
+class Recoded:
+    """The JPEG that FFmpeg made, or the source's own bytes and why they were kept."""
+
+    data: bytes
+    kept: str = ""
+
+
+class Recoder:
+    """Requantizes images, one after the other.
+
+    Args:
+        quality: FFmpeg's -q:v, 2 (best) to 31 (smallest).
+        size: (height, width): upright pictures become just that; (None, S): the short side becomes S, where it is longer.
+        strict, max_pixels: as for a Decoder.
+    """
+
+    def __init__(
+        self,
+        quality: int,
+        *,
+        size: tuple[int | None, int] | None = None,
+        strict: bool = False,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        self._ffmpeg, self._quality, self._size = open_ffmpeg(), quality, size
+        # a row of one pixel lets JPEGs be decoded at an eighth: all of their data is read, at half the cost
+        self._check = Decoder(Geometry(1, 1, "squash"), strict=strict, max_pixels=max_pixels)
+
+    def recode(self, data: bytes) -> Recoded:
+        """Requantize one image; its EXIF orientation and an ICC profile other than sRGB are kept, all other metadata is not.
+
+        Raises:
+            DecodeError: it is broken, and would be rejected by a pack.
+        """
+        checked = self._check.row(data)
+        source = jpeg.read_header(data)
+        if source is None:
+            return Recoded(data, "it is no JPEG")
+        if "warnings" in checked.done:
+            return Recoded(data, f"it decodes only with warnings ({checked.done['warnings'][0]})")
+        orientation = checked.done.get("exif_orientation", 1)
+        size = self._stored_size(checked.width, checked.height, orientation)
+        try:
+            encoded = self._ffmpeg.encode(data, self._quality, size)
+        except NotRequantized as e:
+            return Recoded(data, str(e))
+        header = jpeg.read_header(encoded)
+        expected = size or (checked.width, checked.height)[:: -1 if orientation >= 5 and size is None else 1]
+        if header is None or (header.width, header.height) != expected:
+            return Recoded(data, "FFmpeg decodes it to another size")
+        # some versions of FFmpeg write the profile themselves
+        return Recoded(with_metadata(encoded, orientation, b"" if header.icc else source.icc))
+
+    def compare(self, before: bytes, after: bytes) -> tuple[float, float]:
+        """Return PSNR in dB and SSIM of a requantized image to its source, scaled to the same size."""
+        header = jpeg.read_header(after)
+        return self._ffmpeg.compare(before, after, (header.width, header.height) if header else None)
+
+    def _stored_size(self, width: int, height: int, orientation: int) -> tuple[int, int] | None:
+        """Return (width, height) to scale to, of the picture as it is stored; None where it stays."""
+        if self._size is None:
+            return None
+        wanted_height, wanted = self._size
+        if wanted_height is not None:
+            scaled = wanted, wanted_height
+        elif min(width, height) <= wanted:
+            return None
+        elif width <= height:
+            scaled = wanted, int(wanted * height / width)
+        else:
+            scaled = int(wanted * width / height), wanted
+        return scaled[::-1] if orientation >= 5 else scaled
+
+
+class RequantizingDecoder:
+    """As a Decoder, but a row is what the requantized JPEG decodes to, without DCT scaling."""
+
+    def __init__(
+        self, quality: int, decoder: Decoder, *, strict: bool, max_pixels: int, clock: StageClock | None
+    ) -> None:
+        self._recoder, self._decoder = Recoder(quality, strict=strict, max_pixels=max_pixels), decoder
+        self._clock = clock or StageClock("decode")
+
+    def row(self, data: bytes) -> Row:
+        """Decode one image into a row; raises DecodeError."""
+        self._clock.enter("requantize")
+        recoded = self._recoder.recode(data)
+        self._clock.enter("decode")
+        row = self._decoder.row(recoded.data)
+        told = {"kept": recoded.kept} if recoded.kept else {}
+        return dataclasses.replace(row, done=row.done | {"requantized": not recoded.kept} | told)
+
+
+def row_decoder(
+    geometry: Geometry,
+    *,
+    channels: str,
+    exact: bool,
+    strict: bool,
+    max_pixels: int,
+    requantize: int | None,
+    icc: str = "keep",
+    bit_depth: int | None = None,
+    clock: StageClock | None = None,
+) -> Decoder | RequantizingDecoder:
+    """Return what makes the rows of a pack; exact must be given together with requantize."""
+    decoder = Decoder(
+        geometry,
+        channels=channels,
+        exact=exact,
+        strict=strict,
+        max_pixels=max_pixels,
+        icc=icc,
+        bit_depth=bit_depth,
+        clock=clock,
+    )
+    if requantize is None:
+        return decoder
+    return RequantizingDecoder(requantize, decoder, strict=strict, max_pixels=max_pixels, clock=clock)
+
+
+def pixel_versions(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides about the pixels of a pack with these recorded options, for the manifest.
+
+    Raises:
+        FfmpegError: FFmpeg is needed and missing.
+    """
+    versions_used = decoder_versions()
+    if options.get("requantize") is not None:
+        versions_used["ffmpeg"] = versions()
+    if options.get("icc") == "convert":
+        versions_used["littlecms"] = {"version": littlecms_version()}
+    return versions_used
+
+
+def with_metadata(encoded: bytes, orientation: int, profile: bytes = b"") -> bytes:
+    """Put into a JPEG that has neither EXIF with an orientation, 1 to 8, and an ICC profile; 1 and sRGB need none."""
+    segments = b""
+    if orientation != 1:
+        # TIFF 6.0: one entry, tag 0x0112, one SHORT, padded to 4 bytes; no further directory
+        tiff = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+        segments += _segment(b"\xff\xe1", b"Exif\0\0" + tiff)
+    if profile and icc.foreign_name(profile) not in ("", icc.DAMAGED):
+        segments += jpeg.profile_segments(profile)
+    return encoded[:2] + segments + encoded[2:]
+
+
+def _segment(marker: bytes, content: bytes) -> bytes:
+    return marker + struct.pack(">H", len(content) + 2) + content

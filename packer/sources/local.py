@@ -1,0 +1,272 @@
+"""The bytes of one input, wherever they are: a file, or a member of a tar or zip, read at its place without unpacking.
+
+One open, one version, one close; what cannot be read, or changes again and again, is a DecodeError with a human reason; where
+the disk or network is to blame, a SourceError.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import stat
+import struct
+import time
+import zlib
+from dataclasses import dataclass
+from typing import Protocol
+
+from packer.inputs.samples import RAW, STORED, Archive, Place
+from packer.options import MAX_PIXELS
+from packer.pixels.opening import DecodeError
+from packer.sources.roots import NOWHERE, Roots, SourceChangedError
+
+# Windows opens files as text unless told otherwise.
+BINARY = getattr(os, "O_BINARY", 0)
+
+_READ_BYTES = 1 << 20
+_PACKED_BYTES = 64 << 10
+# A file may have so many bytes for each of --max-pixels, as 8 bits of 4 channels have uncompressed, and so many in any case: a
+# worker has all of it in memory.
+_BYTES_A_PIXEL, _LEAST_LIMIT = 4, 64 << 20
+# A file that changes while it is read is read again, so often at most.
+_READ_TRIES = 5
+# The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
+_CLOCK_NS = 2_000_000_000
+# PKWARE APPNOTE 6.3.10, 4.3.7: 26 bytes that the central directory repeats, then the lengths of name and extra field
+_ZIP_HEADER = struct.Struct("<4s22xHH")
+
+# This process, or the system, can open nothing more: no file is to blame.
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
+# Why a file was rejected that may come back.
+_NO_FILE, _NO_TARGET = "there is no such file", "it is a symbolic link to a file that does not exist"
+MISSING = (_NO_FILE, _NO_TARGET)
+
+State = tuple[int, int]
+
+
+class Readable(Protocol):
+    """What the bytes of an input are read from."""
+
+    def state(self) -> State:
+        """Return size and time as they are now, by which a change shows."""
+        ...
+
+    def read(self, *, max_pixels: int = ..., most_bytes: int | None = None) -> tuple[bytes, State]:
+        """Return the bytes, the first most_bytes at most, and the state that they had."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the bytes of an input are: all of a file, or a place in an archive that must still be the listed one.
+
+    roots: what it lay on when it was listed, by which a file that is missing is told from a disk that is.
+    """
+
+    path: str
+    place: Place | None = None
+    archive: Archive | None = None
+    roots: Roots = NOWHERE
+
+    @classmethod
+    def of(
+        cls,
+        root: str,
+        path: str,
+        archives: tuple[Archive, ...] = (),
+        place: list[int] | None = None,
+        roots: Roots = NOWHERE,
+    ) -> Readable:
+        """Locate an input of a pack: by its path below root, which may be a URL, or by its numbers in `Inputs.places`."""
+        if "://" in root:
+            from packer.sources.remote import RemoteSource
+
+            return RemoteSource(root, path)
+        if place is None:
+            return cls(os.path.join(root, path), roots=roots)
+        where = Place(*place)
+        archive = archives[where.archive]
+        return cls(os.path.join(root, archive.path), where, archive, roots)
+
+    def state(self) -> State:
+        """Return (size, mtime_ns) of the file, by which a resume notices that it changed; (-1, -1) where there is none.
+
+        Raises:
+            SourceError: what it lies on cannot be read now.
+        """
+        try:
+            status = os.stat(self.path)
+        except OSError as e:
+            self.roots.check(self.path, e)
+            return -1, -1
+        return status.st_size, status.st_mtime_ns
+
+    def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
+        """Return the input's bytes, or the first most_bytes of them, in one version, and (size, mtime_ns) of the file.
+
+        What has more bytes than an image of max_pixels may have is refused, unread.
+
+        Renaming and deleting leave an open file as it is. One that is rewritten, cut or appended to while it is read is read
+        again, until its times stand still or two reads agree.
+
+        Raises:
+            DecodeError: they cannot be read, lie in no regular file, are none, or change again and again.
+            SourceError: the disk or network that they lie on cannot be read now, or their archive is not the one that was
+                listed.
+            OSError: no file can be opened now.
+        """
+        try:
+            descriptor = self._open()
+        except OSError as e:
+            if e.errno in NO_DESCRIPTOR:
+                raise
+            raise DecodeError(_unreadable(self.path, e)) from e
+        try:
+            before = b""
+            for _ in range(_READ_TRIES):
+                data, state, is_settled = self._read_once(descriptor, max_pixels, most_bytes)
+                if is_settled or (digest := hashlib.sha256(data).digest()) == before:
+                    return data, state
+                before, data = digest, b""  # two reads of a large file must not be in memory at once
+        except OSError as e:
+            self.roots.check(self.path, e)
+            raise DecodeError(_unreadable(self.path, e)) from e
+        finally:
+            os.close(descriptor)
+        raise DecodeError("it was changed each time it was read; pack it when its writer is done")
+
+    def _open(self) -> int:
+        """Open the file; raises SourceError where what it lies on is to blame for that it cannot be."""
+        # NONBLOCK: opening a FIFO without a writer would wait for ever
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
+        try:
+            return os.open(self.path, flags)
+        except OSError as e:
+            if e.errno in NO_DESCRIPTOR:
+                raise
+            self.roots.check(self.path, e)
+        try:  # a disk that was away for a moment is found to be there: only now is the file missing for certain
+            return os.open(self.path, flags)
+        except OSError as e:
+            self.roots.check(self.path, e)
+            raise
+
+    def _read_once(self, descriptor: int, max_pixels: int, most_bytes: int | None) -> tuple[bytes, State, bool]:
+        """Read from an open file; returns the bytes, (size, mtime_ns), and whether they are surely one version."""
+        begun = time.time_ns()
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
+        state = status.st_size, status.st_mtime_ns
+        if self.archive is not None and state != self.archive[1:]:
+            raise SourceChangedError(f"{self.path} was changed since it was listed")
+        size_bytes = status.st_size if self.place is None else self.place.size_bytes
+        check_size(size_bytes, max_pixels)
+        wanted = size_bytes if most_bytes is None else min(size_bytes, most_bytes)
+        if self.place is None:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            data = _read_exactly(descriptor, wanted)
+        else:
+            check_size(max(size_bytes, self.place.stored_bytes), max_pixels)
+            data = _read_member(descriptor, self.place, wanted)
+        # ctime too: no program can set it back
+        times = status.st_mtime_ns, status.st_ctime_ns
+        now = os.fstat(descriptor)
+        is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == (status.st_size, *times)
+        return data, state, is_same and begun - max(times) > _CLOCK_NS
+
+
+def check_size(size_bytes: int, max_pixels: int = MAX_PIXELS) -> None:
+    """Refuse what is empty, or has more bytes than an image of max_pixels may have, as a DecodeError."""
+    if size_bytes == 0:
+        raise DecodeError("the file is empty")
+    if size_bytes > most_file_bytes(max_pixels):
+        raise DecodeError(
+            f"it has {size_bytes} bytes, more than the {most_file_bytes(max_pixels)} of --max-pixels {max_pixels}"
+        )
+
+
+def most_file_bytes(max_pixels: int) -> int:
+    """Return how many bytes a file with an image of so many pixels may have."""
+    return max(_LEAST_LIMIT, _BYTES_A_PIXEL * max_pixels)
+
+
+def _read_member(descriptor: int, place: Place, wanted: int) -> bytes:
+    """Return the first wanted bytes of an archive's member."""
+    offset = place.offset
+    if place.method != RAW:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        header = _read_exactly(descriptor, _ZIP_HEADER.size)
+        if len(header) < _ZIP_HEADER.size or not header.startswith(b"PK\x03\x04"):
+            raise DecodeError("the zip archive is damaged: the member is not where its directory says")
+        _, name_bytes, extra_bytes = _ZIP_HEADER.unpack(header)
+        offset += _ZIP_HEADER.size + name_bytes + extra_bytes
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    if place.method in (RAW, STORED):
+        data = _read_exactly(descriptor, wanted)
+    else:
+        data = _inflated(descriptor, place.stored_bytes, wanted)
+    if len(data) < wanted:
+        raise DecodeError("its archive is cut short")
+    if place.method != RAW and len(data) == place.size_bytes and zlib.crc32(data) != place.crc32:
+        raise DecodeError("the zip archive is damaged: the member's checksum is wrong")
+    return data
+
+
+def _inflated(descriptor: int, stored_bytes: int, wanted: int) -> bytes:
+    """Read a zip's member and undo its compression, up to wanted bytes and no byte more; both a piece at a time."""
+    inflate, data = zlib.decompressobj(-zlib.MAX_WBITS), io.BytesIO()
+    try:
+        while stored_bytes and data.tell() < wanted:
+            packed = _read_exactly(descriptor, min(_PACKED_BYTES, stored_bytes))
+            if not packed:
+                break
+            stored_bytes -= len(packed)
+            while packed and data.tell() < wanted:
+                data.write(inflate.decompress(packed, min(_READ_BYTES, wanted - data.tell())))
+                packed = inflate.unconsumed_tail
+        if data.tell() < wanted:  # what the last call read, but had no room for
+            data.write(inflate.decompress(b"", wanted - data.tell()))
+    except zlib.error as e:
+        raise DecodeError(f"the zip archive is damaged ({e})") from e
+    return data.getvalue()
+
+
+def _read_exactly(descriptor: int, wanted: int) -> bytes:
+    """Read wanted bytes, fewer only at the end of the file."""
+    data = os.read(descriptor, wanted)
+    if len(data) == wanted:
+        return data
+    parts, have = [data], len(data)
+    while have < wanted and (more := os.read(descriptor, min(_READ_BYTES, wanted - have))):
+        parts.append(more)
+        have += len(more)
+    return b"".join(parts)
+
+
+def _kind(mode: int) -> str:
+    for test, name in (
+        (stat.S_ISDIR, "a directory"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    ):
+        if test(mode):
+            return name
+    return "a special file"
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    if error.errno == errno.ENXIO:
+        return "it is a socket or a FIFO, not an image"
+    if error.errno == errno.ELOOP:
+        return "it is a symbolic link that leads back to itself"
+    if error.errno == errno.ENOENT and os.path.islink(path):
+        return _NO_TARGET
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return _NO_FILE
+    return f"it cannot be read: {error.strerror}"

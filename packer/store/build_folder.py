@@ -1,0 +1,148 @@
+"""The folder that a store is made in: OUT, a replacement beside it, or a part's own. Made, held alone, cleared, put in its place.
+
+Knows no inputs and writes no row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from packer.options import PackOptions
+from packer.report import PackError
+from packer.store import journal as journals
+from packer.store.disk_space import FULL
+from packer.store.files import sync_folder
+from packer.store.out_folder import OWN_NAMES, check_out, dropped_names, finished_meanwhile, is_replaced, replacement
+from packer.store.parts import Part, check_no_parts, check_part
+from packer.store.seal import remove_working_folder
+from packer.store.swap import swap
+from reader.format.manifest import MANIFEST
+
+
+class Site:
+    """The folder of one store being made; out is where its files are written, final where they belong.
+
+    replaces: whether these are two, as it takes the place of a store, or of a split beside which a store is replaced.
+    """
+
+    def __init__(self, out: Path, options: PackOptions, part: Part | None, *, replaces: bool | None = None) -> None:
+        self._part, self._whole, self._options = part, out, options
+        self.final = out if part is None else part.folder(out)
+        self.replaces = replaces_store(self.final, options) if replaces is None else replaces
+        self.out = replacement(self.final) if self.replaces else self.final
+        # the store that will be replaced
+        self.replaced = self.final if self.replaces and (self.final / MANIFEST).is_file() else None
+        # what goes with it though it is no part of it
+        dropped = dropped_names(self.replaced) if self.replaced else []
+        self.notes = [f"{self.final} also held {', '.join(dropped)}, which went with the old store."] if dropped else []
+
+    def make(self) -> bool:
+        """Make the folder and its working folder; returns whether it is new.
+
+        Raises:
+            OSError: the disk is full.
+            PackError: any other reason why it cannot be made.
+        """
+        created = not self.out.exists()
+        try:
+            (self.out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            if e.errno in FULL:
+                raise
+            name = errno.errorcode.get(e.errno or 0, "?")
+            raise PackError(f"{e.filename or self.out} cannot be made: {e.strerror} ({name}).") from None
+        return created
+
+    def lock(self) -> list[journals.Lock]:
+        """Hold OUT alone; or a part of it alone, and OUT together with the other parts."""
+        try:
+            with contextlib.ExitStack() as undone:
+                locks = [journals.Lock(self._whole, is_shared=True)] if self._part is not None else []
+                for folder in self._held_folders():
+                    for lock in locks[-1:]:
+                        undone.callback(lock.close)
+                    locks.append(journals.Lock(folder))
+                undone.pop_all()
+                return locks
+        except FileNotFoundError:
+            raise finished_meanwhile(self.final) from None
+
+    def _held_folders(self) -> list[Path]:
+        """Name what is held: where it works, and an unfinished pack that it will take the place of."""
+        is_begun = self.replaces and self.replaced is None and (self.final / journals.FOLDER).is_dir()
+        return [self.out, self.final] if is_begun else [self.out]
+
+    def look_again(self) -> None:
+        """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
+
+        Also under --resume and --overwrite: both would clear the finished store away to begin in its place.
+        """
+        if self.replaces:
+            return
+        if self._part is not None:
+            check_part(self._whole, self._part, self._options, is_held=True)
+            return
+        check_no_parts(self.out, self._options)
+        if (self.out / MANIFEST).exists():
+            remove_working_folder(self.out)
+            raise finished_meanwhile(self.out)
+        check_out(self.out, self._options, is_held=True)
+
+    def goes_on(self) -> bool:
+        """Whether a pack that was begun here is asked for again."""
+        return self._options.resume and journals.has_begun(self.out)
+
+    def clear(self) -> None:
+        """Remove what an earlier pack left, and nothing else, but for the working folder, which must go last."""
+        for name in OWN_NAMES - {journals.FOLDER}:
+            entry = self.out / name
+            if entry.is_dir() and not entry.is_symlink():
+                remove_tree(entry)
+            else:
+                entry.unlink(missing_ok=True)
+
+    def remove(self, created: bool) -> None:
+        """Leave nothing behind that looks like a store."""
+        self.clear()
+        sync_folder(self.out)
+        remove_tree(self.out / journals.FOLDER)
+        if created or self.replaces:
+            with contextlib.suppress(OSError):  # someone put a file of theirs there meanwhile
+                self.out.rmdir()
+
+
+def finish(sites: Sequence[Site], locks: Sequence[journals.Lock]) -> None:
+    """Put sealed stores in their places, all or none, and take the scaffolds away, under the locks to their end."""
+    if os.name == "nt":
+        for lock in locks:
+            lock.close()  # Windows moves and removes no open file
+    if replacing := [site.final for site in sites if site.replaces]:
+        swap(replacing)
+    for site in sites:
+        if not site.replaces:
+            # last, and under the lock: another pack may begin here as soon as it is gone
+            remove_working_folder(site.final)
+
+
+def replaces_store(out: Path, options: PackOptions) -> bool:
+    """Whether what is asked for is made beside OUT and takes its place: open readers keep the old store."""
+    is_store = (out / MANIFEST).is_file()
+    # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
+    goes_on = is_replaced(out) and (is_store or not out.exists())
+    return (options.resume and goes_on) or ((options.overwrite or options.update) and is_store)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all that is in it; an error names the whole path of what it could not remove."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as e:
+        # what lies in a folder is named without it
+        if e.filename and not os.path.dirname(e.filename):
+            e.filename = str(folder / e.filename)
+        raise

@@ -1,0 +1,132 @@
+"""Rows of a finished store as bytes, for what makes other stores of them: none is believed before its checksum was compared.
+
+Reads plainly: of a mapped file, a page that cannot be read would end the process. Knows no sources and writes nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import itertools
+import threading
+import zlib
+from array import array
+from collections.abc import Iterable
+from io import RawIOBase
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.checksums import sha256_file
+from reader.format.filesystem import naming
+from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_blocks
+
+# Read and checked at once: while they are in the CPU's cache.
+_CHECK_BYTES = 256 << 10
+
+Ints = npt.NDArray[np.int64]
+
+
+class CheckedPixels:
+    """The file of rows, and its blocks, which are compared with their checksums. For several threads."""
+
+    def __init__(self, out: Path) -> None:
+        # opened before the manifest is read, so that it is theirs, whatever takes OUT's place meanwhile
+        self._file = open(out / PIXELS, "rb", buffering=0)  # noqa: SIM115 (open as long as this is)
+        self._path = out / PIXELS
+        self._one_at_a_time = threading.Lock()
+        self._whole: dict[int, bool] = {}
+        try:
+            self.blocks = read_blocks(out)
+        except BaseException:
+            self._file.close()
+            raise
+        self._starts = [block.start for block in self.blocks]
+        # the byte where each block begins, and behind them that where the last one ends
+        self.begins = list(itertools.accumulate((block.size_bytes for block in self.blocks), initial=0))
+
+    def read(self, begin: int, size_bytes: int) -> bytes:
+        """Return these bytes of the file; fewer where it ends."""
+        with naming(self._path), self._one_at_a_time:
+            self._file.seek(begin)
+            return self._file.read(size_bytes)
+
+    def read_into(self, begin: int, memory: npt.NDArray[np.uint8]) -> None:
+        """Fill memory, uint8[n], from this byte of the file on; raises OSError where it ends before."""
+        with naming(self._path), self._one_at_a_time:
+            self._file.seek(begin)
+            _fill(self._file, memory)
+
+    def numbers(self, rows: Ints) -> Ints:
+        """Return the number of the block that each row is in."""
+        return np.searchsorted(self._starts, rows, side="right") - 1
+
+    def is_known(self, number: int) -> bool:
+        """Whether a block was found whole before."""
+        return self._whole.get(number, False)
+
+    def settle(self, number: int, crc32: int) -> bool:
+        """Say whether a block whose bytes have this checksum is whole, and remember it."""
+        self._whole[number] = crc32 == self.blocks[number].crc32
+        return self._whole[number]
+
+    def is_whole(self, row: int) -> bool:
+        """Whether the block that a row is in has the bytes that were packed; each is read once."""
+        number = bisect.bisect_right(self._starts, row) - 1
+        if number not in self._whole:
+            crc32, end = 0, self.begins[number + 1]
+            for start in range(self.begins[number], end, _CHECK_BYTES):
+                crc32 = zlib.crc32(self.read(start, min(_CHECK_BYTES, end - start)), crc32)
+            return self.settle(number, crc32)
+        return self._whole[number]
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+
+def line_begins(out: Path) -> array[int]:
+    """Return the byte of samples.jsonl where each row's line begins, and behind them that where the last one ends."""
+    begins = array("q", [0])
+    with naming(out / SAMPLES), open(out / SAMPLES, "rb") as file:
+        for line in file:
+            begins.append(begins[-1] + len(line))
+    return begins
+
+
+def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
+    """Name the first of these files, all but pixels, that is not what was packed, as a sentence; "" where there is none."""
+    for name in sorted(names):
+        if sha256_file(out / name) != manifest.files[name].digest:
+            return f"{out / name} is damaged: its content is not what was packed."
+    return ""
+
+
+def read_spans(path: Path, begins: Ints, sizes: Ints) -> npt.NDArray[np.uint8]:
+    """Read pieces of a file, one behind the other; what lies together there is read at once.
+
+    Args:
+        begins, sizes: int64[n], the byte where each piece begins and how many bytes it has.
+
+    Raises:
+        OSError: the file cannot be read, or ends before a piece does.
+    """
+    ends = np.cumsum(sizes)
+    into = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+    # [4, 6, 9, 0] of 2, 3, 1, 1 bytes -> reads of [4, 10) and [0, 1)
+    firsts = np.flatnonzero(np.concatenate(([True], begins[1:] != begins[:-1] + sizes[:-1])))
+    stops = np.append(firsts[1:], len(begins))
+    with naming(path), open(path, "rb", buffering=0) as file:
+        for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
+            file.seek(int(begins[first]))
+            _fill(file, into[int(ends[first] - sizes[first]) : int(ends[stop - 1])])
+    return into
+
+
+def _fill(file: RawIOBase, memory: npt.NDArray[np.uint8]) -> None:
+    while len(memory):
+        count = file.readinto(memory.data)
+        if not count:
+            raise OSError(errno.EIO, "it ends before the manifest says")
+        memory = memory[count:]

@@ -1,0 +1,117 @@
+"""Images that come more than once in a store or in its splits, by the sha256 of their bytes. Reads samples.jsonl alone."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from reader.format.manifest import SAMPLES, Manifest, check_store, read_json_lines
+
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Rows whose sources are the same bytes: images that come more than once, their rows, and the first of them as paths.
+
+    across counts the images that are in more than one split, conflicting those whose rows have different labels.
+    """
+
+    images: int = 0
+    rows: int = 0
+    across: int = 0
+    conflicting: int = 0
+    examples: list[list[str]] = field(default_factory=list)
+    across_examples: list[list[str]] = field(default_factory=list)
+    conflicting_examples: list[list[str]] = field(default_factory=list)
+
+    def harms(self) -> dict[str, tuple[int, list[list[str]]]]:
+        """Return the duplicates that spoil a training or its test: what they are -> how many, and the first as paths."""
+        found = {
+            "with different labels": (self.conflicting, self.conflicting_examples),
+            "in more than one split": (self.across, self.across_examples),
+        }
+        return {what: harm for what, harm in found.items() if harm[0]}
+
+    def notes(self) -> list[str]:
+        """Say of each kind of harm how many images there are and which come first."""
+        return [
+            f"{count:,} image{'s are' if count > 1 else ' is'} packed {what}, such as {' = '.join(examples[0])}."
+            " pack info OUT names more."
+            for what, (count, examples) in self.harms().items()
+        ]
+
+
+def duplicates_of(places: dict[str, Path]) -> Duplicates:
+    """Find images that come more than once in the stores of splits; reads samples.jsonl twice.
+
+    Raises:
+        StoreError: one of them is no whole store.
+    """
+    prefixes = array("Q")
+    for place in places.values():
+        prefixes.extend(int(line["sha256"][:16], 16) for line in read_json_lines(place / SAMPLES) if "sha256" in line)
+    return duplicates_among({split: (place, check_store(place)) for split, place in places.items()}, prefixes)
+
+
+def duplicates_among(stores: dict[str, tuple[Path, Manifest]], prefixes: array[int]) -> Duplicates:
+    """Find sources of the same bytes: those that share a prefix are few, and are read again in full."""
+    values, counts = np.unique(np.frombuffer(prefixes, np.uint64), return_counts=True)
+    suspects = set(values[counts > 1].tolist())
+    if not suspects:
+        return Duplicates()
+    found: dict[str, list[_Row]] = {}
+    for row in _rows(stores):
+        if int(row.sha256[:16], 16) in suspects:
+            found.setdefault(row.sha256, []).append(row)
+    groups = [group for group in found.values() if len(group) > 1]
+    conflicting = [group for group in groups if len({row.label for row in group}) > 1]
+    across = [group for group in groups if len({row.split for row in group}) > 1]
+    return Duplicates(
+        images=len(groups),
+        rows=sum(map(len, groups)),
+        across=len(across),
+        conflicting=len(conflicting),
+        examples=_examples(groups, lambda row: row.path),
+        across_examples=_examples(across, lambda row: row.split),
+        conflicting_examples=_examples(conflicting, lambda row: row.label),
+    )
+
+
+class _Row(NamedTuple):
+    """A row by which duplicates are told: its label is the name of its class where it has one."""
+
+    split: str
+    path: str
+    sha256: str
+    label: str
+
+
+def _rows(stores: dict[str, tuple[Path, Manifest]]) -> Iterator[_Row]:
+    for split, (place, manifest) in stores.items():
+        is_class = manifest.target_kind == "class"
+        for sample in read_json_lines(place / SAMPLES):
+            if "sha256" in sample:
+                target = sample["target"]
+                # classes by name: the lists of two stores need not be one
+                label = manifest.classes[target] if is_class and target >= 0 else json.dumps(target)
+                path = f"{split}/{sample['path']}" if split else sample["path"]
+                yield _Row(split, path, sample["sha256"], label)
+
+
+def _examples(groups: list[list[_Row]], differ: Callable[[_Row], str]) -> list[list[str]]:
+    """Return the first of each group as paths, of those that differ one each before any second."""
+    examples = []
+    for group in groups[:_EXAMPLES]:
+        firsts: dict[str, _Row] = {}
+        for row in group:
+            firsts.setdefault(differ(row), row)
+        chosen = [*firsts.values(), *(row for row in group if row is not firsts[differ(row)])]
+        examples.append([row.path for row in chosen[:_EXAMPLES]])
+    return examples

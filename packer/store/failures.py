@@ -1,0 +1,55 @@
+"""What the system refused in the middle of a pack, as a sentence: which file, why, and how to go on."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from packer.report import PackError
+from packer.sources.local import NO_DESCRIPTOR
+from packer.store.disk_space import FULL, GO_ON, DiskFullError, disk_full, free_bytes, needed_bytes
+from reader.format.manifest import PIXELS
+
+# What could not be written needs a page at least, even where the estimate of all files is used up.
+_LEAST_BYTES = 4096
+
+
+def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str = GO_ON) -> PackError:
+    """Return what to raise instead of an error of files, processes or the disk; DiskFullError where room is lacking.
+
+    Args:
+        sizes: name below OUT -> bytes that the file will have.
+        again: what to do once it is fixed.
+    """
+    name = errno.errorcode.get(error.errno or 0, "?")
+    if error.errno in NO_DESCRIPTOR:
+        return PackError(
+            f"{error.filename or 'a pipe to a worker'} cannot be opened: {error.strerror} ({name}), {_open_files_limit()}."
+            f" Allow more{' or give fewer --workers' if again == GO_ON else ''}, and {again}."
+        )
+    if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
+        return PackError(
+            f"a worker process cannot be started or reached: {error.strerror} ({name}). {again.capitalize()}."
+        )
+    path = Path(error.filename or out / PIXELS)
+    what = f"{path} cannot be read or written: {error.strerror} ({name})"
+    if error.errno not in FULL:
+        return PackError(f"{what}. {again.capitalize()} once it can.")
+    free = free_bytes(path)
+    need = max(_LEAST_BYTES, needed_bytes(out, sizes))
+    if need > free:
+        return disk_full(path, need, free, again)
+    # a quota is used up, or someone has made room meanwhile
+    return DiskFullError(
+        f"{what}; {need} more bytes are needed, its disk has {free} free."
+        f" Free some space or raise your quota, and {again}."
+    )
+
+
+def _open_files_limit() -> str:
+    """Say how many files this process may have open."""
+    try:
+        import resource
+    except ImportError:
+        return "the system's limit"
+    return f"of which this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)"

@@ -1,0 +1,62 @@
+"""Files that outlive a crash or a power cut: written beside their place, synced, renamed, and the folder synced too.
+
+Knows nothing of what is in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+from reader.format.filesystem import naming
+
+# Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
+_LONGEST_NAME = 255
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put content at path so that a reader or a crash sees the old file or the new one, never a part."""
+    temporary = temporary_of(path)
+    write_synced(temporary, content)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def temporary_of(path: Path) -> Path:
+    """Name the file beside path that becomes path when it is whole; no longer than a file system takes, as path is none."""
+    name = f".{path.name}.tmp"
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.tmp"
+    return path.with_name(name)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and return when its bytes are on disk; its name is not, before its folder is synced."""
+    with naming(path), open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and new names in a folder survive a power loss, where the system knows such a thing.
+
+    File systems that sync no folders say EINVAL or EBADF, and a folder above ours may be closed to us (PostgreSQL leaves out
+    the same: src/common/file_utils.c, fsync_fname).
+    """
+    if os.name == "nt":
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        with naming(path):
+            os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)

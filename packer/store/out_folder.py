@@ -1,0 +1,282 @@
+"""OUT on its file system: what may be there already, what is ours, where a replacement is built and where the old store goes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from packer.options import OptionsError, PackOptions
+from packer.report import PackError
+from packer.store import journal as journals
+from packer.store.disk_space import FULL, DiskFullError
+from packer.store.files import sync_folder, write_synced
+from reader.format.filesystem import look_again, naming
+from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
+from reader.format.unfinished import command_to_go_on, read_unfinished
+
+# Says that the pack that works, or will work, in the folder replaces the store beside it.
+ANNOUNCED = f"{journals.FOLDER}/announced"
+
+# What a pack may have left in OUT before its journal could be read back.
+OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
+
+# What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case.
+_DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
+
+
+def check_places(sources: list[str], out: Path) -> None:
+    """Refuse an OUT that is a file, is a folder among IMAGES, or lies inside it or in a store; raises OptionsError."""
+    if os.path.lexists(out) and not out.is_dir():
+        raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
+    if (store := enclosing_store(out)) is not None:
+        raise OptionsError(f"OUT {out} lies in the store {store}. Choose a folder outside it.")
+    for images in sources:
+        if os.path.isdir(images):
+            _check_folder(images, out)
+
+
+def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None:
+    """Refuse an OUT that is in the way; says how to go on.
+
+    Args:
+        is_held: whether this process holds OUT's lock already.
+
+    Raises:
+        OptionsError: OUT is a folder of something else.
+        PackError: a store or an unfinished pack is in the way; LockedError where another process is packing to OUT just now.
+    """
+    check_no_links(*own_places(out))
+    if not out.exists():
+        return
+    found = [name for name in _listed(out) if not is_dropped(name)]
+    foreign = foreign_names(out)
+    is_store = MANIFEST in found and _is_ours(out / MANIFEST)
+    if found and not is_store and (foreign or MANIFEST in found or journals.FOLDER not in found):
+        what = (foreign or found)[0]
+        raise OptionsError(
+            f"{out} is not empty (it holds {what}) and is no store. Choose another OUT, or an empty folder."
+        )
+    if is_store and (options.overwrite or options.update or (options.resume and not is_finished(out))):
+        _check_replaceable(out, foreign)
+    elif is_store and not options.resume:
+        if begun := _begun_replacement(out):
+            raise PackError(begun)
+        if foreign:  # such as the generations of a URL
+            raise PackError(
+                f"{out} already holds a store, and {foreign[0]}, so that --overwrite cannot replace it. Choose another OUT."
+            )
+        raise PackError(f"{out} already holds a store. Replace it with --overwrite, or choose another OUT.")
+    elif not is_store and journals.has_begun(out) and not options.resume and not options.overwrite:
+        if not is_held:
+            try:
+                journals.Lock(out).close()
+            except FileNotFoundError:
+                raise finished_meanwhile(out) from None
+        progress, command = read_unfinished(out)
+        raise PackError(
+            f"{out} is incomplete: its pack was interrupted at {progress}. Resume with: {command}"
+            " (or start anew with --overwrite)."
+        )
+
+
+def _begun_replacement(out: Path) -> str:
+    """Say how far a pack came that was to replace the store OUT, and how to continue it; "" where none has begun."""
+    beside = replacement(out)
+    if not journals.has_begun(beside):
+        return ""
+    header = journals.read_header(beside)
+    command = "the same pack update with --resume" if header.get("update") else command_to_go_on(out, header)
+    return (
+        f"{out} holds a store whose replacement was interrupted at {read_unfinished(beside)[0]}. Continue with: {command}"
+        " (or start anew with --overwrite)."
+    )
+
+
+def own_places(out: Path) -> Iterator[Path]:
+    """Name what a pack to OUT writes, moves or removes: in OUT, and beside it."""
+    for folder in (out, replacement(out)):
+        yield from (folder / name for name in sorted(OWN_NAMES))
+    yield replacement(out)
+    if out.absolute().parent.is_dir():
+        yield from _trash(out)
+
+
+def check_no_links(*places: Path) -> None:
+    """Refuse a symbolic link among these files and folders, or anywhere below: what is done there would be done to another's.
+
+    Raises:
+        PackError: names the link, and where it leads.
+    """
+    for place in places:
+        if (link := next(_links(os.fspath(place)), None)) is not None:
+            raise PackError(
+                f"{link} is a symbolic link to {os.readlink(link)}, where pack keeps what is its own and may remove it."
+                " Remove the link, or choose another place."
+            )
+
+
+def _links(path: str) -> Iterator[str]:
+    """Yield the symbolic links that a path is, or that lie anywhere below it."""
+    if os.path.islink(path):
+        yield path
+    else:
+        with contextlib.suppress(OSError):  # a file; or another process takes it away just now
+            for name in sorted(os.listdir(path)):
+                yield from _links(os.path.join(path, name))
+
+
+def foreign_names(out: Path) -> list[str]:
+    """Name what lies in OUT and is neither a pack's nor dropped by the system, such as .DS_Store; raises PackError."""
+    return [name for name in _listed(out) if name not in OWN_NAMES and not is_dropped(name)]
+
+
+def dropped_names(out: Path) -> list[str]:
+    """Name what the system has dropped into OUT: it is in nobody's way, and goes with a store that is replaced."""
+    return [name for name in _listed(out) if is_dropped(name)]
+
+
+def is_dropped(name: str) -> bool:
+    """Whether a name is one that file managers and NAS use in any folder: .DS_Store, Thumbs.db, desktop.ini, @eaDir, ._NAME."""
+    return name.lower() in _DROPPED or name.startswith("._")
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as e:
+        raise PackError(f"{folder} cannot be listed: {e.strerror}.") from None
+
+
+def finished_meanwhile(out: Path) -> PackError:
+    """Say that another pack finished OUT after this one had looked at it."""
+    return PackError(f"{out} was finished by another pack just now. Look at it: pack info {out}")
+
+
+def _check_folder(images: str, out: Path) -> None:
+    source, target = os.path.realpath(images), os.path.realpath(out)
+    if target == source:
+        raise OptionsError(f"OUT {out} is IMAGES itself. Choose a folder outside it.")
+    if Path(source) in Path(target).parents:
+        raise OptionsError(f"OUT {out} lies inside IMAGES {images}. Choose a folder outside it.")
+    if Path(target) in Path(source).parents and (out / MANIFEST).exists():
+        raise OptionsError(f"IMAGES {images} lies inside the store {out}. Choose another OUT.")
+
+
+def _check_replaceable(out: Path, foreign: list[str]) -> None:
+    if foreign:
+        raise PackError(f"{out} also holds {foreign[0]}, which would be deleted with the store. Move it away first.")
+    if out.is_symlink():  # a split's folder: OUT itself is resolved before
+        raise PackError(
+            f"{out} is a symbolic link, which cannot be replaced. Put the folder that it leads to in its place."
+        )
+    if os.path.ismount(out):
+        raise PackError(f"{out} is a mount point, which cannot be replaced. Pack into a folder below it.")
+
+
+def enclosing_store(path: Path) -> Path | None:
+    """Return the store, or the unfinished one, in whose folder a path lies, where no other file belongs; None where in none."""
+    for folder in Path(os.path.realpath(path)).parents:
+        with contextlib.suppress(OSError):  # what we may not look into is no store of ours
+            if (folder / journals.JOURNAL).is_file() or _is_ours(folder / MANIFEST):
+                return folder
+    return None
+
+
+def replacement(out: Path) -> Path:
+    """Name the folder beside OUT in which --overwrite builds the store that will take its place."""
+    return out.with_name(f".{out.name}.packing")
+
+
+def is_finished(out: Path) -> bool:
+    """Whether OUT holds a store and no pack that replaces it is under way, or has said that it will come."""
+    look_again(out / MANIFEST)  # another host may have just finished it
+    return (out / MANIFEST).is_file() and not is_replaced(out)
+
+
+def is_replaced(out: Path) -> bool:
+    """Whether a pack that will take OUT's place has begun, or has announced itself.
+
+    Of a finished one nothing of this is left, and a copy of rows that was cut short is none: nothing resumes it.
+    """
+    beside = replacement(out)
+    return (beside / ANNOUNCED).exists() or (beside / journals.JOURNAL).exists()
+
+
+def announce(out: Path) -> None:
+    """Leave word beside a store that it will be replaced: whoever goes on must not take it for the new one.
+
+    Raises:
+        PackError: that cannot be written; DiskFullError where the disk is full, LockedError where another is at work there.
+    """
+    beside = replacement(out)
+    try:
+        (beside / journals.FOLDER).mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(journals.Lock(beside)):
+            write_synced(beside / ANNOUNCED, b"")
+            for folder in (beside / journals.FOLDER, beside, out.absolute().parent):
+                sync_folder(folder)
+    except FileNotFoundError:
+        raise finished_meanwhile(out) from None
+    except OSError as e:
+        kind = DiskFullError if e.errno in FULL else PackError
+        name = errno.errorcode.get(e.errno or 0, "?")
+        raise kind(f"{e.filename or beside / ANNOUNCED} cannot be written: {e.strerror} ({name}).") from None
+
+
+def remove_replaced(out: Path) -> None:
+    """Remove the store that OUT has taken the place of, where a crash cut that short; it has no journal."""
+    beside = replacement(out)
+    if (beside / MANIFEST).is_file() and not (beside / journals.FOLDER).exists():
+        os.rename(beside, free_trash(out))
+    if _trash(out):
+        remove_trash(out)
+        sync_folder(out.absolute().parent)
+
+
+def sync_names(out: Path) -> None:
+    """Make OUT's name and those above it survive a power loss, up to where its file system is mounted.
+
+    All of them, since whoever made one, a pack that was killed perhaps, need not have synced it.
+    """
+    folder = out.absolute()
+    device = folder.stat().st_dev
+    for above in folder.parents:
+        if above.stat().st_dev != device:
+            return
+        sync_folder(above)
+
+
+def _trash(out: Path) -> list[Path]:
+    """List the stores that OUT has taken the place of and that are still there.
+
+    NFS keeps the files that a reader on this host has open, and so their folders, until it closes them.
+    """
+    parent, own = out.absolute().parent, re.compile(re.escape(f".{out.name}.packing.old") + r"\d*")
+    return [parent / name for name in sorted(os.listdir(parent)) if own.fullmatch(name)]
+
+
+def remove_trash(out: Path) -> None:
+    """Remove the stores that OUT has taken the place of, as far as that can be done yet."""
+    for trash in _trash(out):
+        shutil.rmtree(trash, ignore_errors=True)
+
+
+def free_trash(out: Path) -> Path:
+    """Name a folder beside OUT for the store that it takes the place of."""
+    names = (out.with_name(f".{out.name}.packing.old{number or ''}") for number in itertools.count())
+    return next(path for path in names if not os.path.lexists(path))
+
+
+def _is_ours(manifest: Path) -> bool:
+    """Whether a manifest.json is a store's, damaged perhaps; other programs have files of that name too."""
+    try:
+        with naming(manifest), open(manifest, "rb") as file:
+            return b'"format": "pixpack"' in file.read(200)
+    except (FileNotFoundError, IsADirectoryError):
+        return False

@@ -1,0 +1,195 @@
+"""Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, what may stand beside what.
+
+A part works in OUT/.packing/parts/2-of-4 as a pack works in OUT: no file is ever written by two hosts. The parts become one
+store in `join.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.inputs.samples import Column, Inputs
+from packer.options import OptionsError, PackOptions
+from packer.packing.differences import header_difference
+from packer.report import PackError
+from packer.store import journal as journals
+from packer.store.files import write_atomically
+from packer.store.out_folder import check_no_links, finished_meanwhile, foreign_names, own_places, replacement
+from packer.store.seal import remove_working_folder
+from reader.format.manifest import MANIFEST, PIXELS, FurtherTarget
+from reader.format.unfinished import PARTS, command_to_go_on, read_unfinished
+
+_INPUTS = f"{journals.FOLDER}/inputs.json"
+_NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """The number-th of count equal parts, from 1; written 2/4."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Read "2/4", which the options have checked."""
+        number, _, count = text.partition("/")
+        return cls(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def span(self, inputs: int, block_inputs: int) -> range:
+        """Return which of so many inputs are this part's: whole blocks, so that parts cut as one pack does.
+
+        Example:
+            >>> [Part(number, 3).span(inputs=10, block_inputs=2) for number in (1, 2, 3)]
+            [range(0, 2), range(2, 6), range(6, 10)]
+        """
+        blocks = -(-inputs // block_inputs)
+        start, stop = (blocks * number // self.count * block_inputs for number in (self.number - 1, self.number))
+        return range(min(start, inputs), min(stop, inputs))
+
+    def folder(self, out: Path) -> Path:
+        """Name the folder that this part of OUT works in."""
+        return out / PARTS / f"{self.number}-of-{self.count}"
+
+
+def begun_parts(out: Path) -> list[Part]:
+    """List the parts of OUT that have a journal, in order."""
+    try:
+        names = os.listdir(out / PARTS)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = sorted(Part(int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
+    return [part for part in found if journals.has_begun(part.folder(out))]
+
+
+def begun_from(out: Path) -> set[str]:
+    """Return the IMAGES, as absolute paths and URLs, that unfinished packs in OUT were begun from: splits and parts included."""
+    with contextlib.suppress(OSError):
+        places = [out, *(entry for entry in sorted(out.iterdir()) if entry.is_dir())]
+        folders = [folder for place in places for folder in (place, replacement(place))]
+        folders += [part.folder(place) for place in places for part in begun_parts(place)]
+        headers = [journals.read_header(folder) for folder in folders if journals.has_begun(folder)]
+        return {path for header in headers for path in header.get("images", ())}
+    return set()
+
+
+def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = False) -> None:
+    """Refuse a part where something is in its way; says how to go on.
+
+    Args:
+        is_held: whether this process holds the part's lock already.
+
+    Raises:
+        OptionsError: other files are in OUT.
+        PackError: OUT is a store, it is packed as a whole, in another number of parts, or being sealed;
+            or the part was begun before.
+    """
+    check_no_links(*own_places(out))
+    if (out / MANIFEST).exists():
+        if is_held:
+            remove_working_folder(out)
+            raise finished_meanwhile(out)
+        raise PackError(f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it.")
+    if out.exists() and (foreign := foreign_names(out)):
+        raise OptionsError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
+    if journals.has_begun(out):
+        raise PackError(f"{out} is being packed as a whole. Continue without --part: {read_unfinished(out)[1]}")
+    if (out / PIXELS).exists() and begun_parts(out):
+        raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {out}")
+    if (out / PIXELS).exists():
+        raise PackError(f"{out} is incomplete, and no parts are in it: what made it was ended early. Remove it first.")
+    if others := [other for other in begun_parts(out) if other.count != part.count]:
+        raise PackError(
+            f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
+        )
+    if not is_held:
+        _check_begun(out, part, options)
+
+
+def go_on_command(out: Path, part: Part, like: Part | None = None) -> str:
+    """Return the command that packs a part of OUT, or resumes it, as it was begun, or another one, like."""
+    return command_to_go_on(out, journals.read_header((like or part).folder(out)), part=str(part))
+
+
+def check_siblings(out: Path, part: Part, header: dict[str, Any]) -> None:
+    """Refuse a part of other inputs, options or decoders than a part of OUT that was begun before."""
+    other = next((other for other in begun_parts(out) if other != part), None)
+    if other is None:
+        return
+    found = journals.read_header(other.folder(out))
+    if what := header_difference(found, header):
+        raise PackError(f"part {other} of {out} was begun with {what}. Pack all parts with the same.")
+
+
+def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
+    """Keep in a part's folder what sealing must know of its inputs, so that it needs neither IMAGES nor the options."""
+    columns = {
+        name: {"dtype": column.dtype, "count": column.count, "values": column.chosen(span).values.tolist()}
+        for name, column in inputs.columns().items()
+    }
+    known = {
+        "root": inputs.base,
+        "classes": inputs.classes,
+        "target_kind": inputs.target_kind,
+        "further_targets": {name: [target.kind, target.classes] for name, target in inputs.further_targets.items()},
+        "ignored": inputs.ignored,
+        "notes": inputs.notes,
+        "columns": columns,
+    }
+    write_atomically(folder / _INPUTS, json.dumps(known).encode("ascii"))
+
+
+def load_inputs(folders: list[Path]) -> Inputs:
+    """Put together what the parts have kept of their inputs, in order; paths are not among it."""
+    known: dict[str, Any] = {}
+    columns: dict[str, Column] = {}
+    for folder in folders:
+        known = json.loads((folder / _INPUTS).read_bytes())
+        for name, kept in known["columns"].items():
+            column = columns.setdefault(name, Column.of(kept["dtype"], (), kept["count"]))
+            column.values.extend(array(column.values.typecode, kept["values"]))
+    return Inputs(
+        root=Path(),
+        url=known["root"],
+        classes=tuple(known["classes"]),
+        target_kind=known["target_kind"],
+        further_targets={
+            name: FurtherTarget(kind, tuple(classes)) for name, (kind, classes) in known["further_targets"].items()
+        },
+        ignored=known["ignored"],
+        notes=known["notes"],
+        targets=columns.pop("targets"),
+        lines=columns.pop("lines"),
+        places=columns.pop("places"),
+        extras=columns,
+    )
+
+
+def check_no_parts(out: Path, options: PackOptions) -> None:
+    """Refuse to pack OUT as a whole beside parts of it, but with --overwrite, which removes them under OUT's lock."""
+    if not options.overwrite and begun_parts(out):
+        raise PackError(
+            f"{out} holds parts of a pack. Continue with --part, and pack seal {out} when all parts are packed;"
+            " or start anew, as a whole, with --overwrite."
+        )
+
+
+def _check_begun(out: Path, part: Part, options: PackOptions) -> None:
+    folder = part.folder(out)
+    if options.resume or options.overwrite or not journals.has_begun(folder):
+        return
+    journals.Lock(folder).close()
+    raise PackError(
+        f"part {part} of {out} was begun before, and may be done. Resume with: {go_on_command(out, part)}"
+        " (or start this part anew with --overwrite)."
+    )

@@ -1,0 +1,137 @@
+"""Rows that an update takes over from the store that it replaces: those of inputs whose bytes are still the same.
+
+A row is taken where the input of that path has the sha256 that stands in samples.jsonl. Nothing of the old store is believed
+before it is checked: its small files by their digests at the start, a block of rows by its checksum before the first row of it is
+taken. What does not hold is decoded as any other input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packer.options import without_limits
+from packer.packing.differences import difference
+from packer.pixels import icc, jpeg, plugins
+from packer.pixels.bit_depth import Depth
+from packer.pixels.decode import Row
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import header_orientation, opened, profile_of
+from packer.report import PackError
+from packer.store.checked_rows import CheckedPixels, damage, line_begins
+from packer.store.ragged_rows import RaggedRows
+from reader.format.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines, read_manifest
+
+# What a worker writes of an input in front of what its decoder says: see worker._sample_line.
+_OF_INPUT = ("path", "target", "bytes", "sha256", "width", "height")
+
+
+class KeptLines:
+    """Where the lines of a store's samples.jsonl are, by path: what the command tells its workers."""
+
+    def __init__(self, out: Path) -> None:
+        self._begins = line_begins(out)
+        self._rows = {line["path"]: row for row, line in enumerate(read_json_lines(out / SAMPLES))}
+
+    def of(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
+        """Return the row of each of these inputs that the store has, and where its line begins; the start-th of all first."""
+        rows = ((index, self._rows.get(path)) for index, path in enumerate(paths, start=start))
+        return {index: (row, self._begins[row]) for index, row in rows if row is not None}
+
+    def gone(self, paths: Sequence[str]) -> int:
+        """Count the rows whose input is not among these any more."""
+        return len(self._rows.keys() - set(paths))
+
+
+class KeptRows:
+    """The rows themselves, for a worker."""
+
+    def __init__(self, out: Path, digest: str) -> None:
+        # opened before the manifest is read, so that it is theirs, whatever takes OUT's place meanwhile; as long as the worker
+        self._lines = open(out / SAMPLES, "rb")  # noqa: SIM115
+        self._pixels = CheckedPixels(out)
+        manifest = read_manifest(out)
+        if manifest.digest != digest:
+            raise StoreError(f"{out} is another store than that of which rows were to be taken over.")
+        self._is_old = manifest.version < (1, 1)
+        self._row_bytes, self._geometry = manifest.row_bytes, Geometry.recorded(manifest)
+        self._ragged = RaggedRows(out, manifest) if manifest.has_own_sizes else None
+
+    @classmethod
+    def open(cls, out: str, digest: str) -> KeptRows | None:
+        """Open the store whose manifest has this digest; None where it cannot be read any more: then all is decoded."""
+        try:
+            return cls(Path(out), digest) if out else None
+        except (OSError, ValueError):
+            return None
+
+    def row(self, number: int, line_begin: int, sha256: str, data: bytes) -> Row | None:
+        """Return a row of an input that has this sha256 now; None where it had another, or the row is damaged.
+
+        data: the input itself. Where an older pixpack has not recorded what would be recorded now, it is decoded again.
+        """
+        # a disk that fails, or a line that is none any more, costs no image that can be decoded
+        with contextlib.suppress(OSError, ValueError):
+            self._lines.seek(line_begin)
+            sample: dict[str, Any] = json.loads(self._lines.readline())
+            if sample.get("sha256") != sha256:  # a dataset's items have none
+                return None
+            if not _agrees(data, sample, is_old=self._is_old) or not self._pixels.is_whole(number):
+                return None
+            begin, size_bytes = number * self._row_bytes, self._row_bytes
+            if self._ragged is not None:
+                begin, size_bytes = self._ragged.extent(number)
+            pixels = self._pixels.read(begin, size_bytes)
+            if len(pixels) == size_bytes:
+                width, height = sample["width"], sample["height"]
+                content = self._geometry.content(self._geometry.resized(width, height))
+                done = {name: value for name, value in sample.items() if name not in _OF_INPUT}
+                return Row(pixels, content, width, height, done)
+        return None
+
+
+def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], decoders: Mapping[str, Any]) -> None:
+    """Refuse to take rows over from a store that others will not equal, or whose small files are not what was packed.
+
+    Args:
+        options: those that shape the rows to be.
+        decoders: those that would decode them here.
+
+    Raises:
+        PackError: says what differs.
+    """
+    anew = "Pack anew with --overwrite, which decodes all."
+    recorded, wanted = without_limits(manifest.options), without_limits(options)
+    if recorded != wanted:
+        raise PackError(f"{out} was packed with other options{difference(recorded, wanted)}. {anew}")
+    if manifest.decoders != decoders:
+        raise PackError(
+            f"{out} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoders)}: old and new rows would"
+            f" not be alike. Use the same versions. {anew}"
+        )
+    if what := damage(out, manifest, manifest.files.keys() - {PIXELS}):
+        raise PackError(f"{what} {anew}")
+
+
+def _agrees(data: bytes, sample: Mapping[str, Any], *, is_old: bool) -> bool:
+    """Whether a row's line in samples.jsonl says of its source what would be said now, as far as the header tells.
+
+    is_old: the store is of format 1.0, which knew no profiles, no bits that are used, and no orientation of a TIFF.
+    """
+    header = jpeg.read_header(data)
+    if header is not None:  # cheap enough to look each time: a merged store may have rows of an old one
+        return sample.get("icc", "") == (icc.foreign_name(header.icc) if header.icc else "")
+    if "format" not in sample:
+        return True
+    if sample["decoder"] != plugins.decoder_of(sample["format"]):
+        return False
+    if not is_old and sample["format"] != "TIFF":
+        return True
+    with opened(data) as image:
+        profile = profile_of(image, data)
+        is_same = sample.get("icc", "") == (icc.foreign_name(profile) if profile else "")
+        is_turned = image.format != "TIFF" or header_orientation(image) == sample.get("exif_orientation", 1)
+        return is_same and is_turned and not (is_old and Depth.of(image) != Depth())

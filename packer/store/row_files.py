@@ -1,0 +1,203 @@
+"""The files of a store that say something of each row, written while the journal streams by; and what adds up over it.
+
+Knows what becomes of a block in each of them, but for pixels and masks, which workers write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from packer.checksums import crc32_combine
+from packer.inputs.annotations.boxes import BoxRows
+from packer.inputs.class_lists import gap_notes
+from packer.inputs.label_notes import Noted
+from packer.inputs.samples import Column, Inputs
+from packer.options import CHANNELS
+from packer.store.blocks import Result, encode_line
+from packer.workers.block_worker import Job
+from reader.format.filesystem import naming
+from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, TensorSpec
+
+TARGETS = "_tensordict/targets.memmap"
+CONTENT = "_tensordict/content.memmap"
+OFFSETS = "_tensordict/offsets.memmap"
+SHAPES = "_tensordict/shapes.memmap"
+MASK_OFFSETS = "_tensordict/mask_offsets.memmap"
+EXTRAS = "_tensordict/extras"
+MASKS = f"{EXTRAS}/masks.memmap"
+
+
+class RowFiles:
+    """The per-row files while the journal streams by, and what adds up over it."""
+
+    def __init__(self, out: Path, job: Job, inputs: Inputs) -> None:
+        self._job, self._all = job, inputs
+        self.rows = self.inputs = self.rejected = self.pixel_count = self.pixel_bytes = self.crc32 = 0
+        self.height, self.width = (0, 0) if job.geometry.has_own_sizes else job.geometry.sides
+        # of a dataset that does not name its classes
+        self.class_count = 0
+        self._numbers: set[int] = set()
+        self.sums = [0] * CHANNELS[job.channels]
+        self.square_sums = [0] * CHANNELS[job.channels]
+        self.blocks: list[Block] = []
+        self.noted = Noted()
+        self._columns = {TARGETS: inputs.targets}
+        self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
+        self._boxes = inputs.boxes and BoxRows(inputs.boxes, job.geometry)
+        names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if job.geometry.has_content else [])
+        names += [OFFSETS, SHAPES] if job.geometry.has_own_sizes else []
+        names += [MASK_OFFSETS] if has_own_masks(inputs, job) else []
+        names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
+        self._files = {name: Digested(out / name) for name in names}
+
+    def add(self, result: Result) -> None:
+        """Append one block."""
+        files, size_bytes = self._files, result.places * self._job.row_bytes
+        if result.rows:
+            offset = files[SAMPLES].size_bytes
+            self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset, size_bytes))
+            self.crc32 = crc32_combine(self.crc32, result.crc32, size_bytes)
+        lines = "".join(result.samples)
+        self.noted.add(lines)
+        files[SAMPLES].write(lines.encode("ascii"))
+        files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
+        rows = self._accepted(result)
+        for name, column in self._columns.items():
+            is_read = name == TARGETS and self._all.identity
+            chosen = self._read_targets(result, column) if is_read else column.chosen(rows)
+            files[name].write(chosen.encoded())
+        if self._boxes:
+            for name, data in self._boxes.encoded(rows, result.samples).items():
+                files[f"{EXTRAS}/{name}.memmap"].write(data)
+        if CONTENT in files:
+            files[CONTENT].write(Column.of("int32", result.content, 4).encoded())
+        if SHAPES in files:
+            self._add_shapes(result)
+        self.rows += result.rows
+        self.pixel_bytes += size_bytes
+        self.inputs += result.inputs
+        self.rejected += len(result.rejects)
+        self.pixel_count += result.pixel_count
+        self.sums = [a + b for a, b in zip(self.sums, result.sums, strict=True)]
+        self.square_sums = [a + b for a, b in zip(self.square_sums, result.square_sums, strict=True)]
+
+    def _add_shapes(self, result: Result) -> None:
+        """Append where each row of a block begins, and its mask, and its height, width and channels."""
+        channels = CHANNELS[self._job.channels]
+        masks = self._files.get(MASK_OFFSETS)
+        of_a_pixel = channels + (masks is not None)
+        areas = [h * w for h, w in result.shapes]
+        begins = list(itertools.accumulate((area * of_a_pixel for area in areas), initial=self.pixel_bytes))[:-1]
+        self._files[OFFSETS].write(Column.of("int64", begins).encoded())
+        if masks is not None:
+            behind = (begin + area * channels for begin, area in zip(begins, areas, strict=True))
+            masks.write(Column.of("int64", behind).encoded())
+        self._files[SHAPES].write(Column.of("int32", ((h, w, channels) for h, w in result.shapes), 3).encoded())
+        self.height = max([self.height, *(height for height, _ in result.shapes)])
+        self.width = max([self.width, *(width for _, width in result.shapes)])
+
+    def _accepted(self, result: Result) -> Sequence[int]:
+        """Return which inputs of a block became rows."""
+        inputs = range(self.inputs, self.inputs + result.inputs)
+        if not result.rejects:
+            return inputs
+        rejected = {reject["input"] for reject in result.rejects}
+        return [index for index in inputs if index not in rejected]
+
+    def _reject_line(self, reject: dict[str, Any]) -> str:
+        line = self._all.line(reject["input"])
+        known = {"path": reject["path"], "reason": reject["reason"]}
+        return encode_line(known if line is None else known | {"line": line})
+
+    def _read_targets(self, result: Result, column: Column) -> Column:
+        """Return the targets of a dataset's items, which stand in the lines of samples.jsonl alone."""
+        targets = [json.loads(line)["target"] for line in result.samples]
+        if column.count is None:
+            self._numbers.update(targets)
+            self.class_count = max(self._numbers, default=-1) + 1
+        else:
+            self.class_count = column.count
+        return Column.of(column.dtype, targets, column.count)
+
+    def notes(self) -> list[str]:
+        """Say what became of boxes, what many sources have in common, and which classes of a dataset have no image."""
+        gaps = [] if self._all.classes else gap_notes(self._numbers, "the dataset")
+        return [*gaps, *(self._boxes.notes() if self._boxes else []), *self.noted.notes()]
+
+    def numbered_classes(self) -> tuple[str, ...]:
+        """Name the classes of a dataset that does not."""
+        return () if self._all.target_kind == "regression" else tuple(map(str, range(self.class_count)))
+
+    def close(self) -> dict[str, FileEntry]:
+        """Sync all files; returns their entries, the pixels' among them."""
+        entries = {name: file.close() for name, file in self._files.items()}
+        filling = -self.pixel_bytes % PAGE_BYTES if SHAPES in self._files else 0
+        crc32 = crc32_combine(self.crc32, zlib.crc32(bytes(filling)), filling)
+        return entries | {PIXELS: FileEntry(self.pixel_bytes + filling, f"crc32:{crc32:08x}")}
+
+
+def extra_specs(inputs: Inputs, job: Job) -> dict[str, TensorSpec]:
+    """Return what the store's extras are: the inputs' further columns, boxes, and masks of the rows' size."""
+    specs = {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()}
+    if inputs.boxes:
+        specs |= {name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()}
+    if job.masks_path:
+        specs["masks"] = TensorSpec("uint8", (job.geometry.height, job.geometry.width))
+    return specs
+
+
+def has_own_masks(inputs: Inputs, job: Job) -> bool:
+    """Whether behind the pixels of each row, which has a size of its own, its mask will stand."""
+    return inputs.masks is not None and job.geometry.has_own_sizes
+
+
+def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[int]) -> tuple[list[float], list[float]]:
+    """Return mean and population std per channel, scaled to [0, 1], from exact integer sums of uint8 values.
+
+    Example:
+        >>> channel_statistics(2, [255], [255 * 255])
+        ([0.5], [0.5])
+    """
+    mean, std = [], []
+    for total, squares in zip(sums, square_sums, strict=True):
+        mean.append(total / (255 * count))
+        std.append(math.sqrt(count * squares - total * total) / (255 * count))
+    return mean, std
+
+
+class Digested:
+    """A file that knows its size and sha256 by the time it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 (closed by `close`, in order)
+        self._digest = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append; an error of the disk names the file."""
+        with naming(self._path):
+            self._file.write(data)
+        self._digest.update(data)
+        self.size_bytes += len(data)
+
+    def release(self) -> None:
+        """Let the file go as it is, where it will not be needed; what fails then has been told."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def close(self) -> FileEntry:
+        """Sync and close; returns what the manifest says of the file."""
+        with naming(self._path), self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return FileEntry(self.size_bytes, f"sha256:{self._digest.hexdigest()}")

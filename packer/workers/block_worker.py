@@ -1,0 +1,321 @@
+"""What runs inside a worker: decode a block of samples into memory, and write it when its turn comes.
+
+No pixel leaves a worker but into the store's file. Knows neither the journal nor how workers are started.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.clock import StageClock
+from packer.inputs.annotations.masks import drawn_row, mask_row
+from packer.inputs.samples import Archive
+from packer.options import CHANNELS
+from packer.pixels.decode import Row
+from packer.pixels.geometry import Geometry
+from packer.pixels.opening import DecodeError
+from packer.pixels.requantize import row_decoder
+from packer.pixels.statistics import ChannelSums
+from packer.sources.local import BINARY, NO_DESCRIPTOR, Readable, Source, State
+from packer.sources.remote import Fetcher, is_url
+from packer.sources.roots import NOWHERE, PAUSES, Roots, SourceError
+from packer.store.blocks import Result, Task, encode_line
+from packer.store.disk_space import write_at
+from packer.store.ragged_rows import RaggedBlock
+from packer.store.reuse import KeptRows
+from packer.workers.processes import InFlight
+from reader.format.filesystem import naming
+
+# So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
+_CHECK_BYTES = 64 << 10
+# Rows with sizes of their own: a block's are 8 MiB on average, and may be a thousand times that.
+_FULL_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every block of a pack has in common; small, so that it travels to any worker."""
+
+    root: str
+    pixels_path: str
+    geometry: Geometry
+    channels: str
+    exact: bool
+    strict: bool
+    max_pixels: int
+    archives: tuple[Archive, ...] = ()
+    requantize: int | None = None
+    icc: str = "keep"
+    bit_depth: int | None = None
+    # where masks lie, or that they are drawn of what a task says; and where their rows go
+    masks_root: str = ""
+    draws_masks: bool = False
+    masks_path: str = ""
+    upright_masks: bool = False
+    # the store that an update replaces, and its manifest's digest
+    kept: tuple[str, str] = ("", "")
+    # what the inputs and masks lie on; seconds between tries where that cannot be read
+    roots: Roots = NOWHERE
+    # on a cluster: a file that each of its nodes must see
+    witness: str = ""
+    pauses: tuple[float, ...] = PAUSES
+
+    def worker(self, in_flight: Any, clock: StageClock) -> BlockWorker:
+        """Make what does this job in a process of its own."""
+        return BlockWorker(self, in_flight, clock)
+
+    def mask_source(self, path: str) -> Source:
+        """Locate a mask."""
+        return Source(os.path.join(self.masks_root, path), roots=self.roots)
+
+    def source(self, path: str, place: list[int] | None) -> Readable:
+        """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
+        return Source.of(self.root, path, self.archives, place, self.roots)
+
+    def guessed_places(self, task: Task) -> int | None:
+        """Guess what a task will take if none of its images is rejected; None: that cannot be guessed."""
+        return None if self.geometry.has_own_sizes else len(task.paths) - len(task.refused)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row; 1 where rows have sizes of their own, since their places are then counted in bytes."""
+        return 1 if self.geometry.has_own_sizes else self.mask_bytes * CHANNELS[self.channels]
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of one row of a mask."""
+        return self.geometry.height * self.geometry.width
+
+
+@dataclass
+class _Attempt:
+    """What became of one input: a row and its line, or a reason."""
+
+    source: State = (-1, -1)
+    mask_source: State = (-1, -1)
+    mask: bytes = b""
+    source_bytes: int = 0
+    row: Row | None = None
+    is_kept: bool = False
+    line: str = ""
+    reason: str = ""
+
+
+class BlockWorker:
+    """Decodes blocks and holds their rows until told where to write them."""
+
+    def __init__(self, job: Job, in_flight: Any = None, clock: StageClock | None = None) -> None:
+        self._job, self._clock = job, clock or StageClock("other")
+        self._decoder = row_decoder(
+            job.geometry,
+            channels=job.channels,
+            exact=job.exact,
+            strict=job.strict,
+            max_pixels=job.max_pixels,
+            requantize=job.requantize,
+            icc=job.icc,
+            bit_depth=job.bit_depth,
+            clock=self._clock,
+        )
+        channels = CHANNELS[job.channels]
+        self._sums: ChannelSums | RaggedBlock = RaggedBlock(channels)
+        if not job.geometry.has_own_sizes:
+            self._sums = ChannelSums(job.row_bytes // job.geometry.height, channels)
+        self._in_flight = InFlight(in_flight, job.pauses)
+        self._held: dict[int, list[memoryview]] = {}
+        self._spare: list[npt.NDArray[np.uint8]] = []
+        self._owners: dict[int, npt.NDArray[np.uint8]] = {}
+        self._masks: dict[int, bytes] = {}
+        self._files: dict[str, int] = {}
+        self._fetcher = Fetcher(job.root) if is_url(job.root) else None
+        self._kept = KeptRows.open(*job.kept)
+
+    def expect(self, task: Task) -> None:
+        """Ask for the sources of a task that will be decoded, where they are far away; called by another thread."""
+        if self._fetcher is not None:
+            numbered = enumerate(task.paths, start=task.start)
+            self._fetcher.expect((index, path) for index, path in numbered if index not in task.refused)
+
+    def forget(self, start: int, stop: int) -> None:
+        """Ask for the sources of inputs [start, stop) no more; called by another thread."""
+        if self._fetcher is not None:
+            self._fetcher.forget(start, stop)
+
+    def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
+        """Decode a task, up to the first input that may not be begun, or to many bytes; its rows stay here until `write`."""
+        result = Result(task.block, 0)
+        buffer = self._buffer(len(task.paths) * self._job.row_bytes)
+        rows = buffer.reshape(len(task.paths), self._job.row_bytes)
+        masks: list[bytes] = []
+        checked = 0
+        for index in range(task.start, task.stop):
+            if index > task.start and (self._is_full() or not may_begin(index)):
+                break
+            attempt = self._attempt(task, index)
+            result.inputs += 1
+            result.sources.append(attempt.source)
+            result.source_bytes += attempt.source_bytes
+            if task.masks and not self._job.draws_masks:
+                result.mask_sources.append(attempt.mask_source)
+            if attempt.row is None:
+                path = task.paths[index - task.start]
+                result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
+            else:
+                self._add(result, rows, attempt.row, attempt)
+                if not self._job.geometry.has_own_sizes:
+                    masks.append(attempt.mask)
+            if (result.rows - checked) * self._job.row_bytes >= _CHECK_BYTES:
+                self._check(result, rows[checked : result.rows])
+                checked = result.rows
+        self._in_flight.mark(-1)
+        self._check(result, rows[checked : result.rows])
+        held = [buffer.data[: result.rows * self._job.row_bytes]]
+        if isinstance(self._sums, RaggedBlock):
+            held = self._sums.chunks()
+            self._clock.enter("checksum")
+            for chunk in held:
+                result.crc32 = zlib.crc32(chunk, result.crc32)
+        result.size_bytes = sum(map(len, held))
+        result.sums, result.square_sums = self._sums.take()
+        self._held[task.start], self._owners[task.start] = held, buffer
+        self._masks[task.start] = b"".join(masks)
+        self._clock.enter("other")
+        return result
+
+    def write(self, start: int, first_row: int) -> None:
+        """Write a decoded task's rows to their place in the file; others bring them to disk."""
+        self._clock.enter("write")
+        offset = first_row * self._job.row_bytes
+        for chunk in self._held.pop(start):
+            self._write(self._job.pixels_path, chunk, offset)
+            offset += len(chunk)
+        self._spare.append(self._owners.pop(start))
+        masks = memoryview(self._masks.pop(start))
+        if len(masks):
+            self._write(self._job.masks_path, masks, first_row * self._job.mask_bytes)
+        self._clock.enter("other")
+
+    def _is_full(self) -> bool:
+        """Whether the rows that are decoded are so many bytes, as of sizes of their own, that they are to be written first."""
+        return isinstance(self._sums, RaggedBlock) and self._sums.size_bytes >= _FULL_BYTES
+
+    def _write(self, path: str, data: memoryview, offset: int) -> None:
+        if path not in self._files:
+            self._files[path] = os.open(path, os.O_WRONLY | BINARY)
+        with naming(path):
+            write_at(self._files[path], data, offset)
+
+    def _attempt(self, task: Task, index: int) -> _Attempt:
+        """Read and decode one input; whatever is wrong with it, it costs no other."""
+        self._clock.enter("read")
+        attempt = _Attempt()
+        try:
+            if index in task.refused:
+                raise DecodeError(task.refused[index])
+            self._decode(task, index, attempt)
+        except DecodeError as e:
+            attempt.reason = str(e)
+        except (MemoryError, SourceError):
+            raise  # this process's trouble, or the disk's, not the image's
+        except Exception as e:
+            if isinstance(e, OSError) and e.errno in NO_DESCRIPTOR:
+                raise
+            # the reason names the kind for a report
+            attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
+        self._clock.enter("other")
+        return attempt
+
+    def _decode(self, task: Task, index: int, attempt: _Attempt) -> None:
+        """Fill in the row and all else that is known of an input; raises DecodeError."""
+        path = task.paths[index - task.start]
+        place = task.places[index - task.start] if task.places else None
+        source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, place)
+        mask = (
+            self._job.mask_source(task.masks[index - task.start]) if task.masks and not self._job.draws_masks else None
+        )
+
+        def read() -> tuple[bytes, State]:
+            """Read it; the states stand also where that fails."""
+            attempt.source = source.state()
+            attempt.mask_source = attempt.mask_source if mask is None else mask.state()
+            return source.read(max_pixels=self._job.max_pixels)
+
+        data, attempt.source = self._in_flight.patiently(index, read)
+        attempt.source_bytes = len(data)
+        self._clock.enter("checksum")
+        sha256 = hashlib.sha256(data).hexdigest()
+        row = None
+        if self._kept is not None and index in task.kept:
+            self._clock.enter("read")
+            row = self._kept.row(*task.kept[index], sha256, data)
+            attempt.is_kept = row is not None
+        self._clock.enter("decode")
+        if row is None:
+            row = self._decoder.row(data)
+        if task.masks:
+            attempt.mask = self._mask(index, task.masks[index - task.start], row, attempt)
+        self._clock.enter("other")
+        attempt.line = _sample_line(path, task.targets[index - task.start], len(data), sha256, row)
+        attempt.row = row
+
+    def _mask(self, index: int, path: str, row: Row, attempt: _Attempt) -> bytes:
+        """Return the row of an input's mask; what is wrong with it is wrong with the input."""
+        if self._job.draws_masks:
+            return drawn_row(path, row, self._job.geometry, is_upright=self._job.upright_masks)
+        read = functools.partial(self._job.mask_source(path).read, max_pixels=self._job.max_pixels)
+        try:
+            self._clock.enter("read")
+            data, attempt.mask_source = self._in_flight.patiently(index, read)
+            self._clock.enter("decode")
+            return mask_row(data, row, self._job.geometry, is_upright=self._job.upright_masks)
+        except DecodeError as e:
+            raise DecodeError(f"its mask {path}: {e}") from e
+
+    def _add(self, result: Result, rows: npt.NDArray[np.uint8], row: Row, attempt: _Attempt) -> None:
+        """Append one row; nothing here can fail: an input is a row or a reject, never both."""
+        if isinstance(self._sums, RaggedBlock):
+            self._clock.enter("checksum")
+            self._sums.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2], mask=attempt.mask)
+            self._clock.enter("other")
+            result.shapes.append(row.content[2:])
+        else:
+            rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
+        result.rows += 1
+        result.kept += attempt.is_kept
+        result.samples.append(attempt.line)
+        if self._job.geometry.has_content:
+            result.content.append(row.content)
+        y0, x0, y1, x1 = row.content
+        result.pixel_count += (y1 - y0) * (x1 - x0)
+
+    def _check(self, result: Result, rows: npt.NDArray[np.uint8]) -> None:
+        """Count the block's next rows into its checksum and its sums; those with sizes of their own are counted one by one."""
+        if isinstance(self._sums, RaggedBlock):
+            return
+        self._clock.enter("checksum")
+        result.crc32 = zlib.crc32(rows.data, result.crc32)
+        self._sums.add(rows)
+        self._clock.enter("other")
+
+    def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return a spare buffer or a fresh one: a fresh one costs a page fault every 4 KiB."""
+        while self._spare:
+            spare = self._spare.pop()
+            if len(spare) >= size_bytes:
+                return spare[:size_bytes] if len(spare) > size_bytes else spare
+        return np.empty(size_bytes, np.uint8)
+
+
+def _sample_line(path: str, target: Any, size_bytes: int, sha256: str, row: Row) -> str:
+    size = {"width": row.width, "height": row.height}
+    line = {"path": path, "target": target, "bytes": size_bytes, "sha256": sha256}
+    return encode_line(line | size | row.done)

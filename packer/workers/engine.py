@@ -1,0 +1,486 @@
+"""Who does which block, and where its rows go: keep workers busy, keep blocks in order, replace one that dies or stalls.
+
+A block under way is cut into pieces where it must be: an image that cost a worker stands alone, a worker with nothing to do gets
+what another has not begun, and a piece ends where its rows are many bytes. What is known of a piece and of a worker is in
+`pieces.py`. How workers start and answer is `processes.py`'s, what becomes of a finished block the caller's.
+"""
+
+from __future__ import annotations
+
+import bisect
+import multiprocessing.connection
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from packer.clock import Profile, StageClock
+from packer.sources.roots import SourceError
+from packer.store.blocks import Result, Task
+from packer.workers.pieces import Piece, WorkerHandle, first_input
+from packer.workers.processes import EngineError, Job, exit_reason, process_state, start_context, start_worker
+
+# Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn. It is
+# given no third to decode: near the end another worker would have none.
+_DEPTH, _UNDECODED = 4, 2
+# A worker that holds so many bytes is given nothing more: blocks of images of very different sizes hold far more than 8 MiB.
+_HELD_BYTES = 32 << 20
+_POLL_SECONDS = 0.25
+# Workers are looked after every _POLL_SECONDS. Where more than this lies between two looks, this process was stopped, or the
+# machine slept, or the disk was slow; and no worker is to blame.
+_LONGEST_SECONDS = 1.0
+_MAX_IDLE_DEATHS = 3
+# An image that takes longer, and so many times longer than others do, holds up the blocks behind it, unless they go around it.
+_PATIENCE_SECONDS = 1.0
+_PATIENCE_IMAGES = 4
+# Between two images a worker only writes or begins. A disk under load or a slow start must not cost it its work, which is
+# why this is longer than most a --timeout. So long a stopped worker is waited for, too.
+_BETWEEN_SECONDS = 60.0
+# Work is shared anew where a worker has nothing to do and another has more than so much of it.
+_SHARED_SECONDS = 0.1
+# A worker on another machine tells every second that it runs. After so long without a word it is taken to be stopped.
+_SILENT_SECONDS = 3.0
+
+
+class Launcher(Protocol):
+    """Starts workers elsewhere; each is reached by a connection, tells its image in flight as a message, "mark", and "alive"."""
+
+    def start(self, job: Job) -> tuple[Any, Any]:
+        """Return a worker's process, to kill and to join, and the connection to it."""
+
+
+class _RowsChanged(Exception):
+    """A piece decoded again has more rows than its place: its source changed. What is behind it stands in the wrong place."""
+
+
+class LocalEngine:
+    """Runs tasks on processes of this machine and yields results in block order, written to the file.
+
+    Args:
+        job: what all blocks have in common.
+        workers: number of processes.
+        timeout: seconds that one image may take before its worker is killed.
+        inherited: open things of the caller that a forked worker must close, its lock among them.
+        launcher: starts the workers, on other machines perhaps; None: processes of this one.
+        clock: the caller's, told when this waits.
+        at_most: number of processes where few blocks take long, and are shared among more; None: workers.
+        move: moves rows that are written, (from, to, how many), as `Result.places` counts; to is before from. None: nothing
+            can, and what stands in the wrong place is decoded again.
+
+    `profile` has the seconds of every worker that has ended.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        workers: int,
+        timeout: float,
+        inherited: Sequence[Any] = (),
+        launcher: Launcher | None = None,
+        clock: StageClock | None = None,
+        at_most: int | None = None,
+        move: Callable[[int, int, int], None] | None = None,
+    ) -> None:
+        self._job, self._timeout, self._inherited, self._launcher = job, timeout, inherited, launcher
+        # workers that share the work; all, with those that stand alone
+        self._count, self._most = workers, 2 * workers
+        self._at_most, self._move = at_most or workers, move
+        self._clock = clock or StageClock("serve")
+        self.profile: Profile = {}
+        self._context = start_context()
+        self._workers: list[WorkerHandle] = []
+        # those under way, by number and in that order: the pieces of each, in theirs
+        self._blocks: dict[int, list[Piece]] = {}
+        # the pieces that wait for a worker, in order
+        self._queue: list[Piece] = []
+        self._is_exhausted = self._is_shared = self._is_shifted = False
+        self._idle_deaths = self._started = self._block_inputs = 0
+        # seconds that an image took lately; 0.0: none is known
+        self._pace, self._looked = 0.0, time.monotonic()
+
+    def run(self, tasks: Iterator[Task], first_row: int, *, ready: Callable[[], None]) -> Iterator[Result]:
+        """Yield each block's result once its rows are written, in order.
+
+        Args:
+            tasks: in block order.
+            first_row: where the first block's rows go, in what `Result.places` counts.
+            ready: called between events, so that the caller can report or stop (by raising).
+        """
+        self._source, self._next_row, self._done_row = tasks, first_row, first_row
+        self._refill()
+        while self._blocks:
+            try:
+                for worker, message in self._events():
+                    self._receive(worker, *message)
+                self._look_after_workers()
+            except _RowsChanged:
+                self._begin_again()
+            ready()
+            yield from self._finished()
+
+    def waits_for(self) -> str:
+        """Return the path of an image whose source cannot be read now and is retried; "" where there is none."""
+        return next(filter(None, (worker.waits_for() for worker in self._workers)), "")
+
+    def close(self) -> None:
+        """End all workers now; returns when none is left."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in list(self._workers):
+            self._end(worker)
+
+    # -- events
+
+    def _events(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        """Yield what workers have to say; replace those that will say nothing any more."""
+        by_pipe: dict[Any, WorkerHandle] = {worker.pipe: worker for worker in self._workers}
+        self._clock.enter("wait")
+        timeout = min(_POLL_SECONDS, _SHARED_SECONDS) if self._is_exhausted else _POLL_SECONDS
+        ready: list[Any] = multiprocessing.connection.wait(list(by_pipe), timeout=timeout)
+        self._clock.enter("serve")
+        for pipe in ready:
+            worker = by_pipe[pipe]
+            try:
+                message = pipe.recv()
+            except (EOFError, OSError):
+                worker.process.join(_POLL_SECONDS)  # so that its exit code is known
+                self._replace(worker, f"its worker ended ({exit_reason(worker.process.exitcode)})")
+                continue
+            worker.silent = 0.0
+            if message[0] == "mark":
+                worker.in_flight[:] = message[1:]
+            elif message[0] != "alive":
+                if message[0] != "released":  # which another of its threads says
+                    worker.hear(time.monotonic())
+                yield worker, message
+
+    def _receive(self, worker: WorkerHandle, kind: str, *content: Any) -> None:
+        """Take what a worker has to say, and hand it more."""
+        if kind == "failed":
+            raise content[0]
+        if kind == "decoded":
+            self._take_result(worker, *content)
+        elif kind == "released":
+            self._take_back(worker, *content)
+        else:
+            self._take_written(worker, *content)
+        self._feed(worker)
+
+    def _take_result(self, worker: WorkerHandle, result: Result, start: int, seconds: float = 0.0) -> None:
+        """Keep what a piece was decoded to, and place what can be placed now."""
+        piece = worker.pieces[start]
+        if result.inputs < len(piece.task.paths):
+            # the rest is for others where it was asked back, else for later: then its rows became many bytes
+            is_for_others = worker.is_alone or worker.is_asked
+            self._is_shared |= is_for_others and self._is_exhausted
+            rests = self._queue if is_for_others else worker.later
+            bisect.insort(rests, self._cut(piece, start + result.inputs), key=first_input)
+        if seconds:
+            pace = seconds / max(1, result.inputs)
+            self._pace += (pace - self._pace) / (4 if self._pace else 1)
+        if piece.places not in (None, result.places):
+            if self._move is None or result.places > (piece.places or 0):
+                raise _RowsChanged
+            self._is_shifted = True
+        piece.result, piece.is_held = result, True
+        self._place()
+
+    def _take_back(self, worker: WorkerHandle, released: list[tuple[int, int]]) -> None:
+        """Take from a worker what it has not begun: of each piece, by its first input, all from an input on."""
+        worker.is_asked = False
+        for start, stop in released:
+            piece = worker.pieces.get(start)
+            if piece is None or piece.is_held or stop >= piece.task.stop:  # it has decoded more meanwhile
+                continue
+            if stop == start:
+                del worker.pieces[start]
+            bisect.insort(self._queue, piece if stop == start else self._cut(piece, stop), key=first_input)
+            self._is_shared = self._is_exhausted
+        self._end_if_done(worker)
+        self._refill()
+
+    def _take_written(self, worker: WorkerHandle, start: int, stages: dict[str, float]) -> None:
+        """Take a piece from the worker that has written it."""
+        worker.pieces.pop(start).is_written = True
+        worker.stages = stages
+        self._idle_deaths = 0
+        if self._end_if_done(worker):
+            self._refill()
+
+    def _finished(self) -> Iterator[Result]:
+        """Yield the results of blocks that are in place, up to the first that is not; they are no longer under way."""
+        for piece in self._pieces():
+            if piece.is_in_place:
+                continue
+            if piece.result is None or piece.first_row is None or not piece.is_written:
+                break
+            if piece.first_row != self._done_row and self._move is not None:
+                self._clock.enter("write")
+                self._move(piece.first_row, self._done_row, piece.result.places)
+                self._clock.enter("serve")
+            self._done_row += piece.result.places
+            piece.is_in_place = True
+        if self._is_shifted:
+            self._place()
+        while self._blocks:
+            number, pieces = next(iter(self._blocks.items()))
+            results = [piece.result for piece in pieces if piece.is_in_place and piece.result is not None]
+            if len(results) < len(pieces):
+                return
+            del self._blocks[number]
+            yield Result.joined(results)
+
+    def _begin_again(self) -> None:
+        """Decode all that is not in place once more, on fresh workers, and place it behind what is."""
+        self.close()
+        self._next_row, self._is_shifted = self._done_row, False
+        self._queue = [piece for piece in self._pieces() if not piece.is_in_place]
+        for piece in self._queue:
+            piece.result = piece.first_row = piece.places = None
+            piece.is_held = piece.is_written = False
+        self._refill()
+
+    # -- places
+
+    def _place(self) -> None:
+        """Give every decoded piece its first row as soon as all pieces before it are counted."""
+        for piece in self._unplaced():
+            if piece.result is None or not self._may_place():
+                return
+            self._put(piece, piece.result.places)
+
+    def _may_place(self) -> bool:
+        """Whether the next place is right, or no worse than those before it.
+
+        Behind a piece that took less than its place all stands too far back, and is moved as it is finished: what is placed
+        by then must not stand in its way.
+        """
+        if self._is_shifted and all(piece.is_in_place or piece.first_row is None for piece in self._pieces()):
+            self._next_row, self._is_shifted = self._done_row, False
+        return not self._is_shifted or any(p.first_row is not None and p.result is None for p in self._pieces())
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Pass through all pieces under way, in order."""
+        return (piece for pieces in self._blocks.values() for piece in pieces)
+
+    def _unplaced(self) -> Iterator[Piece]:
+        """Pass through the pieces that have no place; those that have one come before them all."""
+        return (piece for piece in self._pieces() if piece.first_row is None)
+
+    def _put(self, piece: Piece, places: int) -> None:
+        """Give a piece the next so many places, and have it written there."""
+        piece.first_row, piece.places = self._next_row, places
+        self._next_row += places
+        holder = next((worker for worker in self._workers if piece.start in worker.pieces), None)
+        if holder is not None:
+            holder.write(piece)
+
+    def _cut(self, piece: Piece, stop: int) -> Piece:
+        """Cut a piece under way; returns the rest, which no worker has yet."""
+        rest = piece.cut(stop, self._job.guessed_places)
+        pieces = self._blocks[piece.task.block]
+        pieces.insert(pieces.index(piece) + 1, rest)
+        return rest
+
+    # -- the slow, the stopped, and the idle
+
+    def _look_after_workers(self) -> None:
+        """Replace workers that stand still for too long, let others go around those that do for long, and share what is left."""
+        now = time.monotonic()
+        passed = now - self._looked
+        if passed >= _POLL_SECONDS:
+            self._looked = now
+            self._refill()
+            for worker in list(self._workers):
+                worker.look(min(passed, _LONGEST_SECONDS), None if self._launcher is None else _SILENT_SECONDS)
+                self._look_after(worker)
+        self._share()
+
+    def _look_after(self, worker: WorkerHandle) -> None:
+        """Replace a worker that stands still for too long, or let the others go around it; being stopped is not being slow."""
+        seconds, suspect = worker.still - worker.halted, worker.suspect()
+        if worker.halted > max(self._timeout, _BETWEEN_SECONDS) and process_state(worker.process) != "t":
+            self._replace(worker, f"it was stopped for {worker.halted:.0f} seconds", is_blamed=False)
+        elif suspect is None:
+            if seconds > max(self._timeout, _BETWEEN_SECONDS):
+                self._replace(worker, f"it stood still for {seconds:.0f} seconds between two images")
+        elif seconds > self._timeout:
+            self._check_source(worker, suspect)
+            self._replace(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
+        elif worker.still > max(_PATIENCE_SECONDS, _PATIENCE_IMAGES * self._pace):
+            self._go_around(worker, suspect)
+
+    def _check_source(self, worker: WorkerHandle, piece: Piece) -> None:
+        """Raise SourceError where an image is waited for in vain once more: who does not answer is no fault of the image."""
+        index, _, is_reading, _ = worker.in_flight
+        if is_reading and piece.is_suspect:
+            raise SourceError(
+                f"{piece.task.paths[index - piece.start]} cannot be read: twice no answer came within {self._timeout:g} seconds"
+                " (--timeout)"
+            )
+
+    def _go_around(self, worker: WorkerHandle, slow: Piece) -> None:
+        """Let the others work on while one image takes long.
+
+        What waits behind it goes to a fresh worker. The pieces after it are placed on the guess that all its images become rows;
+        after a wrong guess they are moved. None is made where rows have sizes of their own, whose places are bytes: then the
+        others decode what they may hold, and wait.
+        """
+        # one that does not answer is stopped: what waits behind its image is guessed, too
+        is_mute = worker.is_asked
+        if not worker.is_alone:
+            if len(self._workers) >= self._most:
+                return
+            worker.is_alone = True
+            # a fresh worker is started when it has answered, or at the next look: a stopped one does not answer
+            self._ask_back(worker)
+        while (piece := next(self._unplaced(), None)) is not None and not piece.is_guessed:
+            guess = self._job.guessed_places(piece.task)
+            is_held_up = piece is slow or (is_mute and worker.pieces.get(piece.start) is piece)
+            if guess is None or piece.result is not None or not is_held_up:
+                return
+            piece.is_guessed = True
+            self._put(piece, guess)
+            self._place()
+
+    def _ask_back(self, worker: WorkerHandle) -> None:
+        """Have a worker give back what it has not begun; only when it has answered can another be given that."""
+        self._queue = sorted([*self._queue, *worker.later], key=first_input)
+        worker.later.clear()
+        if worker.undecoded and not worker.is_asked:
+            worker.is_asked = True
+            worker.send("release")
+
+    def _share(self) -> None:
+        """Where a worker has nothing to do, have those with more than they need give back what they have not begun."""
+        if self._queue or not self._is_exhausted:
+            return
+        loaded = [worker for worker in self._workers if not worker.is_asked and self._is_long(worker)]
+        together = [worker for worker in self._workers if not worker.is_alone]
+        if not loaded or not any(self._has_room(worker, 1) for worker in together):
+            if not loaded or len(together) >= self._at_most or self._launcher is not None:
+                return
+            self._count = min(self._at_most, len(together) + sum(worker.behind() for worker in loaded))
+            self._most = max(self._most, 2 * self._count)
+        for worker in loaded:
+            self._ask_back(worker)
+        self._refill()
+
+    def _is_long(self, worker: WorkerHandle) -> bool:
+        """Whether what a worker has not begun will take it long."""
+        count = worker.behind()
+        return count > 0 and max(self._pace * count, time.monotonic() - worker.heard) > _SHARED_SECONDS
+
+    # -- workers
+
+    def _refill(self) -> None:
+        """Bring the workers back to their number; those that stand alone come on top, but not without end."""
+        together = sum(not worker.is_alone for worker in self._workers)
+        for _ in range(min(self._count - together, self._most - len(self._workers))):
+            self._start()
+        # one each, then the next: few blocks must not all go to one. The freshest first: it has room for what another left
+        for undecoded in range(1, _UNDECODED + 1):
+            for worker in reversed(self._workers):
+                self._feed(worker, undecoded)
+
+    def _feed(self, worker: WorkerHandle, undecoded: int = _UNDECODED) -> None:
+        """Hand the worker pieces until it holds its share, or so many that are not decoded."""
+        if self._is_shared:
+            undecoded = 1
+        while self._has_room(worker, undecoded):
+            piece = worker.later.pop(0) if worker.later else self._next_piece()
+            if piece is None:
+                return
+            worker.give(piece)
+        if worker.is_alone or worker.undecoded or not (worker.later or self._queue):
+            return
+        # one that is full takes nonetheless what all that is decoded waits for: no other may have room either
+        first = next((piece for piece in self._pieces() if not (piece.is_held or piece.is_written)), None)
+        for waiting in (worker.later, self._queue):
+            if waiting and waiting[0] is first:
+                worker.give(waiting.pop(0))
+                return
+
+    def _has_room(self, worker: WorkerHandle, undecoded: int) -> bool:
+        return worker.has_room(undecoded, (_DEPTH - 1) * self._block_inputs, _HELD_BYTES)
+
+    def _next_piece(self) -> Piece | None:
+        """Return a piece that waits for a worker, else the next of the source; None where there is neither."""
+        if self._queue:
+            piece = self._queue.pop(0)
+            if self._is_shared:
+                together = sum(not worker.is_alone for worker in self._workers)
+                share = -(-sum(len(p.task.paths) for p in [piece, *self._queue]) // max(1, together))
+                if share < len(piece.task.paths):
+                    self._queue.insert(0, self._cut(piece, piece.start + share))
+            return piece
+        task = next(self._source, None)
+        if task is None:
+            self._is_exhausted = True
+            return None
+        self._block_inputs = max(self._block_inputs, len(task.paths))
+        piece = Piece(task)
+        self._blocks[task.block] = [piece]
+        return piece
+
+    def _start(self, *, is_alone: bool = False) -> WorkerHandle:
+        """Start a worker that has nothing to do yet."""
+        if self._launcher is None:
+            started = time.perf_counter()
+            inherited = [*self._inherited, *(worker.pipe for worker in self._workers)]
+            process, pipe, in_flight = start_worker(self._context, self._job, inherited)
+        else:
+            process, pipe = self._launcher.start(self._job)
+            started, in_flight = time.perf_counter(), [-1, 0, 0, 0]
+        self._started += 1
+        name, now = f"worker {self._started}", time.monotonic()
+        worker = WorkerHandle(process, pipe, in_flight, name, started, now, is_alone=is_alone)
+        self._workers.append(worker)
+        return worker
+
+    def _end_if_done(self, worker: WorkerHandle) -> bool:
+        """End a worker that stands alone and has nothing left; returns whether it did."""
+        is_done = worker.is_alone and not worker.pieces and not worker.later
+        if is_done:
+            self._end(worker)
+        return is_done
+
+    def _end(self, worker: WorkerHandle) -> None:
+        """End a worker; it has still the pieces that it leaves behind."""
+        worker.end()
+        self._workers.remove(worker)
+        self.profile[worker.name] = worker.seconds(time.perf_counter())
+
+    def _replace(self, worker: WorkerHandle, reason: str, *, is_blamed: bool = True) -> None:
+        """Give out anew what a dead worker had, and start another.
+
+        The image in flight goes to a worker of its own, so that it is tried once more, alone. If that costs another worker, it
+        is rejected with the reason. One that is not to blame is tried again as any other.
+        """
+        self._end(worker)
+        lost, suspect = {*worker.pieces.values(), *worker.later}, worker.suspect() if is_blamed else None
+        for piece in lost:
+            piece.is_held = False
+        if suspect is not None:
+            suspect, others = self._isolated(suspect, int(worker.in_flight[0]), reason)
+            lost = (lost | {*others}) - {suspect}
+        else:
+            self._idle_deaths += 1
+            if self._idle_deaths > _MAX_IDLE_DEATHS:
+                raise EngineError(f"workers end without getting anything done ({reason}).")
+        self._queue = sorted([*self._queue, *lost], key=first_input)
+        if suspect is not None:
+            self._start(is_alone=True).give(suspect)
+        self._refill()
+
+    def _isolated(self, piece: Piece, index: int, reason: str) -> tuple[Piece, list[Piece]]:
+        """Cut an image that cost a worker out of its piece; returns it and the others. One that cost two is refused."""
+        others = [self._cut(piece, index + 1)] if index + 1 < piece.task.stop else []
+        if index > piece.start:
+            others.append(piece)
+            piece = self._cut(piece, index)
+        if piece.is_suspect:
+            piece.task = replace(piece.task, refused=piece.task.refused | {index: reason})
+        piece.is_suspect = True
+        return piece, others

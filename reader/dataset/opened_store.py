@@ -1,0 +1,218 @@
+"""A store, opened: its tensors mapped and its files held open; rows are copied from the one or read from the other.
+
+Knows one whole store and rows of it; which of them make a dataset, and in what form they are given, is `dataset.py`'s. What
+batches are copied from is never handed out: views are of a second mapping, in which a user may change what he likes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch.utils.data import get_worker_info
+
+from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
+from reader.memory.gather import gather
+from reader.memory.pages import extents, gathered, row_of
+from reader.memory.residency import can_read_ahead
+from reader.memory.row_file import Read, RowFile, reads_in_order
+from reader.order import Rows
+from reader.store import ImageBatch, RaggedBatch, batch_around, batch_of, map_file, open_store, store_of
+
+# Gives uint8[size_bytes].
+Memory = Callable[[int], torch.Tensor]
+
+
+class OpenedStore:
+    """One store, whatever takes its name later.
+
+    mapped: all of it, for what copies from it; an ImageBatch, or a RaggedBatch where rows have sizes of their own.
+    files: by tensor.
+
+    Raises:
+        StoreError: path is no finished, undamaged store.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.mapped: Any
+        is_one_store = False
+        # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
+        while not is_one_store:
+            before = self._seen()
+            self.manifest, self.mapped = open_store(path)
+            self.files = {
+                name: RowFile(path / file, self._unit_bytes(name), past_cache=False)
+                for name, file in self.manifest.tensor_paths().items()
+            }
+            is_one_store = before == self._seen()
+        self._specs = self.manifest.tensors
+        sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
+        self._sizes = [(file, sizes[name]) for name, file in self.files.items()]
+
+    def check_files(self) -> None:
+        """Raise StoreError if a file of the store is no longer as large as it was."""
+        for file, size_bytes in self._sizes:
+            file.check_size(size_bytes)
+
+    @functools.cached_property
+    def views(self) -> Views:
+        """A mapping for what is handed out, made when the first of it is."""
+        sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
+        maps = {name: map_file(file.opened, sizes[name]) for name, file in self.files.items()}
+        return Views(self.manifest, maps)
+
+    def row(self, row: int) -> Any:
+        """Return one row, without a batch dimension: a copy in memory of its own.
+
+        Raises:
+            StoreError: a file was cut short.
+        """
+        self.check_files()
+        # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
+        if can_read_ahead() and not self.manifest.has_own_sizes:
+            return self._read(np.array(row), _own)
+        rows = np.array([row])
+        some = self._read(rows, _own) if can_read_ahead() else self.gather(rows, _own)
+        found: Any = row_of(some, 0) if isinstance(some, RaggedBatch) else some[0]
+        if isinstance(some, RaggedBatch):
+            # what was read are pages, in which others lie too
+            found.pixels = _alone(found.pixels)
+            if some.mask_offsets is not None:
+                found.extras["masks"] = _alone(found.extras["masks"])
+        found.rows = torch.tensor(row, device="cpu")
+        return found
+
+    def slice(self, start: int, stop: int) -> Any:
+        """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
+
+        Raises:
+            StoreError: a file was cut short. One that is cut later ends the process that reads the view (SIGBUS).
+        """
+        self.check_files()
+        rows = np.arange(start, stop)
+        if not self.manifest.has_own_sizes:
+            batch = self.views.rows(start, stop)
+            batch.rows = torch.from_numpy(rows)
+            return batch
+        offsets, sizes = extents(self.mapped, rows)
+        first, end = int(offsets.min()), int((offsets + sizes).max())
+        return self.mapped.chosen(rows, self.views.tensor("pixels", first, end), torch.from_numpy(offsets - first))
+
+    def gather(self, rows: Rows, memory: Memory) -> ImageBatch | RaggedBatch:
+        """Copy rows into memory.
+
+        Raises:
+            StoreError: a file was cut short.
+        """
+        self.check_files()
+        if _reads_files():
+            return self._read(rows, memory)
+        if self.manifest.has_own_sizes:
+            return gathered(self.mapped, rows, memory)
+        pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.mapped.pixels.shape[1:])
+        gather(self.mapped.pixels, rows, pixels)
+        return batch_of(self.mapped, rows, pixels)
+
+    def _seen(self) -> tuple[int, int] | None:
+        """Say which file the manifest is; None where there is none just now."""
+        try:
+            status = os.stat(self._path / MANIFEST)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _unit_bytes(self, name: str) -> int:
+        """Return what a tensor's file is read by: rows, but of flat pixels pages."""
+        is_flat = name == "pixels" and self.manifest.has_own_sizes
+        return PAGE_BYTES if is_flat else self.manifest.tensors[name].row_bytes
+
+    def _read(self, rows: Rows, memory: Memory) -> ImageBatch | RaggedBatch:
+        """Gather without the mapping; of rows of one size also a single one, int64[], without a batch dimension."""
+        # of one row without the arithmetic, a sixth of its time
+        reads = reads_in_order(rows) if rows.ndim else [(int(rows), 1, 0)]
+        columns = self._read_columns(rows.shape, reads)
+        if self.manifest.has_own_sizes:
+            some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=torch.from_numpy(rows), batch_size=[])
+            return gathered(some, np.arange(len(rows)), memory, self._read_pages)
+        shape = self._specs["pixels"].row_shape
+        pixels = memory(rows.size * self.manifest.row_bytes).view(*rows.shape, *shape)
+        self.files["pixels"].read(pixels.view(-1).numpy().data, reads)
+        return batch_around(pixels, rows=torch.from_numpy(rows), **columns)
+
+    def _read_columns(self, shape: tuple[int, ...], reads: Sequence[Read]) -> dict[str, Any]:
+        """Read all but the pixels of rows: [*shape, ...] of each tensor, the extras as one TensorDict."""
+        columns: dict[str, Any] = {}
+        extras: dict[str, torch.Tensor] = {}
+        for name, file in self.files.items():
+            if name != "pixels":
+                values = np.empty((*shape, *self._specs[name].row_shape), self._specs[name].dtype)
+                file.read(values.reshape(-1).view(np.uint8).data, reads)
+                held, key = (extras, name[7:]) if name.startswith("extras/") else (columns, name)
+                held[key] = torch.from_numpy(values)
+        return columns | {"extras": TensorDict(extras, batch_size=shape) if extras else None}
+
+    def _read_pages(self, pages: Rows, into: torch.Tensor) -> None:
+        self.files["pixels"].read(into.view(-1).numpy().data, reads_in_order(pages))
+
+
+class Views:
+    """Tensors over a mapping of a store that belongs to its user.
+
+    The storage of each is its rows alone: torch pickles, copies and sends whole storages.
+    """
+
+    def __init__(self, manifest: Manifest, maps: dict[str, Any]) -> None:
+        """maps: of each tensor's file, None where it has no bytes."""
+        self._manifest, self._maps = manifest, maps
+
+    def tensor(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Return rows [start, stop) of a tensor."""
+        spec = self._manifest.tensors[name]
+        dtype, shape = getattr(torch, spec.dtype), (stop - start, *spec.row_shape)
+        count = torch.Size(shape).numel()
+        if not count:
+            return torch.empty(shape, dtype=dtype, device="cpu")
+        return torch.frombuffer(self._maps[name], dtype=dtype, count=count, offset=start * spec.row_bytes).view(shape)
+
+    def rows(self, start: int, stop: int) -> Any:
+        """Return rows [start, stop) of a store whose rows have one size."""
+        return store_of(self._manifest, {name: self.tensor(name, start, stop) for name in self._maps})
+
+    @functools.cached_property
+    def whole(self) -> Any:
+        """All of the store."""
+        return store_of(self._manifest, {name: self.tensor(name, 0, self._manifest.count(name)) for name in self._maps})
+
+
+def fresh(size_bytes: int) -> torch.Tensor:
+    """Allocate uint8[size_bytes]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
+    if get_worker_info() is not None:
+        storage = torch.UntypedStorage._new_shared(size_bytes)
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    return _own(size_bytes)
+
+
+def _own(size_bytes: int) -> torch.Tensor:
+    """Allocate uint8[size_bytes] of this process alone."""
+    return torch.from_numpy(np.empty(size_bytes, np.uint8))
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a view into memory that holds nothing else; by numpy, as torch would wake its threads for so little."""
+    return torch.from_numpy(tensor.numpy().copy())
+
+
+def _reads_files() -> bool:
+    """Whether rows are read from the files rather than copied from the mapping: in workers.
+
+    Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
+    is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.
+    """
+    return get_worker_info() is not None and can_read_ahead()

@@ -1,0 +1,224 @@
+"""Batches to a CUDA device: pinned copies on a side stream, an event each, and what keeps two streams from racing.
+
+No GPU has run this module yet. Its tests marked cuda pass on a device that threads simulate (scripts/on_simulated_gpu), and
+tests/test_transfer.py runs its logic on simulated streams that are as late as CUDA allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import cuda
+
+from reader.format.filesystem import size_text
+from reader.memory.buffers import PinnedMemoryError
+from reader.profiling import stage
+from reader.store import ImageBatch, RaggedBatch
+
+# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+_THREAD_LOCAL = 1
+# Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
+# launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
+_LAUNCHED = 8
+
+
+class TransferError(RuntimeError):
+    """A batch did not get to the device."""
+
+
+class CudaCopier:
+    """Copies pinned batches to the device on a side stream. Lives in the feeder thread.
+
+    Three hazards. A pinned slot must not be refilled before its copy has ended: its lease is held until the copy's event has
+    passed. A device batch must not be reused while the caller's stream may read it: `DeviceBatch` records that stream. A
+    caller that launches work faster than the device does it would have ever more batches in use: the copier waits for it.
+    """
+
+    def __init__(self, device: torch.device, *, depth: int) -> None:
+        self._device, self._depth = device, depth
+        self._stream, self._launched = _side(device)
+        self._in_flight: deque[tuple[Any, ImageBatch]] = deque()
+
+    def send(self, batch: ImageBatch) -> DeviceBatch:
+        """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are under way already.
+
+        Raises:
+            TransferError: the device reports an error, of this copy or of what ran before.
+            torch.OutOfMemoryError: the device has no room for the batch.
+        """
+        try:
+            # to wait makes a context too, on the device that is current
+            with cuda.device(self._device):
+                while len(self._launched) > _LAUNCHED:
+                    self._launched.popleft().synchronize()
+                while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
+                    event, _ = self._in_flight.popleft()
+                    event.synchronize()
+                with stage("copy"), cuda.stream(self._stream):
+                    sent, event = send_batch(batch, self._device), sleeping_event()
+                    event.record(self._stream)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as e:
+            raise _lost(self._device, e) from e
+        self._in_flight.append((event, batch))
+        return DeviceBatch(sent, event, self._launched)
+
+    def drain(self) -> None:
+        """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
+        try:
+            with cuda.device(self._device):
+                while self._in_flight:
+                    self._in_flight.popleft()[0].synchronize()
+        except RuntimeError as e:
+            raise _lost(self._device, e) from e
+
+
+class DeviceBatch:
+    """A batch whose copy may still run; called in the caller's thread, it orders the caller's stream after the copy."""
+
+    def __init__(self, batch: Any, event: Any, launched: deque[Any]) -> None:
+        self._batch, self._event, self._launched = batch, event, launched
+
+    def __call__(self) -> Any:
+        """Return the batch, safe to use on the caller's current stream."""
+        stream = cuda.current_stream(self._batch.pixels.device)
+        # all that was launched for the batches before
+        before = sleeping_event()
+        before.record(stream)
+        self._launched.append(before)
+        stream.wait_event(self._event)
+        return recorded(self._batch)
+
+
+def entered(device: torch.device, source: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Return what makes the same groups in a thread of its own, whose device is this one from the first call of CUDA on.
+
+    In a new thread device 0 is current: waiting for an event there would give it a context, some 500 MB, from every rank.
+    """
+    if device.type != "cuda":
+        return source
+
+    def on_device(*arguments: Any) -> Iterator[Any]:
+        """Make them."""
+        cuda.set_device(device)
+        _ignore_captures()
+        yield from source(*arguments)
+
+    return on_device
+
+
+def _ignore_captures() -> None:
+    """Let this thread call CUDA while another one captures a graph, in whichever mode.
+
+    By default a thread that allocates, or asks for an event, breaks a capture that another thread began in the mode "global",
+    which is torch.cuda.graph's (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode). torch's watchdog of NCCL does the same.
+    """
+    # the driver's own function, since torch has none for it; where it cannot be had, captures need their mode "thread_local"
+    with contextlib.suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
+
+
+def on_any_stream(batch: Any) -> Callable[[], Any]:
+    """Take a batch that was made on the caller's stream; returns a function that gives it on whatever stream is current then."""
+    device = batch.pixels.device
+    if device.type != "cuda":
+        return lambda: batch
+    event = sleeping_event()
+    event.record(cuda.current_stream(device))
+    # nobody waits for what is launched for it
+    return DeviceBatch(batch, event, deque(maxlen=0))
+
+
+def recorded(batch: Any) -> Any:
+    """Keep the memory of a batch from being used again before the current stream has done what was launched; returns it."""
+    stream = cuda.current_stream(batch.pixels.device)
+    for tensor in tensors_of(batch):
+        tensor.record_stream(stream)
+    return batch
+
+
+def send_batch(batch: Any, device: torch.device) -> Any:
+    """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that."""
+
+    def send(tensor: torch.Tensor) -> torch.Tensor:
+        """Begin one copy; torch keeps what it pins here until that has ended."""
+        return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
+
+    if isinstance(batch, RaggedBatch):
+        return batch.apply(send, device=device)
+    return ImageBatch(
+        pixels=send(batch.pixels),
+        targets=send(batch.targets),
+        content=None if batch.content is None else send(batch.content),
+        extras=None if batch.extras is None else batch.extras.apply(send, device=device),
+        rows=None if batch.rows is None else send(batch.rows),
+        batch_size=batch.batch_size,
+        device=device,
+    )
+
+
+def tensors_of(batch: Any) -> list[Any]:
+    """List every tensor of a batch."""
+    if isinstance(batch, RaggedBatch):
+        return list(batch.values(True, True))
+    found: list[Any] = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
+    return found if batch.extras is None else found + list(batch.extras.values(True, True))
+
+
+def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
+    """Pin memory that is there already, where it lies; returns what must be called before it goes.
+
+    Raises:
+        PinnedMemoryError: the system does not allow it.
+    """
+    # cudaHostRegister, since pinned memory that torch allocates is rounded up to a power of two
+    with cuda.device(device):
+        status = int(cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+    if status:
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=device)  # takes the error along: CUDA keeps it for the next kernel that asks
+        raise PinnedMemoryError(
+            f"{size_text(tensor.nbytes)} of memory cannot be pinned: cudaHostRegister says error {status}."
+            " Raise the limit of locked memory (ulimit -l), or use residency 'cache'."
+        )
+    address = tensor.data_ptr()
+
+    def unpin() -> None:
+        """Unpin it, in whatever thread its owner is collected."""
+        with cuda.device(device):
+            cuda.cudart().cudaHostUnregister(address)
+
+    return unpin
+
+
+def sleeping_event() -> Any:
+    """Make an event that a thread waits for asleep; by default it would spin, and take a core from the gathering."""
+    return cuda.Event(blocking=True)
+
+
+@functools.cache
+def _side(device: torch.device) -> tuple[Any, deque[Any]]:
+    """Return the stream on which all loaders of this process copy to a device, and the events of what their callers launched.
+
+    torch gives out 32 streams in turn, and its allocator keeps what was freed for the stream that it was allocated on: with a
+    new stream an epoch, device memory would grow for 32 epochs. Callers' threads append to the events, see `DeviceBatch`;
+    short epochs must not begin to count anew.
+    """
+    return cuda.Stream(device), deque()
+
+
+def _lost(device: torch.device, error: RuntimeError) -> TransferError:
+    said = str(error).partition("\n")[0]
+    return TransferError(
+        f"copying a batch to {device} failed: {said}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows which);"
+        " after a CUDA error start the process anew."
+    )

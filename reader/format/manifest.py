@@ -1,0 +1,515 @@
+"""The format of a store, and nothing else: what manifest.json says, and whether a folder on disk agrees.
+
+Byte-level specification: FORMAT.md beside this file. Imports only the standard library, so that `pack` and its workers can
+write stores without torch; it never maps or decodes a pixel, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# `packer` knows of `reader` this module alone: what it shares with the others has its door here
+from reader.format.filesystem import naming, or_again
+from reader.format.tensordict_meta import metadata_files, metadata_names
+from reader.format.unfinished import tell_half_replaced, tell_unfinished
+
+FORMAT_NAME = "pixpack"
+FORMAT_VERSION = (1, 1)
+
+MANIFEST = "manifest.json"
+SAMPLES = "samples.jsonl"
+REJECTED = "rejected.jsonl"
+PIXELS = "_tensordict/pixels.memmap"
+
+# What a reader must know of a store whose rows have sizes of their own.
+OWN_SIZES = "own-sizes"
+# and of masks behind the pixels of each such row
+OWN_MASKS = "own-masks"
+READER_FEATURES = (OWN_SIZES, OWN_MASKS)
+# What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
+GENERATIONS = "generations"
+# pixels.memmap of such a store is filled up to whole pages: it is read by pages, also past the page cache.
+PAGE_BYTES = 4096
+
+ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
+TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
+
+_GENERATION = re.compile(r"generations/[0-9a-f]{16}")
+EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_BLOCKS_OPEN = b',\n  "blocks": ['
+_DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
+_DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
+_READ_BYTES = 1 << 20
+# Between the two names that a replacement of train and val changes lie some 20 microseconds; what lasts is left of a crash.
+_SWAP_TRIES = 50
+_SWAP_SECONDS = 0.01
+
+
+class StoreError(ValueError):
+    """A folder is not a readable store; the message says what was found, what was expected and what to do."""
+
+
+class IncompleteStoreError(StoreError):
+    """The folder holds a pack that has not finished."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One per-row tensor: dtype name and the shape of one row."""
+
+    dtype: str
+    row_shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise StoreError(f"the manifest names the dtype {self.dtype!r}, expected one of {', '.join(ITEM_BYTES)}.")
+        if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in self.row_shape):
+            raise StoreError(f"the manifest names the row shape {list(self.row_shape)}, expected whole numbers.")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return ITEM_BYTES[self.dtype] * math.prod(self.row_shape)
+
+
+@dataclass(frozen=True)
+class FurtherTarget:
+    """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
+
+    kind: str
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in TARGET_DTYPES or not all(isinstance(name, str) for name in self.classes):
+            raise StoreError(f"the manifest says further targets of kind {self.kind!r} with classes {self.classes!r}.")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Exact size and digest ("sha256:..." or, for pixels, "crc32:...") of one file of the store."""
+
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that were committed together.
+
+    crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl. size_bytes
+    of those bytes is written where rows have sizes of their own; elsewhere it follows from the rows, and is filled in by reading.
+    """
+
+    start: int
+    stop: int
+    crc32: int
+    samples_offset: int
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
+
+    mean and std are per channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out). Where rows have
+    sizes of their own, height and width are the largest there are. target_count is the K of targets[N, K], None where targets
+    are classes; digest is "sha256:" and that of manifest.json.
+
+    Raises:
+        StoreError: the values contradict each other.
+    """
+
+    rows: int
+    height: int
+    width: int
+    channels: int
+    target_kind: str
+    target_count: int | None
+    has_content: bool
+    extras: Mapping[str, TensorSpec]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    inputs: int
+    rejected: int
+    options: Mapping[str, Any]
+    decoders: Mapping[str, Any]
+    files: Mapping[str, FileEntry]
+    version: tuple[int, int] = FORMAT_VERSION
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+    further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
+    # how targets, classes and boxes were read, as far as options said it; what a store of format 1.0 does not tell
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    # name of an ICC profile other than sRGB -> rows whose images have it (format 1.1)
+    icc: Mapping[str, int] = field(default_factory=dict)
+    digest: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "height", "width", "channels"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise StoreError(f"the manifest says {name} = {value!r}, expected a whole number of 1 or more.")
+        if self.target_kind not in TARGET_DTYPES or (self.target_kind == "class") != (self.target_count is None):
+            raise StoreError(f"the manifest says targets of kind {self.target_kind!r} x {self.target_count!r}.")
+        for name in self.extras:
+            if not EXTRA_NAME.fullmatch(name):
+                raise StoreError(f"the manifest names an extra {name!r}, expected letters, digits, _ and -.")
+        for name, target in self.further_targets.items():
+            if name not in self.extras or self.extras[name].dtype != TARGET_DTYPES[target.kind]:
+                raise StoreError(f"the manifest says that the extra {name!r} is a target of kind {target.kind!r}.")
+        if self.has_own_masks and (not self.has_own_sizes or "masks" in self.extras):
+            raise StoreError(
+                f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
+            )
+        expected = sorted(
+            [*self.tensor_paths().values(), *metadata_names(has_extras=bool(self.extras)), SAMPLES, REJECTED]
+        )
+        if sorted(self.files) != expected:
+            raise StoreError(f"the manifest lists the files {sorted(self.files)}, expected {expected}.")
+        if self.has_own_sizes and self.has_content:
+            raise StoreError("the manifest says that rows have content and sizes of their own, expected one of them.")
+
+    @property
+    def tensors(self) -> dict[str, TensorSpec]:
+        """Every tensor of the store by name; extras as "extras/<name>"."""
+        target_shape = () if self.target_count is None else (self.target_count,)
+        row_shape = () if self.has_own_sizes else (self.height, self.width, self.channels)
+        specs = {
+            "pixels": TensorSpec("uint8", row_shape),
+            "targets": TensorSpec(TARGET_DTYPES[self.target_kind], target_shape),
+        }
+        if self.has_content:
+            specs["content"] = TensorSpec("int32", (4,))
+        if self.has_own_sizes:
+            specs |= {"offsets": TensorSpec("int64", ()), "shapes": TensorSpec("int32", (3,))}
+        if self.has_own_masks:
+            specs["mask_offsets"] = TensorSpec("int64", ())
+        return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
+
+    def tensor_paths(self) -> dict[str, str]:
+        """Tensor name -> path of its file inside the store."""
+        return {name: f"_tensordict/{name}.memmap" for name in self.tensors}
+
+    @property
+    def tells_labels(self) -> bool:
+        """Whether it is known how labels were read: that labels says nothing of an option means that it was not used."""
+        return self.version >= (1, 1) and not self.labels.get("unknown")
+
+    @property
+    def has_own_sizes(self) -> bool:
+        """Whether rows have sizes of their own: pixels is then flat, and offsets and shapes say where each row is."""
+        return OWN_SIZES in self.reader_features
+
+    @property
+    def has_own_masks(self) -> bool:
+        """Whether behind the pixels of each row, which has a size of its own, stands its mask."""
+        return OWN_MASKS in self.reader_features
+
+    def count(self, name: str) -> int:
+        """Return the length of a tensor: N, but of flat pixels their bytes."""
+        return self.files[PIXELS].size_bytes if name == "pixels" and self.has_own_sizes else self.rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the pixels of one row, of rows with sizes of their own on average, masks included."""
+        if self.has_own_sizes:
+            return max(1, self.files[PIXELS].size_bytes // self.rows)
+        return self.height * self.width * self.channels
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the head of manifest.json, in its order."""
+        further = {k: {"kind": v.kind, "classes": list(v.classes)} for k, v in sorted(self.further_targets.items())}
+        return {
+            "format": FORMAT_NAME,
+            "version": list(self.version),
+            "reader_features": list(self.reader_features),
+            "writer_features": list(self.writer_features),
+            "rows": self.rows,
+            "height": self.height,
+            "width": self.width,
+            "channels": self.channels,
+            "targets": {"kind": self.target_kind, "count": self.target_count},
+            "content": self.has_content,
+            "extras": {k: {"dtype": v.dtype, "shape": list(v.row_shape)} for k, v in sorted(self.extras.items())},
+            "classes": list(self.classes),
+            # only where there are any: other stores keep their bytes
+            **({"further_targets": further} if further else {}),
+            **({"labels": dict(sorted(self.labels.items()))} if self.labels else {}),
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "inputs": self.inputs,
+            "rejected": self.rejected,
+            "options": dict(self.options),
+            "decoders": dict(self.decoders),
+            **({"icc": dict(self.icc)} if self.icc else {}),
+            "files": {k: {"size_bytes": v.size_bytes, "digest": v.digest} for k, v in sorted(self.files.items())},
+        }
+
+    @classmethod
+    def from_json(cls, head: Mapping[str, Any], digest: str = "") -> Manifest:
+        """Build from the parsed head of manifest.json.
+
+        Raises:
+            StoreError: a field is missing or malformed, or the format is newer than this reader.
+        """
+        _check_version(head)
+        try:
+            return cls(
+                rows=head["rows"],
+                height=head["height"],
+                width=head["width"],
+                channels=head["channels"],
+                target_kind=head["targets"]["kind"],
+                target_count=head["targets"]["count"],
+                has_content=bool(head["content"]),
+                extras={k: TensorSpec(v["dtype"], tuple(v["shape"])) for k, v in head["extras"].items()},
+                classes=tuple(head["classes"]),
+                mean=tuple(head["mean"]),
+                std=tuple(head["std"]),
+                inputs=head["inputs"],
+                rejected=head["rejected"],
+                options=head["options"],
+                decoders=head["decoders"],
+                files={k: FileEntry(v["size_bytes"], v["digest"]) for k, v in head["files"].items()},
+                version=(head["version"][0], head["version"][1]),
+                reader_features=tuple(head["reader_features"]),
+                writer_features=tuple(head["writer_features"]),
+                further_targets={
+                    k: FurtherTarget(v["kind"], tuple(v["classes"])) for k, v in head.get("further_targets", {}).items()
+                },
+                labels=dict(head.get("labels", {}).items()),
+                icc=dict(head.get("icc", {})),
+                digest=digest,
+            )
+        except (KeyError, TypeError, AttributeError, IndexError) as e:
+            raise StoreError(f"the manifest lacks or garbles a field ({e!r}).") from e
+
+
+def read_manifest(out: str | os.PathLike[str]) -> Manifest:
+    """Read and check OUT/manifest.json alone: its digest, version and fields. Milliseconds, whatever the number of rows.
+
+    Raises:
+        IncompleteStoreError: OUT holds a pack that has not finished.
+        StoreError: OUT is no store, or its manifest was changed.
+    """
+    root = Path(out)
+    path = root / MANIFEST
+    try:
+        if path.is_symlink():
+            raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
+        with naming(path), or_again(path, lambda: open(path, "rb")) as file:
+            head, digest = _read_head(file, path)
+    except FileNotFoundError:
+        raise _no_manifest(root) from None
+    except NotADirectoryError:
+        raise StoreError(f"{root} is a file, expected the folder of a store.") from None
+    try:
+        return Manifest.from_json(head, digest)
+    except StoreError as e:
+        raise StoreError(f"{path}: {e}") from None
+
+
+def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
+    """Read the table of blocks of OUT/manifest.json; O(rows / block).
+
+    Raises:
+        StoreError: as `read_manifest`, or the blocks do not add up to the rows.
+    """
+    manifest = read_manifest(out)
+    with naming(Path(out) / MANIFEST), open(Path(out) / MANIFEST, "rb") as file:
+        table = json.load(file)["blocks"]
+    blocks, start = [], 0
+    for count, crc32, offset, *size_bytes in table:
+        blocks.append(Block(start, start + count, crc32, offset, *(size_bytes or [count * manifest.row_bytes])))
+        start += count
+    if start != manifest.rows:
+        raise StoreError(f"{Path(out) / MANIFEST}: the blocks hold {start} rows, the manifest says {manifest.rows}.")
+    return blocks
+
+
+def check_store(out: str | os.PathLike[str]) -> Manifest:
+    """Read the manifest and compare every file's kind and size, and every meta.json, with it. Nothing is mapped or changed.
+
+    Raises:
+        StoreError: naming the file, what was found and what was expected.
+    """
+    root = Path(out)
+    manifest = read_manifest(root)
+    _check_splits(root)
+    for folder in {str(Path(name).parent) for name in manifest.files} - {"."}:
+        if (root / folder).is_symlink():
+            raise StoreError(f"{root / folder} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
+    for name, expected in manifest.files.items():
+        check_file(root / name, expected.size_bytes)
+    for name, content in metadata_files(manifest).items():
+        with naming(root / name):
+            is_right = (root / name).read_bytes() == content
+        if not is_right:
+            raise StoreError(
+                f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
+            )
+    for name, path in manifest.tensor_paths().items():
+        need = manifest.count(name) * manifest.tensors[name].row_bytes
+        found = manifest.files[path].size_bytes
+        if found != need:
+            raise StoreError(f"{root / MANIFEST} lists {path} with {found} bytes, {manifest.rows} rows need {need}.")
+        if name == "pixels" and manifest.has_own_sizes and (found < PAGE_BYTES or found % PAGE_BYTES):
+            raise StoreError(
+                f"{root / MANIFEST} lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}."
+            )
+    return manifest
+
+
+def _check_splits(root: Path) -> None:
+    """Raise IncompleteStoreError where OUT is one of several splits of which a crash has left some new and some old."""
+    told = tell_half_replaced(root)
+    for _ in range(_SWAP_TRIES):
+        if not told:
+            return
+        time.sleep(_SWAP_SECONDS)
+        told = tell_half_replaced(root)
+    if told:
+        raise IncompleteStoreError(told)
+
+
+def check_file(path: Path, size_bytes: int) -> None:
+    """Raise StoreError unless path is a regular file of exactly size_bytes."""
+    try:
+        found = or_again(path, path.lstat)
+        if stat.S_ISREG(found.st_mode) and found.st_size != size_bytes:
+            with open(path, "rb") as file:  # NFS tells what it was a minute ago, until it is opened
+                found = os.fstat(file.fileno())
+    except OSError as e:
+        raise StoreError(f"{path} is missing ({e.strerror}). The copy is incomplete: copy the store again.") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{path} is not a regular file. Copy the store again.")
+    if found.st_size != size_bytes:
+        raise StoreError(
+            f"{path} is {found.st_size} bytes, the manifest says {size_bytes}. The copy is incomplete: copy it again."
+        )
+
+
+def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
+    """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all that stands before it."""
+    lines = ",".join(f"\n    {_block_line(block, manifest.has_own_sizes)}" for block in blocks)
+    return _with_digest(manifest.to_json(), lines)
+
+
+def generation_of(digest: str) -> str:
+    """Name the folder of a URL that a store with this digest has where another one lies there.
+
+    Example:
+        >>> generation_of("sha256:00112233445566778899")
+        'generations/0011223344556677'
+    """
+    return f"{GENERATIONS}/{digest.removeprefix('sha256:')[:16]}"
+
+
+def encode_pointer(digest: str, generation: str) -> bytes:
+    """Return the bytes of the manifest.json at a URL that names a store in a folder of its own, by that store's digest.
+
+    It has the form of every manifest, so that a reader that does not know the feature says so.
+    """
+    head = {"format": FORMAT_NAME, "version": list(FORMAT_VERSION), "reader_features": [GENERATIONS]}
+    return _with_digest(head | {"writer_features": [], "generation": generation, "store": digest}, "")
+
+
+def read_pointer(content: bytes, name: str) -> tuple[str, str]:
+    """Return (digest, folder) of the store that a manifest.json stands for: its own and "", or what it names.
+
+    Raises:
+        StoreError: it was changed or cut short, or is of a version or has a feature that is unknown here.
+    """
+    head, digest = _read_head(io.BytesIO(content), name)
+    features = head.get("reader_features") or []
+    if GENERATIONS not in features:
+        return digest, ""
+    _check_version(head | {"reader_features": [feature for feature in features if feature != GENERATIONS]})
+    digest, generation = str(head.get("store")), str(head.get("generation"))
+    if not _GENERATION.fullmatch(generation):
+        raise StoreError(f"{name} names the folder {generation!r}, expected {GENERATIONS}/ and 16 hex digits.")
+    return digest, generation
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of samples.jsonl or rejected.jsonl."""
+    with naming(path), open(path, encoding="ascii") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _with_digest(fields: Mapping[str, Any], block_lines: str) -> bytes:
+    head = json.dumps(fields, indent=2, ensure_ascii=True, allow_nan=False)
+    body = head.removesuffix("\n}").encode("ascii") + _BLOCKS_OPEN + block_lines.encode("ascii") + b"\n  ]"
+    return body + f',\n  "digest": "sha256:{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode("ascii")
+
+
+def _read_head(file: Any, path: Path | str) -> tuple[dict[str, Any], str]:
+    """Parse what stands before the blocks and check the digest over all of it, holding 1 MiB at a time."""
+    digest, head, tail, found = hashlib.sha256(), b"", b"", -1
+    while chunk := file.read(_READ_BYTES):
+        if found < 0:
+            head += chunk
+            found = head.find(_BLOCKS_OPEN)
+        # the last line is held back: it is the digest of everything before it
+        data = tail + chunk
+        digest.update(data[:-_DIGEST_LINE_BYTES])
+        tail = data[-_DIGEST_LINE_BYTES:]
+    match = _DIGEST_LINE.fullmatch(tail)
+    if not match or found < 0 or match[1].decode() != digest.hexdigest():
+        raise StoreError(
+            f"{path} was changed after it was written or is cut short. Copy the store again, or pack again."
+        )
+    try:
+        fields = json.loads(head[:found] + b"\n}")
+    except (ValueError, RecursionError) as e:
+        raise StoreError(f"{path} holds no JSON ({e}). Pack again.") from None
+    if not isinstance(fields, dict):
+        raise StoreError(f"{path} holds no JSON object. Pack again.")
+    return fields, f"sha256:{digest.hexdigest()}"
+
+
+def _check_version(head: Mapping[str, Any]) -> None:
+    if head.get("format") != FORMAT_NAME:
+        raise StoreError(f"the format is {head.get('format')!r}, expected {FORMAT_NAME!r}.")
+    version, features = head.get("version"), head.get("reader_features") or []
+    if not isinstance(version, list) or len(version) != 2 or version[0] != FORMAT_VERSION[0]:
+        raise StoreError(f"the format version is {version}, this reader knows {FORMAT_VERSION[0]}.x. Update pixpack.")
+    if GENERATIONS in features:
+        raise StoreError(
+            f"it is that of a URL, whose store is in {head.get('generation')}, as pack push --overwrite leaves it."
+            " Open that folder, or copy the store by: pack pull URL OUT"
+        )
+    unknown = [name for name in features if name not in READER_FEATURES]
+    if unknown:
+        raise StoreError(f"reading this store needs {', '.join(map(str, unknown))}, unknown here. Update pixpack.")
+
+
+def _no_manifest(root: Path) -> StoreError:
+    if not root.is_dir():
+        return StoreError(f"{root} does not exist. Expected the folder of a store: pack IMAGES {root}")
+    if said := tell_unfinished(root):
+        return IncompleteStoreError(said)
+    children = [name for name in ("train", "val", "valid", "test") if (root / name / MANIFEST).is_file()]
+    if children:
+        return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
+    return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES OUT")
+
+
+def _block_line(block: Block, has_own_sizes: bool) -> list[int]:
+    line = [block.stop - block.start, block.crc32, block.samples_offset]
+    return [*line, block.size_bytes] if has_own_sizes else line

@@ -1,0 +1,185 @@
+"""Batches in host memory: gathered from the mapped file or a copy of it, or taken from what is read ahead from the disk.
+
+Knows no order but the rows it is given. Batches lie in leased buffers, pinned where they go on to a CUDA device.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from reader.dataset.dataset import MemmapDataset
+from reader.format.manifest import PAGE_BYTES
+from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
+from reader.loading.shared_residency import host_copy, host_units, reads_of
+from reader.memory import residency as residencies
+from reader.memory.buffers import BufferPool, PinnedMemoryError
+from reader.memory.gather import Copies, Gatherer, is_run
+from reader.memory.pages import extents, gathered, pages_of, parted
+from reader.memory.read_ahead import ReadAhead
+from reader.order import Rows, Steps
+from reader.profiling import stage
+from reader.store import RaggedBatch, batch_of
+
+_log = logging.getLogger("reader")
+
+# Read ahead from a disk at a time, twice in memory: a whole window of shuffle="block"; less where memory is short.
+_AHEAD_BYTES = WINDOW_BLOCKS * BLOCK_BYTES
+_AHEAD_SHARE = 1 / 16
+
+
+class HostBatches:
+    """Batches whose pixels may still be copied: iterating waits for them, and lets go of each batch as it is given."""
+
+    def __init__(self, batches: list[Any], copies: Copies | None = None) -> None:
+        self._batches, self._copies = deque(batches), copies
+
+    @property
+    def is_complete(self) -> bool:
+        """Say whether there is nothing to wait for."""
+        return self._copies is None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._copies is not None:
+            with stage("gather"):
+                self._copies.wait()
+        while self._batches:
+            yield self._batches.popleft()
+
+
+class Gathering:
+    """Gathers batches of a dataset's store.
+
+    Args:
+        device: where batches go next.
+        chosen: "ram" copies what is read now; "cache" and "disk" as of a loader's residency.
+        keep: idle buffers that are kept.
+        must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
+        processes: how many of this host read so.
+
+    Raises:
+        PinnedMemoryError: as must_pin says.
+    """
+
+    def __init__(
+        self,
+        dataset: MemmapDataset,
+        device: torch.device,
+        chosen: residencies.Residency,
+        *,
+        keep: int,
+        must_pin: bool,
+        processes: int = 1,
+    ) -> None:
+        self._dataset, self._device, self._keep, self._processes = dataset, device, keep, processes
+        # where False, no epoch does, whatever is cached
+        self.reads_ahead = chosen.host != "ram"
+        self._past_cache = chosen.host == "disk"
+        self._store, own_sizes = dataset.mapped, dataset.manifest.has_own_sizes
+        # held here: other loaders of the store share it, and it goes with the last of them
+        self.copy = host_copy(dataset) if chosen.name == "ram" else None
+        self._row_shape = self._store.pixels.shape[1:]
+        self._unit_bytes = PAGE_BYTES if own_sizes else dataset.manifest.row_bytes
+        units = self._store.pixels.view(-1, self._unit_bytes)
+        # in a copy rows lie in slots; of the mapped file, a row's slot is its number
+        self._gatherer = Gatherer(units if self.copy is None else self.copy.units)
+        can_pin = chosen.name == "ram" and device.type == "cuda"
+        # flat pixels are gathered into pinned buffers
+        self.is_pinned = can_pin and not own_sizes and self._pin(must_pin=must_pin)
+        self._pool: BufferPool | None = None
+
+    def read_ahead(self, epoch: int, steps: Iterator[Steps], window_end: Callable[[int], int]) -> ReadAhead | None:
+        """Read the steps' rows ahead from the disk, or return None: they are gathered from memory.
+
+        window_end: of a position, where reading ahead should pause; see `ReadAhead`.
+        """
+        if not self.reads_ahead:
+            return None
+        path, manifest, store = self._dataset.opened("pixels"), self._dataset.manifest, self._dataset.mapped
+        if not self._past_cache:
+            reads = reads_of(self._dataset, self._processes)
+            if not residencies.is_cold(path, reads.size_bytes, reads.offset):
+                return None
+        # what is free is for all ranks of this host
+        room = residencies.available_bytes() // self._processes
+        _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
+        return ReadAhead(
+            path,
+            self._unit_bytes,
+            steps,
+            chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // self._unit_bytes,
+            window_end=window_end,
+            past_cache=self._past_cache,
+            units=(lambda rows: pages_of(*extents(store, rows))[0]) if manifest.has_own_sizes else lambda rows: rows,
+        )
+
+    def begin(self, groups: list[Rows], ahead: ReadAhead | None) -> HostBatches:
+        """Begin to gather a group of batches into one leased buffer, and cut it."""
+        rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
+        if self._dataset.manifest.has_own_sizes:
+            ragged = self._ragged_batch(rows, ahead)
+            return HostBatches([ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups]))
+        with stage("gather"):
+            # the pixels may come from elsewhere, targets and the like are mapped in any case
+            self._dataset.check_files()
+            pixels, copies = self._begin_pixels(rows, ahead)
+            batch = batch_of(self._store, rows, pixels)
+        return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
+
+    def buffers(self, need: int, room: int = 0) -> BufferPool:
+        """Return the pool of buffers of so many bytes; one that must be made anew has room for more."""
+        pool, pinned = self._pool, self._device if self._device.type == "cuda" else None
+        if pool is None or pool.size_bytes < need:
+            pool = self._pool = BufferPool(need + room, keep=self._keep, pinned=pinned)
+        return pool
+
+    def let_go(self) -> None:
+        """Free the buffers that no batch is in."""
+        self._pool = None
+
+    def _ragged_batch(self, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
+        def fill(pages: Rows, into: torch.Tensor) -> None:
+            """Bring pages."""
+            if ahead is not None:
+                ahead.take(into)
+            elif (copies := self._gatherer.begin(self._slots(pages), into)) is not None:
+                copies.wait()
+
+        with stage("gather"):
+            self._dataset.check_files()
+            # a little room spares most of the batches that follow a fresh buffer
+            return gathered(self._store, rows, lambda need: self.buffers(need, room=need // 4).lease(need), fill)
+
+    def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies | None]:
+        slots = self._slots(rows)
+        if self.is_pinned and is_run(slots) and len(slots):
+            assert self.copy is not None
+            run = self.copy.units[int(slots[0]) : int(slots[-1]) + 1]
+            return run.view(len(rows), *self._row_shape), None
+        need = len(rows) * self._row_shape.numel()
+        pixels = self.buffers(need).lease(need).view(len(rows), *self._row_shape)
+        if ahead is not None:
+            ahead.take(pixels)
+            return pixels, None
+        return pixels, self._gatherer.begin(slots, pixels.view(len(rows), self._unit_bytes))
+
+    def _slots(self, units: Rows) -> Rows:
+        """Return where rows, or pages, lie in what is gathered from."""
+        return units if self.copy is None else self.copy.slots.of(units)
+
+    def _pin(self, *, must_pin: bool) -> bool:
+        """Pin the copy in memory, for as long as it lives; what need not be may be refused."""
+        assert self.copy is not None
+        try:
+            self.copy.pin(self._device)
+        except PinnedMemoryError as e:
+            if must_pin:
+                raise
+            _log.warning("%s: %s Batches are copied into pinned memory first.", self._dataset.path, e)
+        # rows that were added to a copy after it was pinned go through pinned buffers
+        return self.copy.is_pinned(host_units(self._dataset))

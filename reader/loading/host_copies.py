@@ -1,0 +1,115 @@
+"""A copy of some of a file's rows in memory: which of them it holds, where, and how more are added while others read it."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from reader.device.transfer import pin
+from reader.memory import residency as residencies
+from reader.memory.row_file import READ_BYTES, Read, RowMemory, read_rows, reads_in_order
+from reader.order import Rows
+
+
+class Slots:
+    """Which units of a file a copy holds, and in which slot each one lies: those that were added first lie first.
+
+    A unit is what a file is copied by: a row, or of rows with sizes of their own a page.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count, self.filled = count, 0
+        # slot of each unit, -1: not held; None: the slot is the unit's own number
+        self._table: Rows | None = np.full(count, -1, np.int64)
+
+    def missing(self, units: Rows | None) -> Rows | None:
+        """Return which of these units, sorted and each once, are not held; None stands for all of the file."""
+        if self._table is None:
+            return np.zeros(0, np.int64)
+        if units is None:
+            return None if not self.filled else np.flatnonzero(self._table < 0)
+        return units[self._table[units] < 0]
+
+    def add(self, missing: Rows | None) -> None:
+        """Give slots to units that `missing` returned."""
+        if missing is None:
+            self._table, self.filled = None, self.count
+        elif len(missing):
+            assert self._table is not None
+            self._table[missing] = np.arange(self.filled, self.filled + len(missing))
+            self.filled += len(missing)
+
+    def of(self, units: Rows) -> Rows:
+        """Return the slots of units that are held."""
+        return units if self._table is None else self._table[units]
+
+
+class HostCopy:
+    """Units of one file in anonymous memory that may use huge pages.
+
+    units: uint8[count, unit_bytes] in slots; address space for all of them is reserved, memory is what was added.
+    """
+
+    def __init__(self, count: int, unit_bytes: int) -> None:
+        self.slots = Slots(count)
+        self._memory = RowMemory(count, unit_bytes, is_reserved=True)
+        self.units = self._memory.rows
+        # the first so many slots are pinned
+        self._pinned = 0
+
+    def missing_bytes(self, units: Rows | None) -> int:
+        """Return what adding these units would take."""
+        return count_of(self.slots.missing(units), self.slots.count) * self.units.shape[1]
+
+    def add(self, path: Path, units: Rows | None) -> int:
+        """Read those of these units that are not held yet; returns how many bytes those were.
+
+        units: int64[...] sorted and each once; None: all.
+
+        Raises:
+            StoreError, OSError: as `RowFile.read`; the copy holds what it held before.
+        """
+        missing, unit_bytes = self.slots.missing(units), self.units.shape[1]
+        size_bytes = count_of(missing, self.slots.count) * unit_bytes
+        if size_bytes:
+            # only slots that lie as the file does can be read past the page cache, see `plan_reads`
+            past_cache = missing is None and residencies.is_cold(path, size_bytes)
+            rows = np.arange(self.slots.count) if missing is None else missing
+            reads = _cut(reads_in_order(rows), self.slots.filled, max(1, READ_BYTES // unit_bytes))
+            read_rows(path, unit_bytes, self._memory.bytes, reads, past_cache=past_cache)
+            self.slots.add(missing)
+        return size_bytes
+
+    def pin(self, device: torch.device) -> None:
+        """Pin what is held now, where it lies, for as long as this lives; what is added later stays as it is.
+
+        Raises:
+            PinnedMemoryError: the system does not allow it.
+        """
+        if not self._pinned and self.slots.filled:
+            unpin = pin(self.units[: self.slots.filled], device)
+            self._pinned = self.slots.filled
+            weakref.finalize(self, unpin).atexit = False
+
+    def is_pinned(self, units: Rows | None) -> bool:
+        """Say whether all of these units, which are held, are pinned."""
+        if units is None:
+            return self._pinned == self.slots.count
+        return not len(units) or int(self.slots.of(units).max()) < self._pinned
+
+
+def count_of(units: Rows | None, count: int) -> int:
+    """Return how many units those are; None: all of so many."""
+    return count if units is None else len(units)
+
+
+def _cut(reads: list[Read], first_slot: int, most: int) -> list[Read]:
+    """Move reads behind the slots in use, and cut them into pieces of so many units."""
+    return [
+        (row + done, min(most, length - done), first_slot + slot + done)
+        for row, length, slot in reads
+        for done in range(0, length, most)
+    ]

@@ -1,0 +1,566 @@
+"""`MemmapLoader`: batches of a store in a given order, gathered ahead by one background thread, on the CPU or a CUDA device.
+
+Who does what: the feeder thread (one an iterator) computes rows, gathers them into leased buffers, starts the copy to the
+device on a side stream; the caller's thread waits for the queue, makes its own stream wait for the copy, and, on CUDA, runs
+the transform. Nothing else is shared but the queue in `Feed`. Pixels are copied by the threads of `copying.py`, which all
+loaders of the process share. Rows are `schedule.py`'s, buffers `gathering.py`'s, the feeder's work `producer.py`'s: here stands
+what the caller sees of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch.utils.data import SequentialSampler
+
+from reader.dataset.dataset import MemmapDataset
+from reader.device.resident import Resident, ResidentImages, free_bytes, total_bytes
+from reader.device.transfer import entered
+from reader.loading import schedule as schedules
+from reader.loading.frameworks import AccelerateState, batch_sampler_for, check_sampler_for
+from reader.loading.host_batches import Gathering
+from reader.loading.prefetch import Feed, without_thread
+from reader.loading.producer import Group, Producer, Unfinished
+from reader.loading.ranks import (
+    Ranks,
+    given_ranks,
+    is_distributed,
+    ranks_expected,
+    ranks_here,
+    ranks_now,
+    ranks_sharing,
+)
+from reader.loading.schedule import WINDOW_BLOCKS, Schedule, block_rows, chosen_order, lies_by_class, window_bytes
+from reader.loading.shared_residency import missing_on, reads_of, resident_on
+from reader.loading.torch_modes import Draws, Modes
+from reader.loading.validation import check_no_others, checked_device, checked_sampler, truth, whole_number
+from reader.memory import residency as residencies
+from reader.profiling import stage
+from reader.store import ImageBatch, RaggedBatch, plain
+from reader.transforms.random import in_epoch, stamped
+
+_log = logging.getLogger("reader")
+
+# A state names its order by position in this list: append only.
+_ORDERS = ("sequential", "full", "block", "weighted", "sampler")
+
+# On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
+_WINDOWS_HELD = 4
+
+
+class MemmapLoader:
+    """Iterate over a MemmapDataset in batches.
+
+    Args:
+        dataset: a MemmapDataset or a subset of one.
+        batch_size: rows a batch and rank.
+        shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
+            window), True ("full" where the store fits in the memory of the machine or its cgroup, else "block"; `repr`
+            and the log say which).
+        seed: with the epoch, fixes the order.
+        drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and where it does not divide,
+            wrap around to the epoch's first rows, so that all have the same number of steps.
+        weights: float[N]; rows are drawn with replacement in proportion to them.
+        sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it then
+            decides order and ranks. Batches that it gives are taken as they are, whatever batch_size says.
+        device: where batches are put; "cuda" copies from pinned memory on a side stream.
+        transform: called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
+            the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
+            in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
+            stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
+        prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
+            device); 0 gathers in the caller's thread.
+        rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
+            WORLD_SIZE, else 0 and 1. They are settled when an epoch begins, so that a loader may be made before
+            init_process_group; `len` before that takes WORLD_SIZE where it is set.
+        residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
+            cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
+            "disk": large reads ahead in the epoch's order, for stores larger than memory; shuffle "block" makes them
+            sequential. "gpu": the dataset's rows in the device's memory, gathered there; of a store that does not fit, with
+            shuffle "block", a window of blocks at a time. Copies hold what their loaders read, each row once. "auto" chooses by
+            free memory (cgroup and the host's other ranks included), what is cached and the file system, and never takes a
+            device's memory; the log says which and why.
+        as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
+            boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
+            that of indexing, and says nothing here.
+
+    A batch is a copy that belongs to the caller: kept, it is never overwritten, nor is its group's memory freed; dropped, its
+    memory is reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several
+    threads at once.
+
+    Raises:
+        ValueError: arguments that contradict each other or the dataset, one sentence each.
+
+    Example:
+        >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True)
+        >>> for images, targets in loader:
+        ...     shape = images.shape  # uint8[8, 3, 32, 32]
+    """
+
+    # where True, neither its order and residency nor what may be wrong with them are logged
+    _is_quiet = False
+
+    def __init__(
+        self,
+        dataset: MemmapDataset,
+        batch_size: int,
+        *,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        weights: Any = None,
+        sampler: Any = None,
+        device: str | torch.device = "cpu",
+        transform: Callable[[Any], Any] | None = None,
+        prefetch: int = 2,
+        rank: int | None = None,
+        world_size: int | None = None,
+        residency: str = "auto",
+        as_tuple: bool = True,
+        **others: Any,
+    ) -> None:
+        check_no_others(others)
+        if not isinstance(dataset, MemmapDataset):
+            raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
+        if dataset.transform is not None or dataset.target_transform is not None:
+            raise ValueError(
+                "the dataset has a transform of samples, which this loader does not call: give it transform= instead."
+            )
+        if (prefetch := whole_number("prefetch", prefetch)) < 0:
+            raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
+        if transform is not None and not callable(transform):
+            raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
+        self.dataset, self.transform, self.prefetch = dataset, transform, prefetch
+        self.as_tuple = truth("as_tuple", as_tuple)
+        self.device = checked_device(device)
+        self._given = given_ranks(rank, world_size)
+        ranks = ranks_expected(self._given)
+        self.schedule = Schedule(
+            dataset,
+            whole_number("batch_size", batch_size),
+            order=chosen_order(shuffle, dataset, is_weighted=weights is not None, is_sampled=sampler is not None),
+            seed=whole_number("seed", seed),
+            drop_last=truth("drop_last", drop_last),
+            ranks=(ranks.rank, ranks.world_size),
+            weights=weights,
+            sampler=checked_sampler(sampler),
+        )
+        # the world size that the caller knows of, by `len` or by an epoch that has begun
+        self._told: int | None = None
+        self._has_begun = False
+        self._read_from(residency, ranks_here(ranks))
+        self._next = (0, 0)
+        self._progress = _Progress(0, 0, finished=True)
+        self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+    def _read_from(self, residency: str, processes: int) -> None:
+        """Choose where rows are read from, and bring them there; processes: ranks of this host."""
+        dataset, part = self.dataset, self.schedule.part
+        room = _room(self.schedule, self.device, processes) if residency == "gpu" else None
+        chosen = residencies.choose(residency, reads_of(part, processes), room)
+        if not self._is_quiet:
+            ranks = self.ranks
+            _log.info("%s: order %s, %s, residency %s: %s", dataset.path, self.order, ranks, chosen.name, chosen.reason)
+            _warn_of_few_classes(self.schedule)
+        self.residency, self.in_windows = chosen.name, chosen.in_windows
+        self.gathering = Gathering(
+            part, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes
+        )
+        self.resident: Resident | ResidentImages | None = None
+        if chosen.name == "gpu" and not chosen.in_windows:
+            self.resident = resident_on(part, self.device, functools.partial(_batches_on, self.device, chosen.host))
+        self.producer = Producer(
+            self.schedule,
+            self.gathering,
+            self.device,
+            prefetch=self.prefetch,
+            resident=self.resident,
+            in_windows=chosen.in_windows,
+        )
+
+    @property
+    def ranks(self) -> Ranks:
+        """Which rank of how many the loader reads for: settled when an epoch begins, before that what is to be expected."""
+        return Ranks(self.schedule.cut.rank, self.schedule.cut.world_size)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows a batch and rank."""
+        return self.schedule.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether the last, short batch is left out."""
+        return self.schedule.drop_last
+
+    @property
+    def order(self) -> str:
+        """The order of rows: "sequential", "full", "block", "weighted" or "sampler"."""
+        return self.schedule.order
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that decides the order, or None; for the store's order torch's own, by which Lightning knows it.
+
+        Raises:
+            AttributeError: accelerate asks, which would make a DataLoader of it, without transform, device or ranks.
+        """
+        check_sampler_for(_caller())
+        if self.schedule.sampler is None and self.order == "sequential":
+            return SequentialSampler(self.dataset)
+        return self.schedule.sampler
+
+    @property
+    def batch_sampler(self) -> Any:
+        """What Lightning reads of it; for all others an AttributeError that says what to write instead."""
+        return batch_sampler_for(_caller(), self)
+
+    @property
+    def seed(self) -> int:
+        """What, with the epoch, fixes the order."""
+        return self.schedule.seed
+
+    def __len__(self) -> int:
+        # an epoch that begins says which rank this is; until then processes may still be set up
+        if not self._has_begun:
+            self._follow(ranks_expected(self._given))
+        self._told = self.schedule.cut.world_size
+        return self.schedule.steps_left(0)
+
+    def __repr__(self) -> str:
+        m = self.dataset.manifest
+        up_to = "up to " if m.has_own_sizes else ""
+        return (
+            f"MemmapLoader({self._steps()} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
+            f" {self.device}, order {self.order}, {self.ranks}, residency {self.residency})"
+        )
+
+    def __iter__(self) -> _Iteration:
+        checked_device(self.device)  # this may be a process that was forked since
+        self._settle_ranks()
+        epoch, position = self._next
+        self._next = (epoch + 1, 0)
+        self._progress = _Progress(epoch, position)
+        self.schedule.begin_epoch(epoch)
+        return _Iteration(self, self._progress, self.schedule.sampled())
+
+    def _settle_ranks(self) -> None:
+        """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.
+
+        Raises:
+            ValueError: nobody knows, or what the loader was made for does not go with it.
+        """
+        before, ranks, told, is_first = self.ranks, ranks_now(self._given), self._told, not self._has_begun
+        if self.in_windows and ranks.world_size > 1:
+            raise ValueError(
+                f"residency 'gpu' in windows of blocks is for one rank, and {ranks.source} says {ranks}. Make the loader"
+                " after init_process_group, or with another residency."
+            )
+        steps = self._steps()
+        self._follow(ranks)
+        self._told, self._has_begun = ranks.world_size, True
+        source = ranks.source or "nobody says otherwise"
+        if self._is_quiet:
+            return
+        if told not in (None, ranks.world_size) and self.schedule.sampler is None:
+            _log.warning(
+                "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
+                " computed from the former, such as a schedule of learning rates, does not fit.",
+                *(self.dataset.path, steps, told, self._steps(), ranks.world_size, source),
+            )
+        elif before != ranks:
+            _log.info("%s: %s (%s)", self.dataset.path, ranks, source)
+        if is_first and ranks.is_guessed:
+            _log.warning(
+                "%s: reads for %s, as RANK and WORLD_SIZE say, though torch.distributed is not initialised. Give rank= and"
+                " world_size= if that is not meant.",
+                *(self.dataset.path, ranks),
+            )
+        if ranks.world_size > 1 and (is_first or before.world_size == 1):
+            _warn_of_whole_sampler(self.schedule, ranks)
+
+    def _steps(self) -> int | str:
+        """Return the steps of an epoch; "some": the sampler has no length."""
+        return (
+            self.schedule.steps_left(0)
+            if self.schedule.sampler is None or hasattr(self.schedule.sampler, "__len__")
+            else "some"
+        )
+
+    def _follow(self, ranks: Ranks) -> None:
+        if ranks != self.ranks:
+            self.schedule.cut_for(ranks.rank, ranks.world_size)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a MemmapLoader has threads and buffers of its process, and cannot be pickled or copied. Send its dataset, and make"
+            " a loader there."
+        )
+
+    def __enter__(self) -> MemmapLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the background threads of all iterators and let idle buffers go."""
+        for feed in list(self._feeds):
+            feed.stop(wait=True)
+        self.gathering.let_go()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next `iter` start this epoch; if a state of the middle of this very epoch was loaded, go on there.
+
+        A sampler that asks for the epoch, as torch's DistributedSampler does, is told it.
+
+        Raises:
+            ValueError: epoch is not 0 or more.
+        """
+        if (epoch := whole_number("epoch", epoch)) < 0:
+            raise ValueError(f"epoch is {epoch}, expected 0 or more.")
+        # a state that was loaded in the middle of this epoch stays: loops call set_epoch at the beginning of each
+        if epoch != self._next[0]:
+            self._next = (epoch, 0)
+        self._progress.finished = True
+        self.schedule.tell_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the loop is, as a few integers: after the batch that the caller got last."""
+        epoch, position = self._next
+        if not self._progress.finished:
+            epoch, position = self._progress.epoch, self._progress.position
+            if self.schedule.is_over(position):
+                epoch, position = epoch + 1, 0
+        order = _ORDERS.index(self.order)
+        state = {"epoch": epoch, "position": position, "seed": self.seed, "order": order}
+        return state | {"rows": len(self.dataset), "store": self.schedule.rows_id}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Make the next `iter` go on from a state, also one taken with another batch_size or world size.
+
+        Raises:
+            ValueError: the state is of another store, subset, seed or order.
+        """
+        own = self.state_dict()
+        if not isinstance(state, dict) or any(type(state.get(key)) is not int for key in own):
+            raise ValueError(
+                f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, whole numbers."
+            )
+        for key, what in (
+            ("rows", "number of rows"),
+            ("store", "store, subset or weights"),
+            ("seed", "seed"),
+            ("order", "order"),
+        ):
+            if state.get(key) != own[key]:
+                raise ValueError(
+                    f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
+                )
+        count = self.schedule.cut.count
+        if state["epoch"] < 0 or (not 0 <= state["position"] <= count and self.schedule.sampler is None):
+            raise ValueError(f"the state is at epoch {state['epoch']}, position {state['position']} of {count} rows.")
+        self._next = (int(state["epoch"]), int(state["position"]))
+        self._progress.finished = True
+        self.schedule.tell_epoch(self._next[0])
+
+
+class QuietLoader(MemmapLoader):
+    """A loader that its user did not make, and hears nothing of: it fills a device for another, or is measured."""
+
+    _is_quiet = True
+
+
+@dataclass
+class _Progress:
+    """Where the newest iterator is; the loader's state after that iterator is gone."""
+
+    epoch: int
+    position: int
+    finished: bool = False
+
+
+class _Iteration:
+    """One pass: takes what the feeder made, in order. Dropped, it ends its thread."""
+
+    def __init__(self, loader: MemmapLoader, progress: _Progress, items: Iterator[Any]) -> None:
+        self._loader, self._progress = loader, progress
+        self._begin = progress.position
+        self._ready: deque[tuple[Any, int]] = deque()
+        self._failed = False
+        self._accelerate: AccelerateState | None = None if loader._is_quiet else AccelerateState()
+        self._finish = _Finish(loader, progress.epoch)
+        is_worked_on = loader.transform is not None or loader.device.type == "cuda"
+        group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
+        steps = loader.schedule.steps(progress.epoch, progress.position, items, group_bytes)
+        source = functools.partial(loader.producer.groups, progress.epoch, progress.position, steps, self._finish.ahead)
+        self._feed: Feed | None = None
+        self._source: Iterator[Group] = iter(())
+        if not loader.prefetch:
+            self._source = source(without_thread)
+        else:
+            self._feed = Feed(entered(loader.device, source), loader.prefetch, self._finish.asked)
+            loader._feeds.add(self._feed)
+            # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
+            weakref.finalize(self, self._feed.stop).atexit = False
+
+    def __iter__(self) -> _Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        if self._accelerate is not None:
+            self._accelerate.begin()
+        if not self._ready or (self._feed is not None and not self._feed.is_open):
+            try:
+                group = self._feed.take() if self._feed else next(self._source, None)
+            except BaseException as e:
+                # Ctrl-C while it waits for the thread does not end the epoch
+                self._failed = isinstance(e, Exception) or self._feed is None or not self._feed.is_alive
+                raise
+            if group is None:
+                # after an error the epoch is not done: its state stays at the batch that could not be made
+                self._progress.finished = not self._failed
+                if self._accelerate is not None:
+                    self._accelerate.end()
+                raise StopIteration
+            self._ready.extend(group)
+        item, position = self._ready[0]
+        if isinstance(item, Unfinished):
+            try:
+                item = self._finish(item.make(), item.start)
+            except Exception:
+                self._end()
+                raise
+        if self._accelerate is not None and self._loader.schedule.is_over(position):
+            self._accelerate.last(self._loader.schedule.shared_rows(self._progress.position))
+        # only now: what Ctrl-C keeps from being made is made again
+        self._ready.popleft()
+        self._progress.position = position
+        return item
+
+    def __len__(self) -> int:
+        return self._loader.schedule.steps_left(self._begin)
+
+    def _end(self) -> None:
+        """Give nothing more, as after an error in the thread."""
+        self._failed = True
+        self._ready.clear()
+        if self._feed:
+            self._feed.stop()
+        self._feed, self._source = None, iter(())
+
+    # -- for bench_ways, which times from a full queue to a full queue
+
+    @property
+    def holds_batches(self) -> bool:
+        """Say whether batches of a group that was taken are left."""
+        return bool(self._ready)
+
+    @property
+    def is_idle(self) -> bool:
+        """Say whether all that may be prefetched is."""
+        return self._feed is None or self._feed.is_idle
+
+
+class _Finish:
+    """Runs the transform of an epoch's batches, and gives the caller the form that it wants.
+
+    On the CPU the first one runs in the feeder thread while the caller waits for it, as if it ran there. If it drew from a
+    generator of the process, which the training uses too, the others run in the caller's thread: in the feeder's they would
+    draw whenever they come to it. All of them run under torch's modes of the thread that began the epoch.
+    """
+
+    def __init__(self, loader: MemmapLoader, epoch: int) -> None:
+        self._loader, self._epoch, self._modes = loader, epoch, Modes.here()
+        # something is there once the caller waits for the first batch, or nobody waits any more
+        self.asked: SimpleQueue[None] = SimpleQueue()
+        self._is_first, self._draws = True, False
+
+    def __call__(self, batch: Any, start: int) -> Any:
+        """Finish a batch; start: where in the epoch's order its first row stands."""
+        loader, made = self._loader, batch
+        if loader.transform is not None or not loader.as_tuple:
+            stamped(batch, epoch=self._epoch, position=start, seed=loader.seed)
+        if loader.transform is not None:
+            try:
+                with stage("transform"), in_epoch(self._epoch), self._modes.entered():
+                    made = loader.transform(batch)
+            except StopIteration as e:
+                raise RuntimeError(
+                    "the transform raised StopIteration, which would end the loop as if all were read."
+                ) from e
+            except Exception as e:
+                if hasattr(e, "add_note"):  # from Python 3.11 on
+                    e.add_note(f"The transform failed on these rows of {loader.dataset.path}: {batch.rows.tolist()}")
+                raise
+        if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch):
+            return plain(made, by_name=loader.dataset.names_targets)
+        return made
+
+    def ahead(self, batch: Any, start: int) -> Any:
+        """Finish a batch before the caller asks for it, or leave that to the caller's thread."""
+        if self._loader.transform is None:
+            return self(batch, start)
+        if self._draws:
+            return Unfinished(lambda: batch, start)
+        if not self._is_first:
+            return self(batch, start)
+        if self._loader.prefetch:
+            self.asked.get()
+        self._is_first = False
+        with Draws() as draws:
+            made = self(batch, start)
+        self._draws = draws.are_any
+        return made
+
+
+def _caller() -> str:
+    """Name the module that asks for a property, from within that property."""
+    return str(sys._getframe(2).f_globals.get("__name__"))
+
+
+def _batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> MemmapLoader:
+    """Open a dataset's batches, in its order, on a device that is to hold them."""
+    rows = block_rows(dataset.manifest)
+    return QuietLoader(dataset, rows, device=device, residency=host, rank=0, world_size=1, as_tuple=False)
+
+
+def _room(schedule: Schedule, device: torch.device, processes: int) -> residencies.Room | None:
+    """Return what there is on a device and what is needed there; None for the CPU. processes: ranks of this host."""
+    free, dataset = free_bytes(device), schedule.dataset
+    if free is None:
+        return None
+    has_windows = schedule.order == "block" and schedule.cut.world_size == 1 and dataset.is_whole
+    windows_bytes = _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0
+    sharing = ranks_sharing(processes, torch.cuda.device_count())
+    total = total_bytes(device) if sharing > 1 else 0
+    return residencies.Room(free, missing_on(schedule.part, device), windows_bytes, sharing, total)
+
+
+def _warn_of_few_classes(schedule: Schedule) -> None:
+    if schedule.order == "block" and lies_by_class(schedule.dataset):
+        _log.warning(
+            "%s: its rows lie class by class, and shuffle='block' mixes only %d neighbouring blocks at a time: a batch then"
+            " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
+            schedule.dataset.path,
+            WINDOW_BLOCKS,
+        )
+
+
+def _warn_of_whole_sampler(schedule: Schedule, ranks: Ranks) -> None:
+    if schedule.sampler is not None and not is_distributed(schedule.sampler):
+        _log.warning(
+            "%s: this is %s, and the sampler, a %s, is not distributed: each rank reads every row that it gives. Give"
+            " sampler=DistributedSampler(dataset), or shuffle= or weights= instead, which share rows among ranks; or rank=0"
+            " and world_size=1 if each rank's sampler has rows of its own.",
+            *(schedule.dataset.path, ranks, type(schedule.sampler).__name__),
+        )

@@ -1,0 +1,211 @@
+"""A thread that works ahead, and the bounded queue between it and the caller; nothing here waits without a way out.
+
+Ctrl-C may come between any two instructions of the caller's thread. With a lock of Python's it can come where that is held
+and nobody will release it; `SimpleQueue` does each step whole, or not at all, and may be used while objects are collected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from reader.profiling import stage
+
+# Takes room for one more group: claim(True) waits for it, claim(False) says whether there was some.
+Claim = Callable[[bool], bool]
+# Makes groups; has room for the first, and claims it for each one more.
+Source = Callable[[Claim], Iterator[Any]]
+
+
+# A thread that was started runs within milliseconds; one whose start was interrupted may never.
+_START_SECONDS = 1.0
+
+
+class _End:
+    """Stands in the queue behind the last group."""
+
+
+class _StoppedError(Exception):
+    """The caller wants no more."""
+
+
+class Feed:
+    """A bounded queue and the thread that fills it. Every wait ends when the other side stops, fails or is done.
+
+    Waits carry the profiler's name pixpack.wait; what need not wait is not named.
+    """
+
+    def __init__(self, source: Source, depth: int, asked: SimpleQueue[None] | None = None) -> None:
+        # what the source may wait for: that the caller waits, or that nobody does any more
+        self._asked: SimpleQueue[None] = SimpleQueue() if asked is None else asked
+        # what is ready, then an error, if one ended the work, then the end
+        self._ready: SimpleQueue[Any] = SimpleQueue()
+        # a token for each group that may be made while another waits to be taken
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(depth - 1):
+            self._room.put(None)
+        self._depth, self._made, self._taken = depth, 0, 0
+        self._stopped = self._has_begun = False
+        self._beginning: SimpleQueue[None] = SimpleQueue()
+        self._process = os.getpid()
+        _live.add(self)
+        self._thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
+        self._thread.start()
+
+    def take(self) -> Any:
+        """Return the next group, or None at the end; raises here what the thread raised."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this iterator belongs to the process that was forked. Iterate over the loader anew here."
+            )
+        if not self._thread.is_alive() and self._ready.empty():
+            return None  # an interrupt came while the end was taken
+        # first the room: an interrupt in between then costs one group more in memory; the other way round it stalls the thread
+        self._room.put(None)
+        if not self._taken:
+            self._asked.put(None)
+        self._taken += 1
+        group = None if self._stopped else _wait_for(self._ready)
+        if self._stopped:
+            raise RuntimeError("the loader was closed while it was iterated. Iterate over it anew.")
+        if group is _End:
+            self._ready.put(_End)
+            return None
+        if isinstance(group, BaseException):
+            try:
+                raise group
+            finally:
+                del group  # else error and frame hold each other, and with them the batch that failed
+        return group
+
+    @property
+    def is_idle(self) -> bool:
+        """Say whether the thread has nothing to do: the queue is full, or the thread is done."""
+        return self._made - self._taken >= self._depth or not self._thread.is_alive()
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether it may be taken from: it was not stopped, and this is its process."""
+        return not self._stopped and os.getpid() == self._process
+
+    @property
+    def is_alive(self) -> bool:
+        """Say whether the thread goes on."""
+        return self._thread.is_alive()
+
+    def stop(self, *, wait: bool = False) -> None:
+        """Tell the thread to end and drop what is queued."""
+        self._stopped = True
+        self._room.put(None)
+        self._asked.put(None)
+        if wait and self._thread is not threading.current_thread():
+            if not self._has_begun:  # an interrupt may have cut its start short: it may come yet
+                with contextlib.suppress(Empty):
+                    self._beginning.get(timeout=_START_SECONDS)
+            if self._has_begun:
+                self._thread.join()
+        with contextlib.suppress(Empty):
+            while True:
+                self._ready.get_nowait()
+        self._ready.put(_End)  # for a `take` that waits in another thread
+
+    def _claim(self, wait: bool) -> bool:
+        if not wait and self._room.empty():
+            return False
+        _wait_for(self._room)
+        if self._stopped:
+            raise _StoppedError
+        return True
+
+    def _fill(self, source: Source) -> None:
+        self._has_begun = True
+        self._beginning.put(None)
+        try:
+            if self._stopped:
+                return
+            for group in source(self._claim):
+                self._ready.put(group)
+                del group
+                self._made += 1
+        except _StoppedError:
+            pass
+        except BaseException as e:  # it belongs to the caller: `take` raises it
+            self._ready.put(e)
+        finally:
+            self._ready.put(_End)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What was begun: iterating over groups waits for them, unless they are complete already."""
+
+    groups: Iterator[Any]
+    is_complete: bool = False
+
+
+def without_thread(wait: bool) -> bool:
+    """A `Claim` for who takes each group as it comes: none is begun before the one before it was taken."""
+    return wait
+
+
+def paced(groups: Iterator[Any], claim: Claim) -> Iterator[Any]:
+    """Yield groups, each made when there is room for it."""
+    for group in groups:
+        yield group
+        del group
+        claim(True)
+
+
+def overlapped(works: Iterator[Begun], claim: Claim) -> Iterator[Any]:
+    """Yield the groups of works, in order: the next is begun before one is waited for, where there is room for both.
+
+    works: taking one begins it.
+    """
+    under_way: deque[Begun] = deque()
+    error: BaseException | None = None
+    while error is None:
+        try:
+            under_way.append(next(works))
+        except StopIteration:
+            break
+        except BaseException as e:
+            error = e  # it comes after what was begun before
+            break
+        while under_way and (len(under_way) > 1 or under_way[0].is_complete or not claim(False)):
+            yield from under_way.popleft().groups
+        if not under_way:
+            claim(True)
+    while under_way:
+        yield from under_way.popleft().groups
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # else error and frame hold each other, and with them the batch that failed
+
+
+def _wait_for(queue: SimpleQueue[Any]) -> Any:
+    if not queue.empty():
+        return queue.get()
+    with stage("wait"):
+        return queue.get()
+
+
+_live: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """Join feeders before the interpreter tears torch down under them."""
+    for feed in list(_live):
+        feed.stop(wait=True)
+
+
+# threading's own hook runs before daemon threads are frozen, atexit's only after
+threading._register_atexit(_stop_all)  # type: ignore[attr-defined]

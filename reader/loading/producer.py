@@ -1,0 +1,147 @@
+"""What happens in the feeder thread: the steps of an epoch become batches for the loop, on the CPU or on their way to a device.
+
+A generator that waits at a yield keeps its locals alive: none of them may hold a batch there, or one more buffer than
+needed is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reader.device.resident import Resident, ResidentImages, in_windows
+from reader.device.transfer import CudaCopier, DeviceBatch
+from reader.loading.host_batches import Gathering, HostBatches
+from reader.loading.prefetch import Begun, Claim, overlapped, paced
+from reader.loading.schedule import Schedule
+from reader.order import Steps
+from reader.store import ImageBatch
+
+# What the loop gets, each with the global position after it.
+Group = list[tuple[Any, int]]
+# Runs the transform on a batch, given where in the epoch's order its first row stands, and gives the form that the caller wants.
+Finish = Callable[[Any, int], Any]
+
+_NO_WINDOW = 1 << 62
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A batch that the caller's thread makes and finishes; start: where in the epoch's order its first row stands."""
+
+    make: Callable[[], Any]
+    start: int
+
+
+class Producer:
+    """Makes the batches of a schedule's steps.
+
+    Args:
+        device: where they are put.
+        prefetch: batches made ahead.
+        resident: the store on the device, where it is there.
+        in_windows: windows of blocks are put together on the device.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        gathering: Gathering,
+        device: torch.device,
+        *,
+        prefetch: int,
+        resident: Resident | ResidentImages | None,
+        in_windows: bool,
+    ) -> None:
+        self._schedule, self._gathering, self._device = schedule, gathering, device
+        self._prefetch, self._resident, self._in_windows = prefetch, resident, in_windows
+
+    def groups(
+        self, epoch: int, position: int, steps: Iterator[Steps], finish: Finish, claim: Claim
+    ) -> Iterator[Group]:
+        """Yield groups of (what the loop gets, global position after it).
+
+        steps are those of the epoch from that position on. What is still to be finished, in the caller's thread, comes as
+        Unfinished.
+        """
+        if self._resident is not None:
+            yield from paced(_later(self._resident, steps), claim)
+            return
+        # slots in all: of the copies under way, depth + 1, of the batch that is sent next, and of the one begun behind it
+        depth = max(0, self._prefetch - 1)
+        copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
+        try:
+            if self._in_windows:
+                dataset = self._schedule.dataset
+                images = dataset.mapped if dataset.manifest.has_own_sizes else None
+                order = self._schedule.blocks(epoch)
+                groups = in_windows(steps, order, position, lambda s: self._sent(epoch, s, copier), images)
+                made = ([(Unfinished(later, start), after) for later, start, after in group] for group in groups)
+                yield from paced(made, claim)
+            else:
+                yield from overlapped(self._begun(epoch, steps, finish, copier), claim)
+        finally:
+            if copier is not None:
+                copier.drain()
+
+    def _begun(self, epoch: int, steps: Iterator[Steps], finish: Finish, copier: CudaCopier | None) -> Iterator[Begun]:
+        ends = self._schedule.blocks(epoch).window_end if self._schedule.order == "block" else _no_window
+        ahead = self._gathering.read_ahead(epoch, steps, ends)
+        try:
+            for group in steps if ahead is None else ahead:
+                batches = self._gathering.begin(group.batches, ahead)
+                is_complete = batches.is_complete
+                groups = _finished(batches, group, finish, copier)
+                del batches
+                yield Begun(groups, is_complete)
+                del groups
+        finally:
+            if ahead is not None:
+                ahead.close()
+
+    def _sent(
+        self, epoch: int, slices: Iterator[Steps], copier: CudaCopier | None
+    ) -> Iterator[ImageBatch | DeviceBatch]:
+        # slices are read in the windows' order already
+        ahead = self._gathering.read_ahead(epoch, slices, _no_window)
+        try:
+            for steps in slices if ahead is None else ahead:
+                for batch in self._gathering.begin(steps.batches, ahead):
+                    yield copier.send(batch) if copier is not None else batch
+        finally:
+            if ahead is not None:
+                ahead.close()
+
+
+def _no_window(position: int) -> int:
+    return _NO_WINDOW
+
+
+def _later(resident: Resident | ResidentImages, steps: Iterator[Steps]) -> Iterator[Group]:
+    for group in steps:
+        rows = zip(group.batches, group.starts, group.positions, strict=True)
+        yield [(Unfinished(resident.later(r), start), after) for r, start, after in rows]
+
+
+def _finished(begun: HostBatches, steps: Steps, finish: Finish, copier: CudaCopier | None) -> Iterator[Group]:
+    """Wait for a group's pixels and give it, ready for the caller or on its way to the device."""
+    made: list[Any] = []
+    try:
+        for batch, start in zip(begun, steps.starts, strict=True):
+            made.append(Unfinished(copier.send(batch), start) if copier is not None else finish(batch, start))
+    except Exception:
+        # a transform that raises does not take the batches before it along
+        if made:
+            yield _emptied(made, steps.positions)
+        raise
+    del batch
+    yield _emptied(made, steps.positions)
+
+
+def _emptied(made: list[Any], positions: list[int]) -> Group:
+    pairs = list(zip(made, positions, strict=False))
+    made.clear()
+    return pairs

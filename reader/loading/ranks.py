@@ -1,0 +1,134 @@
+"""Which rank of how many this process is, and how many of them run on this host.
+
+Asked of the arguments, of torch.distributed, of Ray Train, and of the variables that launchers set (torchrun, accelerate, Slurm
+scripts: RANK, WORLD_SIZE). Starts no process group and talks to no other process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from reader.loading.validation import whole_number
+
+# Where no process group is, and a launcher set them for one.
+_VARIABLES = "RANK and WORLD_SIZE"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# By one of these a sampler says that it gives the rows of one rank: torch's DistributedSampler; accelerate; and others.
+_OF_RANKS = ("num_replicas", "num_processes", "world_size", "num_shards")
+# Samplers of batches draw from samplers of rows, and may lie in others.
+_NESTED = 4
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A rank, the number of ranks, and who says so."""
+
+    rank: int
+    world_size: int
+    source: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}"
+
+    @property
+    def is_guessed(self) -> bool:
+        """Say whether only variables of the environment say so."""
+        return self.source == _VARIABLES
+
+
+def given_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
+    """Return the ranks that a caller gave; None: neither.
+
+    Raises:
+        ValueError: one of the two alone, or no whole numbers.
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"rank is {rank} and world_size {world_size}: give both, or neither.")
+    if rank is None or world_size is None:
+        return None
+    return Ranks(whole_number("rank", rank), whole_number("world_size", world_size), "the arguments")
+
+
+def ranks_now(given: Ranks | None) -> Ranks:
+    """Return what rank this process is now: as given, else as torch.distributed, Ray Train or a launcher says, else 0 of 1.
+
+    Raises:
+        ValueError: WORLD_SIZE says that there are several, and nothing says which one this is.
+    """
+    found = ranks_expected(given)
+    if found.is_guessed and "RANK" not in os.environ:
+        raise ValueError(
+            f"WORLD_SIZE is {found.world_size}, but RANK is not set and torch.distributed is not initialised, so the loader"
+            " cannot know which rows are this process's. Call init_process_group before the first iteration, or give rank="
+            " and world_size= (0 and 1 for all rows)."
+        )
+    return found
+
+
+def ranks_expected(given: Ranks | None) -> Ranks:
+    """Return what `ranks_now` will probably say once processes are set up; a rank that nobody knows yet is 0."""
+    if given is not None:
+        return given
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    if (found := _ray_ranks()) is not None:
+        return found
+    world_size = _variable("WORLD_SIZE", 1)
+    return Ranks(_variable("RANK", 0), world_size, _VARIABLES) if world_size > 1 else Ranks(0, 1)
+
+
+def ranks_here(ranks: Ranks) -> int:
+    """Return how many of the ranks run on this host, as launchers say; 1 where none does."""
+    if ranks.world_size == 1:
+        return 1
+    # torchrun, accelerate and Ray Train; Open MPI
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        if name in os.environ:
+            return max(1, _variable(name, 1))
+    # Lightning names no number of them; ranks that meet on the loopback device are all here
+    return ranks.world_size if os.environ.get("MASTER_ADDR") in _LOOPBACK else 1
+
+
+def ranks_sharing(processes: int, devices: int) -> int:
+    """Return how many of this host's ranks share one of the devices that this process sees, at most; 1 where that is not known.
+
+    Of devices that CUDA_VISIBLE_DEVICES chose nothing is known: each rank may see others.
+    """
+    return 1 if "CUDA_VISIBLE_DEVICES" in os.environ or not devices else max(1, -(-processes // devices))
+
+
+def is_distributed(sampler: Any) -> bool:
+    """Say whether a sampler, or one that it draws from, knows of ranks, as torch's DistributedSampler does."""
+    for _ in range(_NESTED):
+        if any(hasattr(sampler, name) for name in _OF_RANKS):
+            return True
+        sampler = getattr(sampler, "sampler", getattr(sampler, "batch_sampler", None))
+    return False
+
+
+def _variable(name: str, otherwise: int) -> int:
+    text = os.environ.get(name, "").strip()
+    try:
+        return int(text) if text else otherwise
+    except ValueError:
+        raise ValueError(f"the variable {name} is {text!r}, expected a whole number.") from None
+
+
+def _ray_ranks() -> Ranks | None:
+    """Ask Ray Train, where this process is a worker of it: not all of its trainers start torch.distributed."""
+    if (train := sys.modules.get("ray.train")) is None:
+        return None
+    # outside of a worker it raises, or gives None, depending on the version
+    with contextlib.suppress(Exception):
+        context = train.get_context()
+        rank, world_size = context.get_world_rank(), context.get_world_size()
+        if world_size is not None and world_size > 1:
+            return Ranks(rank, world_size, "Ray Train")
+    return None

@@ -1,0 +1,263 @@
+"""Which rows the batches of an epoch take, step after step, from any position on, in every order that a loader knows.
+
+Reads targets at most, for a look at how the rows lie; never a pixel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from reader.dataset.dataset import MemmapDataset
+from reader.format.manifest import PAGE_BYTES, Manifest
+from reader.loading.validation import checked_weights, sampled_rows, yields_batches
+from reader.memory import residency as residencies
+from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
+
+# Smaller batches are gathered and queued in groups of so much: what each costs besides its copy, Python and thread switching,
+# is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand images/s in
+# groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns of bench_read.py).
+GROUP_BYTES = 8 << 20
+# A group is handed over when all of it is ready: smaller where batches are transformed on the CPU or sent to a device first.
+SMALL_GROUP_BYTES = 1 << 20
+# Of tiny batches: each costs as much Python as a large one, and the caller waits for all of a group.
+_MOST_BATCHES = 64
+# shuffle="block": one read of 8 MiB is sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
+BLOCK_BYTES = 8 << 20
+WINDOW_BLOCKS = 32
+# Of a sampler: the position after its last step. What it gives may be any number of rows.
+_END = (1 << 62) - 1
+# Positions of the order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
+_ORDER_CHUNK = 1 << 16
+
+
+class Schedule:
+    """The steps of every epoch of a dataset, for one rank.
+
+    Args:
+        order: "sequential", "full", "block", "weighted" (by weights, float[N]) or "sampler" (as it says).
+        ranks: rank and world size.
+    """
+
+    def __init__(
+        self,
+        dataset: MemmapDataset,
+        batch_size: int,
+        *,
+        order: str,
+        seed: int,
+        drop_last: bool,
+        ranks: tuple[int, int],
+        weights: Any,
+        sampler: Any,
+    ) -> None:
+        self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
+        self.cut: Cut
+        self.drop_last, self.sampler = drop_last, sampler
+        self._told_epoch = getattr(self._asks_epoch(), "epoch", None)
+        self._cumulative = None if weights is None else checked_weights(weights, len(dataset))
+        self.rows_id = _rows_id(dataset, self._cumulative)
+        # what any epoch reads of it; a sampler may give other rows in another epoch, so of all it may give
+        self.part = dataset if self._cumulative is None else _drawn_part(dataset, self._cumulative)
+        self.cut_for(*ranks)
+
+    def cut_for(self, rank: int, world_size: int) -> None:
+        """Cut every epoch from now on for this rank.
+
+        Raises:
+            OrderError: there is no such rank, or drop_last leaves it nothing.
+        """
+        # a sampler may give more rows than there are, or fewer
+        self.cut = Cut(len(self.dataset), self.batch_size, self.drop_last and self.sampler is None, rank, world_size)
+
+    def steps_left(self, position: int) -> int:
+        """Return the steps from a position to the epoch's end (of a sampler: all steps).
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        if self.sampler is None:
+            return self.cut.steps(position)
+        try:
+            count = len(self.sampler)
+        except TypeError:
+            kind = type(self.sampler).__name__
+            raise TypeError(f"the sampler, a {kind}, has no length, so the loader has none either.") from None
+        if yields_batches(self.sampler):
+            return count
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def is_over(self, position: int) -> bool:
+        """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end tells."""
+        return position == _END if self.sampler is not None else not self.cut.steps(position)
+
+    def shared_rows(self, position: int) -> int:
+        """Return how many rows of all ranks' step at this position count, where some come twice; else 0."""
+        left = self.cut.count - position
+        whole = self.batch_size * self.cut.world_size
+        return left if self.sampler is None and left < whole and left % self.cut.world_size else 0
+
+    def tell_epoch(self, epoch: int) -> None:
+        """Tell the epoch to a sampler that asks for it, as torch's DistributedSampler does; or to the one that it draws from."""
+        if (asks := self._asks_epoch()) is not None:
+            asks.set_epoch(epoch)
+            self._told_epoch = getattr(asks, "epoch", None)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell an epoch that begins to a sampler that shows which one it was told last, unless somebody else told it since."""
+        if (asks := self._asks_epoch()) is not None and hasattr(asks, "epoch") and asks.epoch == self._told_epoch:
+            self.tell_epoch(epoch)
+
+    def _asks_epoch(self) -> Any:
+        found = (self.sampler, getattr(self.sampler, "sampler", None))
+        return next((sampler for sampler in found if callable(getattr(sampler, "set_epoch", None))), None)
+
+    def sampled(self) -> Iterator[Any]:
+        """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
+        if self.sampler is None:
+            return iter(())
+        items = iter(self.sampler)
+        return itertools.chain(list(itertools.islice(items, 1)), items)
+
+    def steps(self, epoch: int, position: int, items: Iterator[Any], group_bytes: int) -> Iterator[Steps]:
+        """Yield the steps from a global position on, in groups; items are those of `sampled`, each batch of which is one."""
+        if self.sampler is not None:
+            yield from self._sampled_steps(items, position)
+            return
+        rows_at = _chunked(self._rows_at(epoch), self.cut.count)
+        fitting = group_bytes // max(1, self.dataset.manifest.row_bytes * self.batch_size)
+        group = max(1, min(_MOST_BATCHES, fitting))
+        left = self.cut.steps(position)
+        while left:
+            steps = Steps([], [], [])
+            for _ in range(min(group, left)):
+                start, stop = self.cut.span(position)
+                steps.batches.append(self.dataset.store_rows(wrap(rows_at, self.cut.count, start, stop)))
+                position = self.cut.next_position(position)
+                steps.starts.append(start)
+                steps.positions.append(position)
+            left -= len(steps.batches)
+            yield steps
+
+    def blocks(self, epoch: int) -> BlockOrder:
+        """Return an epoch's order of shuffle="block"."""
+        return BlockOrder(self.cut.count, block_rows(self.dataset.manifest), WINDOW_BLOCKS, seed=self.seed, epoch=epoch)
+
+    def _rows_at(self, epoch: int) -> Callable[[int, int], Rows]:
+        count = self.cut.count
+        if self._cumulative is not None:
+            cumulative = self._cumulative
+            return lambda start, stop: drawn(cumulative, start, stop, seed=self.seed, epoch=epoch)
+        if self.order == "full":
+            return lambda start, stop: permuted(count, start, stop, seed=self.seed, epoch=epoch)
+        if self.order == "block":
+            return self.blocks(epoch).rows
+        return lambda start, stop: np.arange(start, stop, dtype=np.int64)
+
+    def _sampled_steps(self, items: Iterator[Any], position: int) -> Iterator[Steps]:
+        """Follow a torch Sampler; a resumed epoch skips what was taken, since only the sampler knows its order."""
+        taken, rows, steps, last = 0, list[int](), 0, self._sampled_count()
+        for item in items:
+            found, is_batch = sampled_rows(item)
+            rows += found
+            if rows and (is_batch or len(rows) == self.batch_size):
+                taken, steps = taken + len(rows), steps + 1
+                if taken > position:
+                    yield self._sampled_step(rows, taken, is_last=steps == last)
+                rows = []
+        if rows and not self.drop_last and taken + len(rows) > position:
+            yield self._sampled_step(rows, taken + len(rows), is_last=True)
+
+    def _sampled_step(self, rows: list[int], taken: int, *, is_last: bool) -> Steps:
+        # where the batch would stand in one order of all ranks: two ranks that are given one row draw differently for it
+        start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
+        return Steps([self.dataset.store_rows(self.dataset._positions(rows))], [start], [_END if is_last else taken])
+
+    def _sampled_count(self) -> int | None:
+        """Return the steps of a sampler's epoch; None: it does not know them."""
+        try:
+            return self.steps_left(0)
+        except TypeError:
+            return None
+
+
+def chosen_order(shuffle: bool | str, dataset: MemmapDataset, *, is_weighted: bool, is_sampled: bool) -> str:
+    """Return the order that a loader's arguments stand for.
+
+    Raises:
+        ValueError: they ask for two at once, or shuffle for none that there is.
+    """
+    if is_weighted + is_sampled + (shuffle is not False) > 1:
+        raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
+    if is_weighted or is_sampled:
+        return "weighted" if is_weighted else "sampler"
+    if shuffle is True:
+        return "full" if _fits_in_memory(dataset) else "block"
+    if shuffle is False:
+        return "sequential"
+    if shuffle not in ("full", "block"):
+        raise ValueError(f"shuffle is {shuffle!r}, expected False, True, 'full' or 'block'.")
+    return shuffle
+
+
+def block_rows(manifest: Manifest) -> int:
+    """Return the rows of a block of shuffle="block"."""
+    return max(1, BLOCK_BYTES // manifest.row_bytes)
+
+
+def window_bytes(manifest: Manifest) -> int:
+    """Return what a window of blocks takes on a device at most."""
+    block = max(BLOCK_BYTES, manifest.row_bytes)
+    if manifest.has_own_sizes:  # pages that two rows share come twice
+        block += block_rows(manifest) * PAGE_BYTES
+    return WINDOW_BLOCKS * block
+
+
+def lies_by_class(dataset: MemmapDataset) -> bool:
+    """Say whether neighbouring rows have one class far more often than rows at large, by a look at some."""
+    count, targets = len(dataset), dataset.mapped.targets
+    if dataset.manifest.target_kind != "class" or count <= BLOCK_BYTES * WINDOW_BLOCKS // dataset.manifest.row_bytes:
+        return False
+    first = np.linspace(0, count - 2, 256).astype(np.int64)
+    seen, following = (targets[torch.from_numpy(dataset.store_rows(first + n))] for n in (0, 1))
+    by_chance = (torch.unique(seen, return_counts=True)[1] / len(seen)).square().sum()
+    return bool((seen == following).float().mean() > 0.9 > 2 * by_chance)
+
+
+def _fits_in_memory(dataset: MemmapDataset) -> bool:
+    """Say whether the dataset's pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since
+    every rank of a cluster of equal machines must come to the same answer."""
+    size_bytes = min(dataset.mapped.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
+    return size_bytes < 0.7 * residencies.memory_bytes()
+
+
+def _drawn_part(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any]) -> MemmapDataset:
+    """Return the rows of a dataset that weights do not exclude."""
+    is_drawn = np.diff(cumulative, prepend=0.0) > 0
+    return dataset if is_drawn.all() else dataset.subset(is_drawn)
+
+
+def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, int], Rows]:
+    """Compute an order a chunk at a time and cut batches from it."""
+    held_start, held = 0, np.zeros(0, dtype=np.int64)
+
+    def cut(start: int, stop: int) -> Rows:
+        nonlocal held_start, held
+        if not held_start <= start <= stop <= held_start + len(held):
+            held_start, held = start, rows_at(start, min(count, max(stop, start + _ORDER_CHUNK)))
+        return held[start - held_start : stop - held_start]
+
+    return cut
+
+
+def _rows_id(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any] | None) -> int:
+    """Return a number that differs where the same positions would be other rows."""
+    known = int(dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
+    for array in (dataset.store_rows(np.arange(len(dataset))) if not dataset.is_whole else None, cumulative):
+        known = known if array is None else known ^ zlib.crc32(array.tobytes())
+    return known

@@ -1,0 +1,159 @@
+"""What all loaders of a process share: copies of rows in memory and on devices. Which there are, and what one more loader takes.
+
+A copy holds the rows of all who asked for it, each of them once, and goes with the last loader that reads it. So the loaders of
+train, of val and of a subset of one store hold together what the store has, and each of them alone what it reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+
+from reader.dataset.dataset import MemmapDataset
+from reader.device.resident import Resident, ResidentImages
+from reader.format.filesystem import size_text
+from reader.format.manifest import PAGE_BYTES, PIXELS
+from reader.loading.host_copies import HostCopy
+from reader.memory import residency as residencies
+from reader.memory.pages import extents, pages_of
+from reader.order import Rows
+
+_log = logging.getLogger("reader")
+
+# Stores in memory, by path and digest, and on devices, each for as long as a loader reads it there.
+_copies: weakref.WeakValueDictionary[tuple[str, str], HostCopy] = weakref.WeakValueDictionary()
+_residents: weakref.WeakValueDictionary[tuple[str, str, str], Resident | ResidentImages] = weakref.WeakValueDictionary()
+# Of one process: two threads that make loaders add rows one after the other. To fill a device makes a loader too.
+_adding = threading.RLock()
+
+
+def rows_read(dataset: MemmapDataset) -> Rows | None:
+    """Return the rows of the store that a dataset has, sorted and each once; None: all."""
+    if dataset.is_whole:
+        return None
+    is_read = np.zeros(dataset.manifest.rows, dtype=bool)
+    is_read[dataset.store_rows(np.arange(len(dataset)))] = True
+    return None if is_read.all() else np.flatnonzero(is_read)
+
+
+def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
+    """Return how much of a store's pixels a loader of this dataset reads, and what of it is in memory already.
+
+    processes: how many of this host read so.
+    """
+    rows, row_bytes, path = rows_read(dataset), dataset.manifest.row_bytes, dataset.path / PIXELS
+    offset: Callable[[], int] | None = None
+    if rows is None or not len(rows):
+        size_bytes = dataset.mapped.pixels.nbytes if rows is None else 0
+    elif dataset.manifest.has_own_sizes:
+        begins, sizes = extents(dataset.mapped, rows)
+        size_bytes, offset = int(sizes.sum()), _byte_of(begins, sizes)
+    else:
+        size_bytes, offset = len(rows) * row_bytes, _byte_of(rows * row_bytes, np.full(len(rows), row_bytes))
+    copy = _copies.get((str(dataset.path), dataset.manifest.digest))
+    missing = size_bytes if copy is None else copy.missing_bytes(_units(dataset, rows))
+    return residencies.Reads(path, size_bytes, missing, processes, offset)
+
+
+def host_copy(dataset: MemmapDataset) -> HostCopy:
+    """Return the copy of a store in memory, with the dataset's pixels in it.
+
+    Its units are rows, or of rows with sizes of their own pages.
+
+    Raises:
+        StoreError, OSError: as `RowFile.read`.
+    """
+    key, pixels = (str(dataset.path), dataset.manifest.digest), dataset.mapped.pixels
+    unit_bytes = PAGE_BYTES if dataset.manifest.has_own_sizes else dataset.manifest.row_bytes
+    with _adding:
+        copy = _copies.get(key) or HostCopy(pixels.nbytes // unit_bytes, unit_bytes)
+        added = copy.add(dataset.opened("pixels"), host_units(dataset))
+        _copies[key] = copy
+    held_bytes = copy.slots.filled * unit_bytes
+    huge = residencies.huge_page_bytes(copy.units.data_ptr(), held_bytes)
+    got = "the system does not tell in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
+    shared = "" if added == held_bytes else f", {size_text(held_bytes)} with what was there"
+    _log.info("%s: %s copied into memory%s, %s", dataset.path, size_text(added), shared, got)
+    return copy
+
+
+def host_units(dataset: MemmapDataset) -> Rows | None:
+    """Return the units of a host's copy that a dataset needs: rows or pages, sorted and each once; None: all."""
+    return _units(dataset, rows_read(dataset))
+
+
+def resident_on(
+    dataset: MemmapDataset, device: torch.device, batches: Callable[[MemmapDataset], AbstractContextManager[Any]]
+) -> Resident | ResidentImages:
+    """Return the copy of a store on a device, with the dataset's rows in it.
+
+    batches: opens batches of a dataset, in its order, on the device.
+    """
+    key = _resident_key(dataset, device)
+    with _adding:
+        found = _residents.get(key) or _new_resident(dataset, device)
+        if isinstance(found, ResidentImages):
+            dataset.check_files()
+            found.add(host_units(dataset))
+        else:
+            rows = found.slots.missing(rows_read(dataset))
+            if rows is None or len(rows):
+                with batches(dataset.whole() if rows is None else dataset.whole().subset(rows)) as made:
+                    found.add(rows, made)
+        _residents[key] = found
+    return found
+
+
+def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
+    """Return the bytes that a dataset's rows would take on a device, beside those that are there."""
+    found = _residents.get(_resident_key(dataset, device)) or _new_resident(dataset, device)
+    return found.missing_bytes(host_units(dataset))
+
+
+def _new_resident(dataset: MemmapDataset, device: torch.device) -> Resident | ResidentImages:
+    """Return a copy on a device that holds nothing yet, and takes nothing."""
+    return (ResidentImages if dataset.manifest.has_own_sizes else Resident)(dataset.mapped, device)
+
+
+def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:
+    """Return what holds these rows of a store's file: themselves, or pages."""
+    if rows is None or not dataset.manifest.has_own_sizes:
+        return rows
+    is_read = np.zeros(dataset.mapped.pixels.nbytes // PAGE_BYTES, dtype=bool)
+    is_read[pages_of(*extents(dataset.mapped, rows))[0]] = True
+    return np.flatnonzero(is_read)
+
+
+def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, str, str]:
+    return str(dataset.path), dataset.manifest.digest, str(device)
+
+
+def _byte_of(begins: Rows, sizes: Rows) -> Callable[[], int]:
+    """Return what draws the place of one byte of these spans; not seeded, see `residency.cached_share`."""
+    draw = random.SystemRandom().randrange
+
+    def byte() -> int:
+        """Draw one."""
+        n = draw(len(begins))
+        return int(begins[n]) + draw(int(sizes[n]))
+
+    return byte
+
+
+def _after_fork() -> None:
+    """Give a forked process a lock that nobody holds."""
+    global _adding
+    _adding = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

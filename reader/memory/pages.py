@@ -1,0 +1,99 @@
+"""Rows with sizes of their own, gathered by pages: where in the flat file each one is, and what holds it in memory.
+
+A flat file of bytes is read as a file of equal pages, so that buffers, reads ahead and copies are those of rows of one size.
+A batch then has up to a page too many at either end of each image, which its offsets leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from reader.format.manifest import PAGE_BYTES, StoreError
+from reader.memory.gather import gather
+from reader.order import Rows
+from reader.store import ImageBatch, RaggedBatch
+
+
+def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
+    """Return where in the pixels of a store or batch these rows begin, and how many bytes they have with masks: int64[B] each.
+
+    Raises:
+        StoreError: one does not lie within the pixels.
+    """
+    index = torch.from_numpy(rows)
+    offsets, shapes = store.offsets.index_select(0, index).numpy(), store.shapes.index_select(0, index).numpy()
+    sizes = shapes.prod(axis=1, dtype=np.int64)
+    wrong = (shapes < 1).any(axis=1) | (offsets < 0)
+    if store.mask_offsets is not None:
+        wrong |= store.mask_offsets.index_select(0, index).numpy() != offsets + sizes
+        sizes += shapes[:, :2].prod(axis=1, dtype=np.int64)
+    wrong |= sizes > len(store.pixels) - offsets
+    if wrong.any():
+        row = int(rows[wrong.argmax()])
+        row = row if store.rows is None else int(store.rows[row])
+        raise StoreError(f"row {row} does not lie within the pixels: the store is damaged. Copy it again.")
+    return offsets, sizes
+
+
+def pages_of(offsets: Rows, sizes: Rows) -> tuple[Rows, Rows]:
+    """Return the pages that hold these bytes, row after row, and where each row begins in those pages one behind the other.
+
+    Example:
+        >>> pages, begins = pages_of(np.array([4000, 100]), np.array([200, 50]))
+        >>> pages.tolist(), begins.tolist()
+        ([0, 1, 0], [4000, 8292])
+    """
+    first = offsets // PAGE_BYTES
+    counts = -(-(offsets + sizes) // PAGE_BYTES) - first
+    before = np.cumsum(counts) - counts
+    pages = np.arange(counts.sum()) + np.repeat(first - before, counts)
+    return pages, before * PAGE_BYTES + offsets % PAGE_BYTES
+
+
+def gathered(
+    store: RaggedBatch,
+    rows: Rows,
+    memory: Callable[[int], torch.Tensor],
+    fill: Callable[[Rows, torch.Tensor], object] | None = None,
+) -> RaggedBatch:
+    """Copy rows of a store into memory of their own.
+
+    Args:
+        memory: gives uint8[size_bytes].
+        fill: brings pages, int64[P], into uint8[P, PAGE_BYTES]; without it they are copied from the store.
+    """
+    pages, begins = pages_of(*extents(store, rows))
+    pixels = memory(len(pages) * PAGE_BYTES).view(len(pages), PAGE_BYTES)
+    if fill is not None:
+        fill(pages, pixels)
+    else:
+        gather(store.pixels.view(-1, PAGE_BYTES), pages, pixels)
+    return store.chosen(rows, pixels.view(-1), torch.from_numpy(begins))
+
+
+def viewed(store: RaggedBatch, rows: Rows) -> RaggedBatch:
+    """Return consecutive rows of a store, as views of its pixels."""
+    offsets, sizes = extents(store, rows)
+    start, stop = (int(offsets.min()), int((offsets + sizes).max())) if len(rows) else (0, 0)
+    return store.chosen(rows, store.pixels[start:stop], torch.from_numpy(offsets - start))
+
+
+def parted(batch: RaggedBatch, counts: list[int]) -> list[RaggedBatch]:
+    """Cut a batch into batches of so many rows, which share its memory."""
+    parts, start = [], 0
+    for count in counts:
+        parts.append(viewed(batch, np.arange(start, start + count)))
+        start += count
+    return parts
+
+
+def row_of(store: RaggedBatch, row: int) -> ImageBatch:
+    """Return one row, as a view: an ImageBatch without a batch dimension."""
+    extras, mask = None if store.extras is None else store.extras[row], store.mask(row)
+    if mask is not None:
+        extras = TensorDict({**({} if extras is None else extras), "masks": mask}, batch_size=[])
+    return ImageBatch(pixels=store.image(row), targets=store.targets[row], extras=extras, batch_size=[])
