@@ -8,21 +8,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from packer.version import __version__
 
 if TYPE_CHECKING:
-    from packer.inputs.samples import ScanError
+    from packer.errors import DiskFullError, JournalError, LockedError, OptionsError, PackError, ScanError, SourceError
     from packer.operations.merge import merge
+    from packer.operations.plan import plan
+    from packer.operations.requantize import requantize
     from packer.operations.subset import subset
-    from packer.options import OptionsError, PackOptions
+    from packer.operations.transfer.splits import pull, push
+    from packer.operations.verify import verify
+    from packer.options import PackOptions
     from packer.packing.dataset import pack_dataset
     from packer.packing.pack import pack
     from packer.packing.seal_parts import seal_parts
     from packer.packing.update import update
-    from packer.report import PackError, PackReport, Progress
-    from packer.sources.roots import SourceError
-    from packer.store.disk_space import DiskFullError
-    from packer.store.journal import JournalError, LockedError
+    from packer.report import PackReport, Progress
 
 _HOMES = {
     "pack": "packer.packing.pack",
@@ -30,17 +31,22 @@ _HOMES = {
     "update": "packer.packing.update",
     "subset": "packer.operations.subset",
     "merge": "packer.operations.merge",
+    "plan": "packer.operations.plan",
+    "verify": "packer.operations.verify",
+    "requantize": "packer.operations.requantize",
+    "push": "packer.operations.transfer.splits",
+    "pull": "packer.operations.transfer.splits",
     "pack_dataset": "packer.packing.dataset",
-    "PackError": "packer.report",
+    "PackError": "packer.errors",
     "Progress": "packer.report",
-    "LockedError": "packer.store.journal",
-    "JournalError": "packer.store.journal",
+    "LockedError": "packer.errors",
+    "JournalError": "packer.errors",
     "PackReport": "packer.report",
-    "DiskFullError": "packer.store.disk_space",
+    "DiskFullError": "packer.errors",
     "PackOptions": "packer.options",
-    "OptionsError": "packer.options",
-    "ScanError": "packer.inputs.samples",
-    "SourceError": "packer.sources.roots",
+    "OptionsError": "packer.errors",
+    "ScanError": "packer.errors",
+    "SourceError": "packer.errors",
 }
 
 __all__ = [
@@ -58,9 +64,14 @@ __all__ = [
     "merge",
     "pack",
     "pack_dataset",
+    "plan",
+    "pull",
+    "push",
+    "requantize",
     "seal_parts",
     "subset",
     "update",
+    "verify",
 ]
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+
+from packer.errors import OptionsError
 
 FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
@@ -29,10 +32,6 @@ _LIMITS = ("max_pixels",)
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
 _MAX_SIDE = 16384
-
-
-class OptionsError(ValueError):
-    """An option has a value it cannot have; the command's exit code is 2."""
 
 
 @dataclass(frozen=True)
@@ -294,31 +293,19 @@ def format_size(size: tuple[int, int]) -> str:
     return str(height) if height == width else f"{height}x{width}"
 
 
-def available_cpus() -> int:
-    """Count the CPUs that this process may use: affinity and the cgroup's quota, where the system has them."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except AttributeError:
-        count = os.cpu_count() or 1
-    return max(1, math.ceil(min(count, _cgroup_cpus())))
-
-
-def _cgroup_cpus() -> float:
-    """Return the cgroup's CPU quota (v2, then v1), infinity where there is none."""
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-    except (OSError, ValueError):
-        try:
-            with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") as file:
-                quota = file.read().strip()
-            with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
-                period = file.read().strip()
-        except OSError:
-            return math.inf
-    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
-
-
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise OptionsError(f"--{name} is {value!r}, expected {', '.join(known[:-1])} or {known[-1]}.")
+
+
+def parsed_size(size: Any) -> tuple[int, int] | None:
+    """Return (height, width) from pixels, a pair or text; None stays None. Raises OptionsError."""
+    if size is None:
+        return None
+    if isinstance(size, str | int):
+        return parse_size(str(size))
+    try:
+        height, width = (operator.index(side) for side in size)
+    except (TypeError, ValueError):
+        raise OptionsError(f"size is {size!r}, expected pixels, (height, width), or text such as '192x256'.") from None
+    return height, width

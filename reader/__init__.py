@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reader.dataset.dataset import MemmapDataset
     from reader.device.to_device import to_device
-    from reader.format.manifest import IncompleteStoreError, Manifest, StoreError
+    from reader.format.errors import IncompleteStoreError, StoreError
+    from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.center_crop import CenterCrop

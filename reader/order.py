@@ -13,24 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Rows = npt.NDArray[np.int64]
+from reader.rows import Rows
 
 # Rounds of the bijection: with 4, neighbours, displacement and label mix of a class-sorted store are those of a uniform
-# permutation (tests/test_order.py); one more costs 20 % and changes nothing measurable.
+# permutation (tests/loading/test_order.py); one more costs 20 % and changes nothing measurable.
 _ROUNDS = 4
 
 
 class OrderError(ValueError):
     """An order cannot be built from these numbers."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Some steps of a plan: the store rows of each batch, the global position of its first row, and that after the step."""
-
-    batches: list[Rows]
-    starts: list[int]
-    positions: list[int]
 
 
 def permuted(count: int, start: int, stop: int, *, seed: int, epoch: int = 0, part: int = 0) -> Rows:

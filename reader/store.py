@@ -15,15 +15,13 @@ import torch
 from tensordict import TensorClass, TensorDict
 from torch.utils import _pytree as pytree
 
-from reader.format.manifest import Manifest, StoreError, check_store
-from reader.order import Rows
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import Manifest
+from reader.rows import Rows
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
-
-
-# Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others lie below it.
-UNKNOWN = -1
 
 
 class ImageBatch(TensorClass):

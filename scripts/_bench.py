@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from packer.errors import DecodeError
 from packer.inputs.scan import scan
-from packer.options import available_cpus
 from packer.pixels.decode import Decoder
+from packer.pixels.formats.jpeg import JpegDecoder, read_header
+from packer.pixels.formats.versions import decoder_versions
 from packer.pixels.geometry import Geometry
-from packer.pixels.jpeg import JpegDecoder, read_header
-from packer.pixels.opening import DecodeError
-from packer.pixels.versions import decoder_versions
 from packer.sources.local import Source
+from packer.system import available_cpus
 
 _SCRIPTS = Path(__file__).resolve().parent
 # Beside the checkout where the project is developed; elsewhere the benchmarks draw their own.

@@ -187,7 +187,7 @@ def parts(work: Path, *, no_cuda: bool) -> list[Part]:
     pytest = [python, "-m", "pytest", "-q", "--tb=short", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
     # of a test that hangs, where each thread is
     pytest += ["-o", "faulthandler_timeout=60"]
-    logic = [str(ROOT / "tests" / name) for name in ("test_transfer.py", "test_resident.py")]
+    logic = [str(ROOT / "tests" / name) for name in ("device/test_transfer.py", "device/test_resident.py")]
     bench = [python, str(ROOT / "scripts/bench_gpu.py"), "--device", device, "--work", str(work)]
     bench += ["--quick"] * no_cuda
     claims = [python, str(ROOT / "scripts/claims"), "--work", str(work / "claims"), "--out", str(work / "claims-out")]

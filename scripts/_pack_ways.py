@@ -28,8 +28,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import packer
 from packer.pixels.decode import Decoder
+from packer.pixels.formats.jpeg import JpegDecoder, read_header
 from packer.pixels.geometry import Geometry
-from packer.pixels.jpeg import JpegDecoder, read_header
 
 # A worker draws so many files at a time: a block of pack has as many at 2,000 files.
 DRAW = 8

@@ -14,11 +14,12 @@ from typing import Any
 
 from _bench import photographs, repeat_files
 
-from packer import merge, pack, update
-from packer.operations.transfer.pull import pull
-from packer.operations.transfer.push import push
-from packer.report import PackError, Progress
-from reader.format.manifest import MANIFEST, StoreError, check_store
+from packer import merge, pack, pull, push, update
+from packer.errors import PackError
+from packer.report import Progress
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;

@@ -35,7 +35,8 @@ from _bench import (
 )
 
 from packer import merge, pack, subset
-from reader.format.manifest import PIXELS, check_store
+from reader.format.check import check_store
+from reader.format.manifest import PIXELS
 
 SIZE, CP = 224, "cp -r; sync"
 

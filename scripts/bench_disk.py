@@ -33,7 +33,7 @@ import numpy as np
 from _bench import BenchError, machine, publish, ratio_cells, ratios, spread, table
 from bench_read import cached_store
 
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset, MemmapLoader, system
 from reader.format.manifest import PIXELS
 from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, RowFile, RowMemory
@@ -112,7 +112,7 @@ def drop(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if residency.cached_share(path) > 0.05:
+    if system.cached_share(path) > 0.05:
         raise BenchError(f"{path} stays in the page cache. Is another program reading it?")
 
 

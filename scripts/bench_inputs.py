@@ -32,9 +32,9 @@ from PIL import Image, ImageCms
 from scenes import SCENES, draw
 
 import packer
-from packer.clock import profile_table
+from packer.cli.messages import profile_table
 from packer.inputs.scan import scan
-from packer.pixels.jpeg import profile_segments
+from packer.pixels.formats.jpeg import profile_segments
 from packer.sources.local import Source
 from reader.format.manifest import PIXELS, read_manifest
 

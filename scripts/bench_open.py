@@ -24,7 +24,7 @@ from typing import Any
 
 from _bench import machine
 
-from packer.packing.build import block_inputs
+from packer.store.blocks import block_inputs
 from reader import MemmapDataset
 from reader.format.manifest import Block, FileEntry, Manifest, encode_manifest
 from reader.format.tensordict_meta import metadata_files

@@ -68,10 +68,11 @@ from _pack_ways import (
 )
 
 import packer
-from packer.inputs.samples import ScanError
+from packer.errors import ScanError
 from packer.inputs.scan import scan
 from packer.operations.verify import verify
-from reader.format.manifest import PIXELS, SAMPLES, StoreError, read_json_lines, read_manifest
+from reader.format.errors import StoreError
+from reader.format.manifest import PIXELS, SAMPLES, read_json_lines, read_manifest
 
 TITLES = {
     "decode": "(a) decode alone",

@@ -35,7 +35,7 @@ from _bench import BenchError, machine, publish, spread, table
 from _read_ways import ORDERS, Loader, touch
 from bench_read import cached_store, whole
 
-from packer.options import available_cpus
+from packer.system import available_cpus
 from reader import MemmapDataset, StoreError
 
 FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)

@@ -30,7 +30,7 @@ from _bench import BenchError, machine, photographs, repeat_files, spread
 from packer import pack
 from packer.clock import Profile, added
 from packer.report import PackReport, Progress
-from reader.format.manifest import check_store
+from reader.format.check import check_store
 
 
 def main() -> int:

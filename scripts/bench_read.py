@@ -58,13 +58,12 @@ from _bench import (
 from _read_ways import ORDERS, Limit, Loader, RawRows, StoreIndex, TorchLoader
 
 import packer
-from packer.inputs.samples import ScanError
+from packer.errors import LockedError, ScanError
 from packer.operations.verify import verify
-from packer.options import available_cpus
-from packer.store.journal import LockedError
-from reader import MemmapDataset, MemmapLoader, StoreError
+from packer.system import available_cpus
+from reader import MemmapDataset, MemmapLoader, StoreError, system
 from reader.format.manifest import PIXELS, read_manifest
-from reader.memory.residency import COPY_SHARE, available_bytes
+from reader.memory.residency import COPY_SHARE
 
 WORKERS = 2
 IN_DATALOADER, IN_RAM = "MemmapDataset", "loader ram"
@@ -167,7 +166,7 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     timed(loader, size)
     limit = Limit(data, size, len(loader.buffers))
     ways = {"limit": limit, "loader": loader, "store[idx]": StoreIndex(data, size), **torch_loaders}
-    if data.store.pixels.nbytes <= available_bytes() * COPY_SHARE:
+    if data.store.pixels.nbytes <= system.available_bytes() * COPY_SHARE:
         ways[IN_RAM] = Loader(data, size, options.order, residency="ram")
     raw = np.memmap(store / PIXELS, np.uint8, "r", shape=tuple(data.store.pixels.shape))
     for name, way in ways.items():

@@ -39,7 +39,8 @@ from _calls import Shim
 from _runs import KINDS, PUSHING, Run, are_mixed, difference, files, make_run
 
 from packer.store.journal import JOURNAL, read_blocks
-from reader.format.manifest import IncompleteStoreError, StoreError, check_store
+from reader.format.check import check_store
+from reader.format.errors import IncompleteStoreError, StoreError
 
 _SIZE = 64
 _OPEN_SECONDS = 0.05
@@ -50,7 +51,7 @@ _MOST_LOST = 8
 # The command, with a line in a file for each block that a worker begins: a killed process leaves what it has written.
 _COUNTED = """
 import os, sys
-from packer.cli.app.app import run
+from packer.cli.app import run
 from packer.workers.block_worker import BlockWorker
 decode, begun = BlockWorker.decode, os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 def counted(worker, task):

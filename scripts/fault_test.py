@@ -33,7 +33,7 @@ from _bench import BenchError
 from _calls import Call, Shim
 from _runs import COPYING, KINDS, PUSHING, Run, difference, files, make_run
 
-from packer.store.journal import LOCK
+from packer.store.lock import LOCK
 
 _ROOM = "create,mkdir,write,pwrite,fallocate,fsync,fdatasync"
 _ALL = f"{_ROOM},close,truncate,ftruncate,rename,exchange,unlink,rmdir"

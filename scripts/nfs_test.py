@@ -38,10 +38,11 @@ from pathlib import Path
 from _bench import BenchError, photographs, repeat_files
 from _loopback import NoNfsError, two_mounts
 
-from packer.store.disk_space import allocate, write_at
+from packer.store.disk_space import allocate
+from packer.store.files import write_at
 from packer.workers.ray_node import open_shared
+from reader import system
 from reader.format.manifest import PIXELS
-from reader.memory.residency import file_system
 
 SIZE = 32
 SHAPE = ("--size", str(SIZE), "--workers", "2", "--exact")
@@ -153,7 +154,7 @@ def tried(place: Place, only: list[str] | None) -> dict[str, object]:
         said = trial(place)
         seconds[trial.__name__] = round(time.monotonic() - begun, 1)
         print(f"{trial.__name__:9} {said}", flush=True)
-    return {"file_system": file_system(place.one), "seconds": seconds}
+    return {"file_system": system.file_system(place.one), "seconds": seconds}
 
 
 # -- trials: each returns what it saw
@@ -164,7 +165,7 @@ def packed(place: Place) -> str:
     for mount in (place.one, place.other):
         place.check_bytes(mount / "out", f"pack, seen through {mount}")
     expect(command("verify", place.other / "out"), 0, "verify")
-    return f"the bytes of a local pack, on {file_system(place.one)}"
+    return f"the bytes of a local pack, on {system.file_system(place.one)}"
 
 
 def resumed(place: Place) -> str:

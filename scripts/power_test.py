@@ -37,9 +37,11 @@ from _disk import Disk, Tree, write_tree
 from _order import OrderError, check_order
 from _runs import KINDS, PUSHING, Run, are_mixed, difference, files, make_run
 
-import reader.format.manifest
-from packer.report import PackError
-from reader.format.manifest import MANIFEST, StoreError, check_store
+import reader.format.check
+from packer.errors import PackError
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST
 
 
 class PowerError(RuntimeError):
@@ -56,7 +58,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-strace", action="store_true", help="record with the shim alone")
     options = parser.parse_args()
-    reader.format.manifest._SWAP_SECONDS = 0  # what a power loss has left of a swap does not pass
+    reader.format.check._SWAP_SECONDS = 0  # what a power loss has left of a swap does not pass
     results: dict[str, Any] = {"benchmark": "power_test", "seed": options.seed, "strace": _has_strace(options)}
     try:
         for kind in options.kinds:

@@ -195,7 +195,8 @@ def ffmpeg_or_skip(kind: str = "") -> Any:
     """Return FFmpeg as `packer.pixels.ffmpeg` gives it, or one kind of it ("PyAV", "program"); skips where it is not there."""
     import shutil
 
-    from packer.pixels.ffmpeg import FfmpegError, InProcess, OnPath, open_ffmpeg
+    from packer.errors import FfmpegError
+    from packer.pixels.ffmpeg import InProcess, OnPath, open_ffmpeg
 
     try:
         if kind == "PyAV":

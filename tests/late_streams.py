@@ -1,7 +1,8 @@
 """What CUDA promises of streams, events, pinned and device memory, without CUDA: work runs as late, or as early, as it may.
 
 A real device is nearly always fast enough to hide a missing wait. Here a copy reads its source, and a kernel its batch, at
-the worst moment that the promises allow. `World.install` puts it under `reader.device.transfer`; one lock makes it safe in threads.
+the worst moment that the promises allow. `World.install` puts it under `reader.device.transfer`; one lock makes it safe in
+threads.
 """
 
 from __future__ import annotations

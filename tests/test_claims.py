@@ -317,7 +317,7 @@ def test_a_folder_and_a_store_of_other_pixels_are_not_compared(
     store = module.packed(images, size)
     assert module.photographs(tmp_path, 8, size) == images
     assert set(module.ways(images, store, 2, torch.device("cpu"))) == {module.FOLDER, module.MAPPED}
-    monkeypatch.setattr(claim("packer.pixels.jpeg").JpegDecoder, "is_available", False)
+    monkeypatch.setattr(claim("packer.pixels.formats.jpeg").JpegDecoder, "is_available", False)
     assert torch.equal(module.Folder(images)[5], module.MemmapDataset(store).store.pixels[5])
     (images / "0000.jpg").write_bytes((images / "0001.jpg").read_bytes())
     with pytest.raises(RuntimeError, match="are not the same pixels"):

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from conftest import SHARED, photo
 
+from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
-from packer.pixels.opening import DecodeError
 from packer.sources.local import Source
 from reader import MemmapDataset
 from reader.format.manifest import read_json_lines

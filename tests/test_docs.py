@@ -22,7 +22,7 @@ from conftest import make_tree
 
 import packer
 import reader
-from packer.cli import app as command
+from packer.cli import group, output
 from packer.report import PackReport, Progress
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,10 +35,10 @@ DOCUMENTS = [README, CHANGELOG, *PAGES, FORMAT]
 COMMON_OPTIONS = {"--help", "--version"}
 
 MODULES = sorted(
-    f"{package.__name__}.{found.name}"
+    found.name
     for package in (packer, reader)
-    for found in pkgutil.iter_modules(package.__path__)
-    if found.name != "__main__"
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not found.name.endswith("__main__")
 )
 
 
@@ -88,16 +88,16 @@ def documented_options(name: str) -> dict[str, list[str]]:
 
 
 def options_of(name: str) -> dict[str, click.Option]:
-    options = (p for p in command.cli.commands[name].params if isinstance(p, click.Option))
+    options = (p for p in group.cli.commands[name].params if isinstance(p, click.Option))
     return {opt: option for option in options for opt in option.opts if opt.startswith("--")}
 
 
-@pytest.mark.parametrize("name", sorted(command.cli.commands))
+@pytest.mark.parametrize("name", sorted(group.cli.commands))
 def test_the_reference_lists_every_option_of_a_command_and_no_other(name: str) -> None:
     assert set(documented_options(name)) == set(options_of(name)) - COMMON_OPTIONS
 
 
-@pytest.mark.parametrize("name", sorted(command.cli.commands))
+@pytest.mark.parametrize("name", sorted(group.cli.commands))
 def test_the_reference_tells_defaults_and_choices(name: str) -> None:
     for opt, option in options_of(name).items():
         first, default = documented_options(name)[opt][:2]
@@ -110,13 +110,13 @@ def test_the_reference_tells_defaults_and_choices(name: str) -> None:
 
 
 def test_the_command_section_names_no_option_that_is_gone() -> None:
-    known = {opt for name in command.cli.commands for opt in options_of(name)} | COMMON_OPTIONS
+    known = {opt for name in group.cli.commands for opt in options_of(name)} | COMMON_OPTIONS
     assert long_options(section(REFERENCE, "## The command")) <= known
 
 
 def test_the_table_of_exit_codes_is_that_of_the_command() -> None:
     codes = [int(cells[0]) for cells in rows_of_table(section(REFERENCE, "### Exit codes")) if cells[0].isdigit()]
-    constants = {value for name, value in vars(command).items() if name.startswith("EXIT_")}
+    constants = {value for name, value in vars(output).items() if name.startswith("EXIT_")}
     assert codes == sorted({0} | constants)
 
 
@@ -125,8 +125,8 @@ def test_commands_shown_in_documents_parse(path: Path) -> None:
     lines = [line for code in fenced(path, "sh") for line in code.splitlines() if line.startswith("pack ")]
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        name = words.pop(0) if words[0] in command.cli.commands else "build"
-        command.cli.commands[name].make_context(name, words)
+        name = words.pop(0) if words[0] in group.cli.commands else "build"
+        group.cli.commands[name].make_context(name, words)
     assert lines or path != README
 
 
@@ -218,10 +218,10 @@ def test_python_in_documents_runs(path: Path, a_place_with_data: Path, capsys: p
 
 def test_every_docstring_with_an_example_is_known() -> None:
     """Guards the test below: an example in a module that is not listed would never run."""
-    sources = [p for package in (packer, reader) for p in Path(package.__path__[0]).glob("*.py")]
-    with_examples = {f"{p.parent.name}.{p.stem}" for p in sources if ">>> " in p.read_text(encoding="utf-8")}
-    assert with_examples
-    assert with_examples <= set(MODULES)
+    sources = [p for package in (packer, reader) for p in Path(package.__path__[0]).rglob("*.py")]
+    with_examples = {p for p in sources if ">>> " in p.read_text(encoding="utf-8")}
+    assert len(with_examples) >= 30
+    assert {".".join(p.relative_to(ROOT).with_suffix("").parts) for p in with_examples} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from packer.report import PackError
+from packer.errors import LockedError, PackError
 from packer.store import journal as journals
+from packer.store import lock
+from packer.store.lock import LOCK, Lock
 from packer.workers import ray_node as nodes
+from reader import system
+from reader.format.check import check_file
+from reader.format.errors import StoreError
 from reader.format.filesystem import look_again, or_again
-from reader.format.manifest import StoreError, check_file
-from reader.memory.residency import cached_share
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened, files locked by flock")
 
@@ -90,7 +93,7 @@ def test_who_holds_out_is_brought_to_the_server_at_once(tmp_path: Path, monkeypa
     (tmp_path / ".packing").mkdir()
     synced: list[bytes] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.pread(descriptor, 4096, 0)))
-    journals.Lock(tmp_path).close()
+    Lock(tmp_path).close()
     assert json.loads(synced[-1])["pid"] == os.getpid()
 
 
@@ -99,22 +102,22 @@ def test_a_lock_whose_name_is_only_remembered_holds_nothing(
 ) -> None:
     """Its holder on another host has removed it: the name is still remembered here, until its folder is opened."""
     (tmp_path / ".packing").mkdir()
-    stat, take_lock, held = os.stat, journals.take_lock, []
+    stat, take_lock, held = os.stat, lock.take_lock, []
 
     def removed_before(descriptor: int, is_shared: bool) -> None:
-        (tmp_path / journals.LOCK).unlink()
+        (tmp_path / LOCK).unlink()
         opened.clear()
         held.append(descriptor)
         take_lock(descriptor, is_shared)
 
     def remembering(path: Any, **options: Any) -> os.stat_result:
-        is_old = held and path == tmp_path / journals.LOCK and str(tmp_path / journals.FOLDER) not in opened
+        is_old = held and path == tmp_path / LOCK and str(tmp_path / journals.FOLDER) not in opened
         return os.fstat(held[0]) if is_old else stat(path, **options)
 
-    monkeypatch.setattr(journals, "take_lock", removed_before)
+    monkeypatch.setattr(lock, "take_lock", removed_before)
     monkeypatch.setattr(os, "stat", remembering)
     with pytest.raises(FileNotFoundError, match="the lock was removed meanwhile"):
-        journals.Lock(tmp_path)
+        Lock(tmp_path)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
@@ -126,12 +129,12 @@ def test_a_file_system_without_locks_is_not_taken_for_another_pack(
     def refuse(descriptor: int, is_shared: bool) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(journals, "take_lock", refuse)
+    monkeypatch.setattr(lock, "take_lock", refuse)
     with pytest.raises(
         PackError, match=rf"lock cannot be locked: .* \({errno.errorcode[number]}\)\. OUT needs"
     ) as told:
-        journals.Lock(tmp_path)
-    assert not isinstance(told.value, journals.LockedError)
+        Lock(tmp_path)
+    assert not isinstance(told.value, LockedError)
 
 
 def test_workers_on_nodes_share_a_lock_on_the_rows_before_they_write(tmp_path: Path) -> None:
@@ -168,4 +171,4 @@ def test_a_file_that_is_gone_from_its_server_is_not_in_the_page_cache(
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr("builtins.open", stale)
-    assert cached_share(tmp_path / "rows") == 0
+    assert system.cached_share(tmp_path / "rows") == 0

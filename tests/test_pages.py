@@ -1,4 +1,4 @@
-"""The pages in docs/ beside the reference: programs to move from run on both sides, quoted errors exist, the map is complete."""
+"""The pages in docs/ beside the reference: programs to move from run on both sides, quoted errors exist, rooms are named."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from test_docs import ROOT, fenced, rows_of_table, section
 
 from packer import pack
 
-MIGRATION, MAP = ROOT / "docs" / "MIGRATION.md", ROOT / "docs" / "MAP.md"
+MIGRATION, ARCHITECTURE = ROOT / "docs" / "MIGRATION.md", ROOT / "docs" / "ARCHITECTURE.md"
 TROUBLESHOOTING = ROOT / "docs" / "TROUBLESHOOTING.md"
-SOURCES = sorted([*(ROOT / "packer").glob("*.py"), *(ROOT / "reader").glob("*.py")])
+SOURCES = sorted([*(ROOT / "packer").rglob("*.py"), *(ROOT / "reader").rglob("*.py")])
 WAYS = ["ImageFolder, its DataLoader kept", "ImageFolder", "FFCV", "tensordict"]
 
 
@@ -118,23 +118,24 @@ def test_every_error_in_troubleshooting_is_one_of_the_code() -> None:
     assert [quote for quote in quoted if quote not in code] == []
 
 
-# -- the map
+# -- the architecture
 
 
-def test_the_map_has_every_module_once_and_no_other() -> None:
-    text = MAP.read_text(encoding="utf-8")
-    modules = [str(path.relative_to(ROOT)) for path in SOURCES if not path.name.startswith("__")]
-    listed = re.findall(r"^\| `((?:packer|reader)/\w+\.py)`", text, re.M)
-    missing = [f"| `{name}` | {first_line(ROOT / name)} |" for name in modules if name not in listed]
-    assert missing == [], "docs/MAP.md lacks these lines"
-    assert sorted(listed) == modules
+def test_the_architecture_names_every_room_and_files_that_exist() -> None:
+    text = section(ARCHITECTURE, "## Rooms")
+    rooms = {path.parent.name for path in SOURCES if path.name == "__init__.py"} - {"packer", "reader"}
+    assert len(rooms) >= 17
+    assert sorted(name for name in rooms if f"`{name}/`" not in text) == []
+    named = re.findall(r"`((?:packer|reader)/[\w./]+)`", ARCHITECTURE.read_text(encoding="utf-8"))
+    assert len(named) >= 15
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def first_line(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0].rstrip(".")
+def test_every_module_says_what_it_holds() -> None:
+    assert [str(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))] == []
 
 
-def test_the_map_names_scripts_that_exist() -> None:
-    names = re.findall(r"`((?:scripts|tests|examples)/[\w./]*|\w+\.(?:py|sh))`", section(MAP, "## Around them"))
+def test_the_architecture_names_scripts_that_exist() -> None:
+    names = re.findall(r"`((?:scripts|tests|examples)/[\w./]*|\w+\.(?:py|sh))`", section(ARCHITECTURE, "## Around them"))
     assert names
     assert [name for name in names if not (ROOT / name).exists() and not (ROOT / "scripts" / name).exists()] == []

@@ -21,8 +21,8 @@ from conftest import interrupt_after, store_bytes
 from torch.utils.data import DataLoader
 
 from packer import PackError, pack
-from packer.store import build_folder, swap
-from packer.store import journal as journals
+from packer.store import build_folder, lock, swap
+from packer.store.lock import LOCK, Lock
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader import store as stores
 
@@ -104,7 +104,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     out = tmp_path / "out"
     if begun:
         _interrupt(images, out)
-    owner, name = (journals.Lock, "__init__") if moment == "lock" else (build_folder.Site, "make")
+    owner, name = (Lock, "__init__") if moment == "lock" else (build_folder.Site, "make")
     original = getattr(owner, name)
     inode: list[int] = []
 
@@ -125,24 +125,24 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
 def test_a_lock_whose_file_was_removed_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened, then removed by the pack that held it, then locked: others would lock another file of that name."""
     (tmp_path / ".packing").mkdir()
-    original = journals.take_lock
+    original = lock.take_lock
 
     def removed_before(descriptor: int, is_shared: bool) -> None:
-        (tmp_path / journals.LOCK).unlink()
+        (tmp_path / LOCK).unlink()
         original(descriptor, is_shared)
 
-    monkeypatch.setattr(journals, "take_lock", removed_before)
+    monkeypatch.setattr(lock, "take_lock", removed_before)
     with pytest.raises(FileNotFoundError):
-        journals.Lock(tmp_path)
-    (tmp_path / journals.LOCK).touch()
+        Lock(tmp_path)
+    (tmp_path / LOCK).touch()
 
     def replaced_before(descriptor: int, is_shared: bool) -> None:
         removed_before(descriptor, is_shared)
-        (tmp_path / journals.LOCK).touch()
+        (tmp_path / LOCK).touch()
 
-    monkeypatch.setattr(journals, "take_lock", replaced_before)
+    monkeypatch.setattr(lock, "take_lock", replaced_before)
     with pytest.raises(FileNotFoundError):
-        journals.Lock(tmp_path)
+        Lock(tmp_path)
 
 
 def test_a_store_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from packer.clock import STAGES, Profile, added
+
 if TYPE_CHECKING:
     from packer.operations.info import Sources
     from packer.operations.requantize import RequantizeReport
@@ -247,3 +249,21 @@ def _some(names: tuple[str, ...]) -> str:
     if not names:
         return ""
     return f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
+
+
+def profile_table(profile: Profile) -> str:
+    """Draw a line for each process or thread, a column for each stage; the workers' sum comes last, where there are several."""
+    workers = [stages for name, stages in profile.items() if name.startswith("worker")]
+    lines = dict(profile)
+    if len(workers) > 1:
+        lines |= {"workers": added([{"": stages} for stages in workers])[""]}
+    stages = [stage for stage in STAGES if any(stage in line for line in lines.values())]
+    cells = [["seconds", *stages, "all"]]
+    for name, line in lines.items():
+        known = [f"{line[stage]:.2f}" if stage in line else "" for stage in stages]
+        cells.append([name, *known, f"{sum(line.values()):.2f}"])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True))])
+        for row in cells
+    )

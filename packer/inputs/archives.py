@@ -18,15 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packer.errors import ScanError
 from packer.inputs.columns import Table
 from packer.inputs.folders import Counter, Tree, inputs_of, named_trees
 from packer.inputs.labels import TARGET_COLUMNS, Labels, add_extras, target_names
 from packer.inputs.lists import folder_labels, with_labels
-from packer.inputs.samples import DEFLATED, RAW, STORED, Archive, Inputs, Place, ScanError, counted
+from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_junk_file, is_split, junk_above, split_folders
 from packer.inputs.target_columns import label_columns
 from packer.options import PackOptions
+from packer.sources.members import DEFLATED, RAW, STORED, Archive, Place
 from packer.sources.roots import NOWHERE
+from packer.text import counted
 
 # members of these suffixes say something about the image of their key, and are no inputs
 _LABEL_SUFFIXES = ("cls", "json", "txt")

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from packer.inputs.samples import ScanError
+from packer.errors import ScanError
 from packer.inputs.splits import stores_of
-from reader.format.manifest import MANIFEST, FurtherTarget, StoreError, read_manifest
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST, FurtherTarget, read_manifest
 
 YAML_SUFFIXES = (".yaml", ".yml")
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from packer.errors import ScanError
 from packer.inputs.cells import DECIMAL_COMMA, INTEGER, NUMBER, is_not_available, is_unicode, without_missing
 from packer.inputs.class_lists import MOST_CLASSES, numbered_classes, one_spelling, spelling_note
-from packer.inputs.samples import ScanError, counted
+from packer.text import counted
 
 # So many names, nearly as many as labels, are no classes: captions, file names.
 _MANY_NAMES, _MOST_DISTINCT = 1_000, 0.9

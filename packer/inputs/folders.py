@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packer.errors import ScanError
 from packer.inputs.class_lists import one_spelling, spelling_note
-from packer.inputs.samples import Inputs, ScanError, counted
+from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_junk_file, junk_above, split_folders
-from packer.pixels.plugins import SUFFIXES
+from packer.pixels.formats.plugins import SUFFIXES
 from packer.sources.roots import NOWHERE, check_listed
+from packer.text import counted
 
 # torchvision's list, and what else holds photographs under another name
 IMAGE_SUFFIXES = (

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from packer.errors import ScanError
 from packer.inputs.cells import INTEGER, is_nested, is_number, parsed, texts
 from packer.inputs.class_lists import one_spelling, spelling_note
 from packer.inputs.columns import Table, class_indices, missing_note, unknown_class, whole_note
-from packer.inputs.samples import Column, ScanError
+from packer.inputs.samples import Column
 from reader.format.manifest import EXTRA_NAME, FurtherTarget
 
 # the first of these that there is holds the target, unless --target-column names another

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packer.inputs.samples import Column, Inputs, ScanError
+from packer.errors import ScanError
+from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import is_junk_file, junk_above
 from packer.options import PackOptions
 

@@ -11,16 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from packer.errors import ScanError
 from packer.inputs.columns import Table
 from packer.inputs.folders import STRAY, Counter
 from packer.inputs.labels import Labels, name_targets
 from packer.inputs.listing import Listing, located, root_of
-from packer.inputs.samples import Column, Inputs, ScanError, counted
+from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import split_folders
 from packer.inputs.tables import UTF16_MARKS, path_column, read_records
 from packer.inputs.target_columns import label_columns
 from packer.options import PackOptions
 from packer.sources.roots import NOWHERE
+from packer.text import counted
 
 STDIN_NAMES = ("-", "-0")
 

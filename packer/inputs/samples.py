@@ -11,8 +11,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from packer.sources.members import Archive, Place
 from reader.format.manifest import FurtherTarget
 
 if TYPE_CHECKING:
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
 
 # dtype of the store -> the standard library's array of it; a bool is a byte
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
-
-
-class ScanError(ValueError):
-    """The inputs are not what `pack` can read; says what was found and what was expected."""
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """Say how many there are: "1 image", "3 images"."""
-    return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
 @dataclass
@@ -80,32 +72,6 @@ class Column:
         swapped = self.values[:]
         swapped.byteswap()
         return swapped.tobytes()
-
-
-class Archive(NamedTuple):
-    """A tar or zip as it was when it was listed; path is relative to the inputs' root."""
-
-    path: str
-    size_bytes: int
-    mtime_ns: int
-
-
-class Place(NamedTuple):
-    """Where in an archive an input's bytes are.
-
-    method is RAW (offset is that of the bytes), or a zip's number for how they are compressed (offset is that of the local
-    header, in front of them); crc32 is a zip's, of the size_bytes that come out.
-    """
-
-    archive: int
-    offset: int
-    stored_bytes: int
-    size_bytes: int
-    method: int
-    crc32: int
-
-
-RAW, STORED, DEFLATED = -1, 0, 8
 
 
 @dataclass

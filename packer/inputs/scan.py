@@ -10,17 +10,19 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from packer.errors import OptionsError, ScanError, SourceError, UnreadableError
 from packer.inputs.annotations.attach import give_boxes
 from packer.inputs.annotations.masks import give_masks
 from packer.inputs.archives import archive_kind, read_tars, read_zip
 from packer.inputs.folders import Counter, Listed, scan_folder
 from packer.inputs.lists import STDIN_NAMES, read_manifest, read_stdin
-from packer.inputs.samples import Inputs, ScanError
+from packer.inputs.remote import scan_url
+from packer.inputs.samples import Inputs
 from packer.inputs.tables import MANIFEST_SUFFIXES
-from packer.options import OptionsError, PackOptions, lasting_path
+from packer.options import PackOptions, lasting_path
 from packer.sources import roots
-from packer.sources.remote import is_url, scan_url
-from packer.sources.roots import Roots, SourceError, UnreadableError, is_there, retried
+from packer.sources.object_storage import is_url
+from packer.sources.roots import Roots, is_there, retried
 
 _EXPECTED = (
     "a folder of images, a .csv, .tsv, .jsonl or .parquet manifest, a tar, a zip, or - for a list of paths on standard"

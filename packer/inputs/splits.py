@@ -10,8 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from packer.inputs.samples import ScanError
-from packer.options import OptionsError
+from packer.errors import OptionsError, ScanError
 from reader.format.manifest import MANIFEST
 from reader.format.unfinished import FOLDER
 

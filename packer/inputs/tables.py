@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from packer.errors import ScanError
 from packer.inputs.cells import is_unicode
-from packer.inputs.samples import ScanError
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 

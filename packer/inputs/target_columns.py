@@ -1,17 +1,18 @@
 """Several target columns: each becomes a target of its own, the first with classes `targets`, the others extras.
 
-Columns that all hold numbers stay one vector, as `packer.inputs.labels` makes it. Knows no file but the store whose classes are imposed.
+Columns that all hold numbers stay one vector, as `packer.inputs.labels` makes it. Knows no file but the store whose classes
+are imposed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packer.errors import ScanError
 from packer.inputs.cells import is_number, parsed
 from packer.inputs.class_lists import further_targets
 from packer.inputs.columns import Table
 from packer.inputs.labels import Labels, add_extras, as_multi_hot, label, regression, single, target_names, unfit
-from packer.inputs.samples import ScanError
 from reader.format.manifest import FurtherTarget
 
 

@@ -27,25 +27,28 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.checksums import crc32_combine
+from packer.errors import OptionsError, PackError
 from packer.inputs.label_notes import Noted
 from packer.inputs.samples import Inputs
 from packer.operations.row_sources import Scratch, Share, Source, check_same
-from packer.options import OptionsError, PackOptions, available_cpus
-from packer.packing.build import block_inputs
-from packer.packing.pack import settled_out
-from packer.report import PackError, PackReport, Progress, store_report, summed_report
-from packer.sources.local import BINARY
+from packer.options import PackOptions
+from packer.report import PackReport, Progress
 from packer.store import journal as journals
-from packer.store.build_folder import Site, finish, remove_tree, replaces_store
+from packer.store.blocks import block_inputs
+from packer.store.build_folder import Site, finish, replaces_store
 from packer.store.checked_rows import Ints
-from packer.store.disk_space import allocate, check_room, guard_standard_streams, write_at
+from packer.store.disk_space import allocate, check_room, guard_standard_streams
 from packer.store.failures import as_pack_error
-from packer.store.files import sync_folder
-from packer.store.out_folder import ANNOUNCED, check_out, check_places, sync_names
+from packer.store.files import remove_tree, sync_folder, write_at
+from packer.store.lock import Lock
+from packer.store.out_folder import ANNOUNCED, check_out, check_places, settled_out, sync_names
 from packer.store.parts import check_no_parts
+from packer.store.reports import store_report, summed_report
 from packer.store.row_files import Digested, channel_statistics
 from packer.store.seal import commit_manifest, settle
 from packer.store.swap import finish_swap
+from packer.system import BINARY, available_cpus
+from reader.format.check import check_store
 from reader.format.filesystem import naming
 from reader.format.manifest import (
     MANIFEST,
@@ -57,9 +60,8 @@ from reader.format.manifest import (
     FileEntry,
     FurtherTarget,
     Manifest,
-    TensorSpec,
-    check_store,
 )
+from reader.format.tensors import TensorSpec
 from reader.format.unfinished import PARTS, PULLED
 
 _MOST_THREADS = 4
@@ -117,7 +119,7 @@ def copy_plans(
         for share in plan.shares:
             _check_apart(share.path, places[split], sites[split].out)
     reports: dict[str, PackReport] = {}
-    locks: list[journals.Lock] = []
+    locks: list[Lock] = []
     with contextlib.ExitStack() as held, contextlib.ExitStack() as undone:
         for split, site in sites.items():
             reports[split] = _copied(plans[split], site, locks, held, undone, progress or (lambda _: None))
@@ -147,7 +149,7 @@ def copy_target(out: str | os.PathLike[str]) -> Path:
 def _copied(
     plan: Plan,
     site: Site,
-    locks: list[journals.Lock],
+    locks: list[Lock],
     held: contextlib.ExitStack,
     undone: contextlib.ExitStack,
     tell: Tell,
@@ -174,7 +176,7 @@ def _copied(
     return dataclasses.replace(report, out=str(site.final))
 
 
-def _finished(sites: Sequence[Site], locks: Sequence[journals.Lock]) -> None:
+def _finished(sites: Sequence[Site], locks: Sequence[Lock]) -> None:
     try:
         finish(sites, locks)
     except OSError as e:
@@ -201,7 +203,7 @@ def _check_all_same(plan: Plan) -> None:
             check_same(share.path, share.manifest)
 
 
-def _locked(site: Site, created: bool) -> list[journals.Lock]:
+def _locked(site: Site, created: bool) -> list[Lock]:
     """Hold the site's folder, or leave none that was made for this."""
     try:
         return site.lock()

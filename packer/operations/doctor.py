@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer import __version__
-from packer.options import available_cpus
+from packer.system import available_cpus
+from packer.version import __version__
 
 _NEEDED = ("click", "numpy", "tensordict", "torch", "tqdm")
 # as in scripts/setup.sh and the extra `simd`: one version for both, since they share their files
@@ -83,7 +83,7 @@ def examine(path: str | os.PathLike[str] = ".") -> DoctorReport:
 
 def _ourselves() -> Iterator[Finding]:
     """Find what else is called `reader` or `packer`, and so would be imported, or has overwritten our files."""
-    home = Path(__file__).resolve().parents[1]
+    home = Path(__file__).resolve().parents[2]
     yield Finding("pixpack", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
     owners = importlib.metadata.packages_distributions()
     for name in ("reader", "packer"):
@@ -116,7 +116,7 @@ def _version(distribution: str) -> str:
 
 
 def _libjpeg_turbo() -> Finding:
-    from packer.pixels import jpeg
+    from packer.pixels.formats import jpeg
 
     name, version = "libjpeg-turbo", jpeg.version()
     if version:
@@ -137,7 +137,7 @@ def _os_release() -> str:
 
 def _pillow() -> Iterator[Finding]:
     try:
-        from packer.pixels.versions import decoder_versions, missing_features
+        from packer.pixels.formats.versions import decoder_versions, missing_features
     except ImportError as e:
         yield Finding("Pillow", f"cannot be imported: {e}", MISSING, "pip install --force-reinstall pillow")
         return
@@ -157,7 +157,7 @@ def _pillow() -> Iterator[Finding]:
 
 def _plugins() -> Iterator[Finding]:
     """Say of each format that needs more than Pillow what decodes it."""
-    from packer.pixels.plugins import SUFFIXES, library
+    from packer.pixels.formats.plugins import SUFFIXES, library
 
     for kind in SUFFIXES:
         found = library(kind)
@@ -175,7 +175,8 @@ def _cpu_flags() -> list[str]:
 
 
 def _ffmpeg() -> Finding:
-    from packer.pixels.ffmpeg import HOW_TO_GET, FfmpegError, versions
+    from packer.errors import FfmpegError
+    from packer.pixels.ffmpeg import HOW_TO_GET, versions
 
     try:
         live = versions()

@@ -16,7 +16,8 @@ import numpy as np
 
 from packer.inputs.splits import stores_of
 from packer.store.duplicates import Duplicates, duplicates_among
-from reader.format.manifest import SAMPLES, Manifest, check_store, read_json_lines
+from reader.format.check import check_store
+from reader.format.manifest import SAMPLES, Manifest, read_json_lines
 
 _EXAMPLES = 5
 

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import stores_of
 from packer.operations.copy_rows import Plan, copy_plans, copy_target, joint_labels
 from packer.operations.row_sources import Share, has_boxes, opened
-from packer.options import OptionsError, without_limits
-from packer.packing.differences import some
-from packer.report import PackError, PackReport, Progress
-from reader.format.manifest import FurtherTarget, Manifest, TensorSpec
+from packer.options import without_limits
+from packer.report import PackReport, Progress
+from packer.text import some
+from reader.format.manifest import FurtherTarget, Manifest
+from reader.format.tensors import TensorSpec
 
 # What a person calls a tensor.
 _NAMES = {"mask_offsets": "masks"}

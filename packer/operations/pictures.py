@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from packer.options import OptionsError
+from packer.errors import OptionsError
 from packer.store.files import write_atomically
 from packer.store.out_folder import enclosing_store
 from reader.format.filesystem import naming

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packer.inputs.samples import counted
+from packer.errors import OptionsError, PackError
 from packer.inputs.scan import scan
-from packer.options import OptionsError, PackOptions
+from packer.options import PackOptions
 from packer.packing.image_sizes import Sizes, count_sizes, pixel_bytes
 from packer.pixels.geometry import Geometry
-from packer.report import PackError, Progress
+from packer.report import Progress
+from packer.text import counted
 from reader.format.filesystem import size_text
 
 Numbers = npt.NDArray[np.float64]

@@ -19,22 +19,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
 from packer.operations.requantize_worker import TreeJob, jpg_name
-from packer.options import MAX_PIXELS, OptionsError, allowed_rejects, available_cpus, check_quality, parse_size
-from packer.pixels.ffmpeg import NotRequantized, mean_psnr, open_ffmpeg, versions
-from packer.pixels.opening import DecodeError
-from packer.report import PackError, Progress
+from packer.options import MAX_PIXELS, allowed_rejects, check_quality, parse_size
+from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
+from packer.report import Progress
 from packer.sources import roots
-from packer.sources.local import Source, State
-from packer.sources.roots import Roots, SourceError
+from packer.sources.base import State
+from packer.sources.local import Source
+from packer.sources.roots import Roots
 from packer.store.blocks import Result, Task, encode_line
-from packer.store.disk_space import FULL, DiskFullError
 from packer.store.files import write_atomically
-from packer.store.journal import FOLDER, LOCK, Lock
+from packer.store.journal import FOLDER
+from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
+from packer.system import FULL, available_cpus
 from packer.workers.engine import LocalEngine
-from packer.workers.processes import EngineError
 from reader.format.manifest import read_json_lines
 
 RECORD = "requantized.jsonl"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.clock import StageClock
-from packer.pixels.opening import DecodeError
+from packer.errors import DecodeError
 from packer.pixels.requantize import Recoder
 from packer.sources.local import Source
 from packer.sources.roots import NOWHERE, PAUSES, Roots

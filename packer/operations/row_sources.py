@@ -17,21 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.pixels.statistics import ChannelSums
-from packer.report import PackError
+from packer.errors import PackError
+from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.blocks import encode_line
 from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
-from packer.store.ragged_rows import RaggedBlock
-from reader.format.manifest import (
-    FORMAT_VERSION,
-    PIXELS,
-    SAMPLES,
-    Manifest,
-    StoreError,
-    TensorSpec,
-    check_store,
-    read_manifest,
-)
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import FORMAT_VERSION, PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.tensors import TensorSpec
 
 _MENDED = "Copy the store again, or pack anew."
 

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 
+from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
 from packer.operations.pictures import SOFTWARE
-from packer.options import OptionsError
 from packer.store.ragged_rows import RaggedRows
-from reader.format.manifest import PIXELS, Manifest, check_store
+from reader.format.check import check_store
+from reader.format.manifest import PIXELS, Manifest
 
 _TILE = 128
 # boxes and masks need to be made out

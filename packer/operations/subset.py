@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import check_one_store, stores_of
 from packer.operations.copy_rows import Plan, copy_plans, copy_target, joint_labels
 from packer.operations.row_sources import Share, class_targets, has_boxes, opened
-from packer.options import OptionsError
-from packer.packing.differences import some
-from packer.report import PackError, PackReport, Progress
+from packer.report import PackReport, Progress
 from packer.store.checked_rows import Ints
+from packer.text import some
 from reader.format.manifest import Manifest
 
 

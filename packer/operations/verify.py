@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.checksums import crc32_combine, sha256_file
+from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
-from packer.options import OptionsError
 from packer.pixels.geometry import Geometry
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, check_store, read_blocks
+from reader.format.check import check_store
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, read_blocks
 
 if TYPE_CHECKING:
     from packer.packing.source_check import SourcesReport

@@ -13,30 +13,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.clock import Profile, StageClock
+from packer.errors import EngineError, PackError, SourceError, UnreadableError
 from packer.inputs.samples import Inputs
-from packer.options import PackOptions, available_cpus
+from packer.options import PackOptions
+from packer.packing.committer import Committer
 from packer.packing.differences import header_difference, inputs_difference
 from packer.packing.image_sizes import count_sizes, pixel_bytes
+from packer.packing.part_inputs import check_siblings, save_inputs
 from packer.packing.resume import Committed, journal_header, read_committed
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions
-from packer.report import CHANGES_NAMED, PackError, PackReport, Progress, part_report, store_report
+from packer.report import PackReport, Progress
 from packer.sources import roots
-from packer.sources.roots import NOWHERE, SourceError, UnreadableError
+from packer.sources.roots import NOWHERE
 from packer.store import journal as journals
-from packer.store.blocks import Result, Task
-from packer.store.build_folder import Site, finish, remove_tree
-from packer.store.disk_space import Committer, allocate, check_room, move_rows
+from packer.store.blocks import Result, Task, block_inputs
+from packer.store.build_folder import Site, finish
+from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
-from packer.store.files import sync_folder
+from packer.store.files import remove_tree, sync_folder
+from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import sync_names
-from packer.store.parts import Part, check_siblings, save_inputs
+from packer.store.parts import Part
+from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.reuse import KeptLines, check_keepable
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
+from packer.system import available_cpus
 from packer.workers.block_worker import Job
 from packer.workers.engine import LocalEngine
-from packer.workers.processes import EngineError
 from reader.format.filesystem import naming
 from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
 from reader.format.unfinished import PARTS
@@ -44,12 +49,6 @@ from reader.format.unfinished import PARTS
 if TYPE_CHECKING:
     from packer.workers.ray import RayWorkers
 
-# A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
-# beside the whole pack, so that workers end together.
-_BLOCK_BYTES = 8 << 20
-_BLOCK_INPUTS = 4096
-_BLOCKS_AT_LEAST = 128
-_SMALLEST_BLOCK = 8
 # So many inputs are looked at for one that is there.
 _WITNESSES = 100
 
@@ -70,7 +69,7 @@ class Build:
         part: Part | None = None,
         *,
         replaces: bool | None = None,
-        held: list[journals.Lock] | None = None,
+        held: list[Lock] | None = None,
     ) -> None:
         self._part, self._whole = part, out
         self._inputs, self._options, self._split = inputs, options, split
@@ -80,12 +79,12 @@ class Build:
         # of all splits that are replaced together: each is held until the last is done
         self._held = [] if held is None else held
         self._job = _job(inputs, self._site.out.absolute(), Geometry.of(shape, options), options, make_job)
-        self._sizes = expected_sizes(self._job, inputs)
+        self._sizes = expected_sizes(self._job.layout, inputs)
         self._span = range(len(inputs))
         if part is not None:
-            self._span = part.span(len(inputs), block_inputs(len(inputs), self._job.row_bytes))
+            self._span = part.span(len(inputs), block_inputs(len(inputs), self._job.layout.row_bytes))
             refused = sum(index in self._span for index in inputs.refused)
-            self._sizes = {PIXELS: (len(self._span) - refused) * self._job.row_bytes}
+            self._sizes = {PIXELS: (len(self._span) - refused) * self._job.layout.row_bytes}
         self._kept: KeptLines | None = None
         # the files that rows are written to as they are committed
         self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
@@ -103,7 +102,7 @@ class Build:
             has_masks = self._inputs.masks is not None
             room = pixel_bytes(sizes, self._job.geometry, self._options.channels, has_masks=has_masks)
             self._sizes[PIXELS] = -(-room // PAGE_BYTES) * PAGE_BYTES
-        locks: list[journals.Lock] = []
+        locks: list[Lock] = []
         try:
             created = self._site.make()
             locks = self._site.lock()
@@ -159,7 +158,7 @@ class Build:
                 return self._told(self._part_report(), resumed_from)
             self._clock.enter("seal")
             self._tell(self._progress("seal", self._span.stop))
-            sealed = seal(self._site.out, header, self._job, self._inputs)
+            sealed = seal(self._site.out, header, self._job.layout, self._inputs)
         finally:
             journal.close()
         if sealed is None:
@@ -223,7 +222,7 @@ class Build:
 
     def _header(self, begun: dict[str, Any]) -> dict[str, Any]:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as begun has."""
-        row_bytes, step = self._job.row_bytes, None
+        row_bytes, step = self._job.layout.row_bytes, None
         if self._options.has_own_sizes:
             row_bytes, step = max(1, self._sizes[PIXELS] // len(self._inputs)), begun.get("block_inputs")
         step = step or block_inputs(len(self._inputs), row_bytes)
@@ -279,7 +278,8 @@ class Build:
 
     def _move_rows(self, source: int, target: int, places: int) -> None:
         """Move rows that stand too far back in their files."""
-        for name, row_bytes in zip(self._row_files, (self._job.row_bytes, self._job.mask_bytes), strict=False):
+        layout = self._job.layout
+        for name, row_bytes in zip(self._row_files, (layout.row_bytes, layout.mask_bytes), strict=False):
             move_rows(self._site.out / name, source * row_bytes, target * row_bytes, places * row_bytes)
 
     def _take(self, result: Result) -> None:
@@ -306,7 +306,7 @@ class Build:
         self._job = dataclasses.replace(self._job, witness=_witness(self._inputs))
         tell_decoders = functools.partial(pixel_versions, self._options.shaping())
         # the lock names this process: no other folder of that name holds the same
-        lock = self._site.out.absolute() / journals.LOCK
+        lock = self._site.out.absolute() / LOCK
         return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), tell_decoders(), tell_decoders)
 
     def _tasks(self, done: int, step: int) -> Iterator[Task]:
@@ -337,7 +337,7 @@ class Build:
     def _part_report(self) -> PackReport:
         results = journals.read_blocks(self._site.out)
         rejects = [reject for result, _ in results for reject in result.rejects]
-        return part_report(self._site.final, str(self._part), self._job, self._inputs, self._span, rejects)
+        return part_report(self._site.final, str(self._part), self._job.layout, self._inputs, self._span, rejects)
 
     def _told(self, report: PackReport, resumed_from: int) -> PackReport:
         """Add to a report what this run alone knows."""
@@ -370,7 +370,7 @@ class _NothingPacked(Exception):
     pass
 
 
-def put_in_place(builds: Sequence[Build], held: list[journals.Lock]) -> None:
+def put_in_place(builds: Sequence[Build], held: list[Lock]) -> None:
     """Let sealed stores take the places of others, all of them or none.
 
     Raises:
@@ -383,17 +383,11 @@ def put_in_place(builds: Sequence[Build], held: list[journals.Lock]) -> None:
             raise replacing[0].explained(e) from None
 
 
-def release(held: list[journals.Lock], locks: Sequence[journals.Lock]) -> None:
+def release(held: list[Lock], locks: Sequence[Lock]) -> None:
     """Let go of some of the locks that are held."""
     for lock in locks:
         lock.close()
         held.remove(lock)
-
-
-def block_inputs(inputs: int, row_bytes: int) -> int:
-    """Return how many inputs make a block: a function of the pack alone, so that any run cuts it alike."""
-    by_bytes = max(1, _BLOCK_BYTES // row_bytes)
-    return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))
 
 
 def _witness(inputs: Inputs) -> str:

@@ -19,16 +19,18 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.clock import StageClock
+from packer.errors import DecodeError, OptionsError, ScanError, SourceError
 from packer.inputs.class_lists import MOST_CLASSES
 from packer.inputs.labels import MOST_FLOAT32
-from packer.inputs.samples import Column, Inputs, ScanError
-from packer.options import CHANNELS, OptionsError, PackOptions
-from packer.packing.pack import pack_parts, parsed_size, settled_out
-from packer.pixels.decode import Row, to_mode
-from packer.pixels.opening import DecodeError
+from packer.inputs.samples import Column, Inputs
+from packer.options import CHANNELS, PackOptions, parsed_size
+from packer.packing.pack import pack_parts
+from packer.pixels.decode import to_mode
+from packer.pixels.row import Row
 from packer.report import PackReport, Progress
-from packer.sources.roots import Roots, SourceError
+from packer.sources.roots import Roots
 from packer.store.blocks import Task, encode_line
+from packer.store.out_folder import settled_out
 from packer.workers.block_worker import BlockWorker, Job
 from reader.format.manifest import TARGET_DTYPES
 

@@ -18,20 +18,27 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from packer.errors import PackError
 from packer.inputs.annotations.boxes import BoxRows
 from packer.inputs.samples import Inputs
-from packer.options import PackOptions, available_cpus, without_limits
-from packer.packing.differences import difference, names_difference, some, store_difference
+from packer.options import PackOptions, without_limits
+from packer.packing.differences import store_difference
 from packer.packing.recorded_labels import other_labels_options
 from packer.packing.source_check import changed
 from packer.pixels.geometry import Geometry
-from packer.report import PackError, PackReport, store_report
-from packer.sources.local import MISSING, Readable, Source
+from packer.report import PackReport
+from packer.sources.base import Readable
+from packer.sources.local import MISSING, Source
+from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
-from packer.store.out_folder import check_no_links, own_places, remove_replaced
+from packer.store.out_folder import check_no_links, own_places, remove_replaced, remove_working_folder
+from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
-from packer.store.seal import remove_working_folder
-from reader.format.manifest import MANIFEST, REJECTED, SAMPLES, Manifest, StoreError, check_store, read_json_lines
+from packer.system import available_cpus
+from packer.text import difference, names_difference, some
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST, REJECTED, SAMPLES, Manifest, read_json_lines
 
 _BOXES_ROWS = 4096
 
@@ -97,15 +104,15 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
     sealed = os.stat(out / MANIFEST).st_mtime_ns
     places = inputs.places.tolist() if inputs.archives else [None] * len(inputs)
 
-    def locate(index: int) -> Readable:
+    def source_of(index: int) -> Readable:
         """Locate an input."""
-        return Source.of(inputs.base, inputs.paths[index], inputs.archives, places[index], inputs.roots or NOWHERE)
+        return locate(inputs.base, inputs.paths[index], inputs.archives, places[index], inputs.roots or NOWHERE)
 
-    matched = ((sample, functools.partial(locate, index)) for index, sample in _matched(out, inputs))
+    matched = ((sample, functools.partial(source_of, index)) for index, sample in _matched(out, inputs))
     if any(changed(matched, threads=available_cpus())):
         return False
     known = set(rejected)
-    sources = (locate(index) for index, path in enumerate(inputs.paths) if path in known)
+    sources = (source_of(index) for index, path in enumerate(inputs.paths) if path in known)
     # ctime too: no program can set it back
     return not any(_was_touched(source.path, sealed) for source in sources if isinstance(source, Source))
 
@@ -188,7 +195,7 @@ def _size(inputs: Inputs, index: int) -> int:
 
 
 def _state(inputs: Inputs, path: str) -> tuple[int, int]:
-    return Source.of(str(inputs.root), path, roots=inputs.roots or NOWHERE).state()
+    return locate(str(inputs.root), path, roots=inputs.roots or NOWHERE).state()
 
 
 def _other_columns(out: Path, manifest: Manifest, inputs: Inputs, accepted: Sequence[int]) -> list[str]:

@@ -12,14 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from packer.inputs.samples import Inputs, counted
-from packer.options import CHANNELS, OptionsError, PackOptions, available_cpus
+from packer.errors import OptionsError, PackError, SourceError
+from packer.inputs.samples import Inputs
+from packer.options import CHANNELS, PackOptions
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
-from packer.report import PackError, Progress
+from packer.report import Progress
 from packer.sources import roots
-from packer.sources.local import Readable, Source, most_file_bytes
-from packer.sources.roots import NOWHERE, SourceError
+from packer.sources.base import Readable, most_file_bytes
+from packer.sources.locate import locate
+from packer.sources.roots import NOWHERE
+from packer.system import available_cpus
+from packer.text import counted
 from packer.workers.processes import begin_worker, signals_held, start_context, without_main
 
 _SIZES_CHUNK = 256
@@ -109,7 +113,7 @@ def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     root, paths = inputs.base, inputs.paths[start:stop]
     places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
     on = inputs.roots or NOWHERE
-    return [Source.of(root, path, inputs.archives, place, on) for path, place in zip(paths, places, strict=True)]
+    return [locate(root, path, inputs.archives, place, on) for path, place in zip(paths, places, strict=True)]
 
 
 def upright_sizes(

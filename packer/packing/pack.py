@@ -6,37 +6,36 @@ No click here, no printing: progress goes to a callback, results come back as a 
 from __future__ import annotations
 
 import dataclasses
-import operator
 import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from packer.clock import StageClock
+from packer.errors import EngineError, OptionsError, PackError, ScanError, SourceError
 from packer.inputs.class_lists import has_multi_hot, load_classes
 from packer.inputs.labels import as_multi_hot
-from packer.inputs.samples import Inputs, ScanError
+from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
-from packer.options import MAX_PIXELS, OptionsError, PackOptions, lasting_path, parse_size
+from packer.options import MAX_PIXELS, PackOptions, lasting_path, parsed_size
 from packer.packing.build import Build, put_in_place, release
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
-from packer.pixels import jpeg
 from packer.pixels.ffmpeg import open_ffmpeg
-from packer.pixels.versions import littlecms_version
-from packer.report import PackError, PackReport, Progress, summed_report
-from packer.sources.roots import SourceError, is_missing
+from packer.pixels.formats import jpeg
+from packer.pixels.formats.versions import littlecms_version
+from packer.report import PackReport, Progress
+from packer.sources.roots import is_missing
 from packer.store.build_folder import replaces_store
 from packer.store.disk_space import guard_standard_streams
-from packer.store.journal import Lock
-from packer.store.out_folder import announce, check_out, check_places, is_finished, is_replaced
+from packer.store.lock import Lock
+from packer.store.out_folder import announce, check_out, check_places, is_finished, is_replaced, settled_out
 from packer.store.parts import Part, begun_from, check_no_parts, check_part
+from packer.store.reports import summed_report
 from packer.store.swap import finish_swap
 from packer.workers.block_worker import Job
-from packer.workers.processes import EngineError
 from reader.format.manifest import MANIFEST
 
 
@@ -272,38 +271,9 @@ def _pack_one_part(
     return reports[""] if "" in reports else summed_report(target, reports)
 
 
-def settled_out(out: str | os.PathLike[str]) -> Path:
-    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
-    if "://" in os.fspath(out):
-        raise OptionsError(
-            f"OUT {out} is a URL, expected a folder. Make the store in a folder, then: pack push FOLDER {out}"
-        )
-    if not os.fspath(out):
-        raise OptionsError("OUT is empty, expected the name of a folder.")
-    target = Path(os.path.normpath(os.fspath(out)))
-    if target.name in ("", "..") or target.is_symlink():
-        target = Path(os.path.realpath(target))
-    if not target.name:
-        raise OptionsError(f"OUT {out} is the root of the file system. Choose a folder below it.")
-    return target
-
-
 def missing_words(missing: str | Sequence[str]) -> tuple[str, ...]:
     """Return the words that mean no label, of one or several."""
     return (missing,) if isinstance(missing, str) else tuple(missing)
-
-
-def parsed_size(size: Any) -> tuple[int, int] | None:
-    """Return (height, width) from pixels, a pair or text; None stays None. Raises OptionsError."""
-    if size is None:
-        return None
-    if isinstance(size, str | int):
-        return parse_size(str(size))
-    try:
-        height, width = (operator.index(side) for side in size)
-    except (TypeError, ValueError):
-        raise OptionsError(f"size is {size!r}, expected pixels, (height, width), or text such as '192x256'.") from None
-    return height, width
 
 
 def pack_sources(

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packer.errors import PackError
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.scan import belongs
 from packer.options import PackOptions, allowed_share
-from packer.packing.differences import names_difference, some
-from packer.report import PackError
 from packer.store.row_files import EXTRAS
+from packer.text import names_difference, some
 from reader.format.manifest import SAMPLES, Manifest, read_json_lines
 
 # Options that an update takes from the store where they are not given.

@@ -13,17 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packer.errors import DecodeError
 from packer.inputs.archives import member_places
-from packer.inputs.samples import Place
 from packer.pixels.geometry import Geometry
-from packer.pixels.opening import DecodeError
 from packer.pixels.requantize import pixel_versions, row_decoder
 from packer.sources import roots
-from packer.sources.local import Readable, Source
-from packer.sources.remote import RemoteSource, is_url
+from packer.sources.base import Readable
+from packer.sources.local import Source
+from packer.sources.members import Place
+from packer.sources.object_storage import is_url
+from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
 from packer.store.ragged_rows import RaggedRows
-from reader.format.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines
+from reader.format.errors import StoreError
+from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_json_lines
 
 NO_MEMBER = "has no such member"
 

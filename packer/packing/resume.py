@@ -14,7 +14,7 @@ from typing import Any
 
 from packer.inputs.samples import Inputs
 from packer.options import MAX_PIXELS, PackOptions
-from packer.pixels import plugins
+from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
 from packer.store import journal as journals
 from packer.store.blocks import Result

@@ -15,23 +15,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.errors import JournalError, LockedError, PackError
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import stores_of
 from packer.options import allowed_rejects
 from packer.packing.differences import header_difference
-from packer.packing.pack import settled_out
+from packer.packing.part_inputs import load_inputs
 from packer.pixels.geometry import Geometry
-from packer.report import PackError, PackReport, Progress, store_report, summed_report
+from packer.pixels.layout import RowLayout
+from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.disk_space import allocate, write_at
-from packer.store.files import sync_folder
-from packer.store.out_folder import check_no_links, is_finished, own_places, sync_names
-from packer.store.parts import Part, begun_parts, go_on_command, load_inputs
-from packer.store.seal import remove_working_folder, seal
-from packer.workers.block_worker import Job
+from packer.store.disk_space import allocate
+from packer.store.files import sync_folder, write_at
+from packer.store.lock import Lock
+from packer.store.out_folder import (
+    check_no_links,
+    is_finished,
+    own_places,
+    remove_working_folder,
+    settled_out,
+    sync_names,
+)
+from packer.store.parts import Part, begun_parts, go_on_command
+from packer.store.reports import store_report, summed_report
+from packer.store.seal import seal
+from reader.format.check import check_store
 from reader.format.filesystem import look_again, naming
-from reader.format.manifest import PIXELS, check_store
+from reader.format.manifest import PIXELS
 from reader.format.unfinished import PARTS
 
 _COPY_BYTES = 16 << 20
@@ -73,16 +84,16 @@ def _has_parts(out: Path) -> bool:
     return (out / PARTS).is_dir()
 
 
-def _lock(out: Path) -> journals.Lock:
+def _lock(out: Path) -> Lock:
     """Lock OUT against its parts too; where one of them is being packed, the error names it and its host."""
     check_no_links(*own_places(out))
     try:
-        return journals.Lock(out)
+        return Lock(out)
     except FileNotFoundError:
         raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n") from None
-    except journals.LockedError:
+    except LockedError:
         for part in begun_parts(out):
-            journals.Lock(part.folder(out)).close()
+            Lock(part.folder(out)).close()
         raise
 
 
@@ -132,17 +143,16 @@ class _Parts:
         if not any(self.rows):
             raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
         self._gather(tell)
-        manifest = seal(self.out, self.header, self._job(), inputs, self._blocks())
+        manifest = seal(self.out, self.header, self._layout(), inputs, self._blocks())
         assert manifest is not None  # there are rows
         report = store_report(manifest, inputs, self.out, 0.0, manifest.inputs)
         return dataclasses.replace(report, source_bytes=self.source_bytes)
 
-    def _job(self) -> Job:
-        """Return what sealing asks of the job: the shape of a row."""
+    def _layout(self) -> RowLayout:
+        """Return the layout of the rows, as the journals record it."""
         options = self.header["options"]
         shape: dict[str, Any] = {name: options[name] for name in ("fit", "crop_fraction", "resample")}
-        others: dict[str, Any] = {name: options[name] for name in ("channels", "exact", "strict", "max_pixels")}
-        return Job(root="", pixels_path="", geometry=Geometry(*options["size"], **shape), **others)
+        return RowLayout(Geometry(*options["size"], **shape), options["channels"])
 
     def _blocks(self) -> Iterator[Result]:
         for folder in self.folders:
@@ -152,7 +162,7 @@ class _Parts:
 
     def _gather(self, tell: Callable[[int, int], None]) -> None:
         """Bring all rows to their place in OUT."""
-        pixels, row_bytes = self.out / PIXELS, self._job().row_bytes
+        pixels, row_bytes = self.out / PIXELS, self._layout().row_bytes
         for folder in (self.out, *self.folders):
             look_again(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
@@ -172,7 +182,7 @@ class _Parts:
                 sync_folder(source.parent)
             first += rows
         if pixels.stat().st_size < first * row_bytes:
-            raise journals.JournalError(
+            raise JournalError(
                 f"{pixels} has {pixels.stat().st_size} bytes, the parts had {first * row_bytes}. Start anew with --overwrite."
             )
 
@@ -212,7 +222,7 @@ def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:
         while done < size_bytes:
             data = read.read(min(_COPY_BYTES, size_bytes - done))
             if not data:
-                raise journals.JournalError(
+                raise JournalError(
                     f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part anew with --overwrite."
                 )
             with naming(dest):

@@ -13,14 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from packer.inputs.samples import ScanError
+from packer.errors import DecodeError, OptionsError, ScanError
 from packer.inputs.scan import scan
-from packer.options import OptionsError, available_cpus
 from packer.packing.redecode import NO_MEMBER, Finder
-from packer.pixels.opening import DecodeError
 from packer.sources import roots
-from packer.sources.local import MISSING, Readable, Source
-from packer.sources.remote import is_url
+from packer.sources.base import Readable
+from packer.sources.local import MISSING, Source
+from packer.sources.object_storage import is_url
+from packer.system import available_cpus
 from reader.format.manifest import REJECTED, SAMPLES, read_json_lines
 
 # Files in memory at once are as many as threads; these wait to be read.

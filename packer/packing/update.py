@@ -12,16 +12,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.inputs.samples import ScanError
+from packer.errors import PackError, ScanError
 from packer.inputs.splits import stores_of
 from packer.options import PackOptions
-from packer.packing.pack import missing_words, named_sources, pack_sources, settled_out
+from packer.packing.pack import missing_words, named_sources, pack_sources
 from packer.packing.recorded_labels import LabelCheck, label_files, settled_labels
 from packer.pixels.requantize import pixel_versions
-from packer.report import PackError, PackReport, Progress
+from packer.report import PackReport, Progress
+from packer.store.out_folder import settled_out
 from packer.store.reuse import check_keepable
 from packer.store.swap import finish_swap
-from reader.format.manifest import Manifest, StoreError, check_store
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import Manifest
 
 _FIELDS = {field.name for field in dataclasses.fields(PackOptions)}
 

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFile
 
 from packer.clock import StageClock
+from packer.errors import DecodeError, DepthError, JpegError
 from packer.options import MAX_PIXELS
-from packer.pixels import icc, jpeg, jxl, plugins
-from packer.pixels.bit_depth import Depth, DepthError, eight_bits
-from packer.pixels.diagnose import plain
-from packer.pixels.geometry import Geometry
-from packer.pixels.opening import (
+from packer.pixels.formats import icc, jpeg, jxl, plugins
+from packer.pixels.formats.bit_depth import Depth, eight_bits
+from packer.pixels.formats.diagnose import plain
+from packer.pixels.formats.opening import (
     UPRIGHT,
-    DecodeError,
     Orientation,
     header_orientation,
     loaded,
@@ -29,20 +27,11 @@ from packer.pixels.opening import (
     profile_of,
     stored_size,
 )
+from packer.pixels.geometry import Geometry
+from packer.pixels.row import Row
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 _DCT_SCALES = (8, 4, 2)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One decoded input. width and height are the upright source's, done is what samples.jsonl records beside them."""
-
-    pixels: bytes
-    content: tuple[int, int, int, int]
-    width: int
-    height: int
-    done: dict[str, Any] = field(default_factory=dict)
 
 
 class Decoder:
@@ -84,7 +73,7 @@ class Decoder:
                     return self._fast_row(data, header)
                 # Pillow turns ink into colours, but says nothing of libjpeg's warnings
                 self._jpeg.check_inks(data, header)
-            except jpeg.JpegError as e:
+            except JpegError as e:
                 refusal = _judge(str(e), header, data)
         return self._pillow_row(data, [refusal] if refusal else [])
 

@@ -1,7 +1,7 @@
 """FFmpeg's JPEG encoder, in this process through PyAV or as the program on PATH: the only module that knows either.
 
 `ffmpeg -noautorotate -i IN -q:v Q OUT` is what both do. Only JPEGs that FFmpeg decodes to full-range YCbCr or gray go through:
-of these both give the same pixels (FFmpeg 5.1 and 8.1, `tests/test_ffmpeg.py`). What the encoder computes depends on the
+of these both give the same pixels (FFmpeg 5.1 and 8.1, `tests/pixels/test_ffmpeg.py`). What the encoder computes depends on the
 machine's kind: its DCT for x86 differs from the portable one.
 """
 
@@ -18,7 +18,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from packer.report import PackError
+from packer.errors import FfmpegError, NotRequantized
 
 HOW_TO_GET = "pip install 'pixpack[ffmpeg]', or put ffmpeg on PATH (apt-get install ffmpeg)"
 
@@ -30,14 +30,6 @@ _ENCODED = "format=yuvj420p|yuvj422p|yuvj444p"
 # one image takes 0.15 s; a program that hangs must not hold a worker's place
 _SECONDS = 60
 _RATE = Fraction(1, 25)
-
-
-class FfmpegError(PackError):
-    """There is no FFmpeg; says how to get one."""
-
-
-class NotRequantized(ValueError):
-    """FFmpeg does not take this image as it is; says why."""
 
 
 def open_ffmpeg() -> InProcess | OnPath:

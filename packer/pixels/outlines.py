@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packer.errors import OutlineError
+
 # Polygons, each x0, y0, x1, y1, ..., or RLE: {"size": [height, width], "counts": text or numbers}
 Outline = list[list[float]] | dict[str, Any]
 Corners = tuple[float, float, float, float]
@@ -26,10 +28,6 @@ _FINE = 5
 _MOST_STEPS = 100_000_000
 # More pixels than `PackOptions.max_pixels` has by default are no mask of COCO's.
 _MOST_PIXELS = 1 << 28
-
-
-class OutlineError(ValueError):
-    """An outline makes no sense; says why, in a few words without a full stop."""
 
 
 def outline_of(segmentation: Any) -> Outline | None:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer.clock import StageClock
+from packer.errors import NotRequantized
 from packer.options import MAX_PIXELS
-from packer.pixels import icc, jpeg
-from packer.pixels.decode import Decoder, Row
-from packer.pixels.ffmpeg import NotRequantized, open_ffmpeg, versions
+from packer.pixels.decode import Decoder
+from packer.pixels.ffmpeg import open_ffmpeg, versions
+from packer.pixels.formats import icc, jpeg
+from packer.pixels.formats.versions import decoder_versions, littlecms_version
 from packer.pixels.geometry import Geometry
-from packer.pixels.versions import decoder_versions, littlecms_version
+from packer.pixels.row import Row
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,16 @@ import struct
 import time
 import zlib
 from dataclasses import dataclass
-from typing import Protocol
 
-from packer.inputs.samples import RAW, STORED, Archive, Place
+from packer.errors import DecodeError, SourceChangedError
 from packer.options import MAX_PIXELS
-from packer.pixels.opening import DecodeError
-from packer.sources.roots import NOWHERE, Roots, SourceChangedError
-
-# Windows opens files as text unless told otherwise.
-BINARY = getattr(os, "O_BINARY", 0)
+from packer.sources.base import State, check_size
+from packer.sources.members import RAW, STORED, Archive, Place
+from packer.sources.roots import NOWHERE, Roots
+from packer.system import BINARY, NO_DESCRIPTOR
 
 _READ_BYTES = 1 << 20
 _PACKED_BYTES = 64 << 10
-# A file may have so many bytes for each of --max-pixels, as 8 bits of 4 channels have uncompressed, and so many in any case: a
-# worker has all of it in memory.
-_BYTES_A_PIXEL, _LEAST_LIMIT = 4, 64 << 20
 # A file that changes while it is read is read again, so often at most.
 _READ_TRIES = 5
 # The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
@@ -37,26 +32,10 @@ _CLOCK_NS = 2_000_000_000
 # PKWARE APPNOTE 6.3.10, 4.3.7: 26 bytes that the central directory repeats, then the lengths of name and extra field
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 
-# This process, or the system, can open nothing more: no file is to blame.
-NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 # Why a file was rejected that may come back.
 _NO_FILE, _NO_TARGET = "there is no such file", "it is a symbolic link to a file that does not exist"
 MISSING = (_NO_FILE, _NO_TARGET)
-
-State = tuple[int, int]
-
-
-class Readable(Protocol):
-    """What the bytes of an input are read from."""
-
-    def state(self) -> State:
-        """Return size and time as they are now, by which a change shows."""
-        ...
-
-    def read(self, *, max_pixels: int = ..., most_bytes: int | None = None) -> tuple[bytes, State]:
-        """Return the bytes, the first most_bytes at most, and the state that they had."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,26 +49,6 @@ class Source:
     place: Place | None = None
     archive: Archive | None = None
     roots: Roots = NOWHERE
-
-    @classmethod
-    def of(
-        cls,
-        root: str,
-        path: str,
-        archives: tuple[Archive, ...] = (),
-        place: list[int] | None = None,
-        roots: Roots = NOWHERE,
-    ) -> Readable:
-        """Locate an input of a pack: by its path below root, which may be a URL, or by its numbers in `Inputs.places`."""
-        if "://" in root:
-            from packer.sources.remote import RemoteSource
-
-            return RemoteSource(root, path)
-        if place is None:
-            return cls(os.path.join(root, path), roots=roots)
-        where = Place(*place)
-        archive = archives[where.archive]
-        return cls(os.path.join(root, archive.path), where, archive, roots)
 
     def state(self) -> State:
         """Return (size, mtime_ns) of the file, by which a resume notices that it changed; (-1, -1) where there is none.
@@ -177,21 +136,6 @@ class Source:
         now = os.fstat(descriptor)
         is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == (status.st_size, *times)
         return data, state, is_same and begun - max(times) > _CLOCK_NS
-
-
-def check_size(size_bytes: int, max_pixels: int = MAX_PIXELS) -> None:
-    """Refuse what is empty, or has more bytes than an image of max_pixels may have, as a DecodeError."""
-    if size_bytes == 0:
-        raise DecodeError("the file is empty")
-    if size_bytes > most_file_bytes(max_pixels):
-        raise DecodeError(
-            f"it has {size_bytes} bytes, more than the {most_file_bytes(max_pixels)} of --max-pixels {max_pixels}"
-        )
-
-
-def most_file_bytes(max_pixels: int) -> int:
-    """Return how many bytes a file with an image of so many pixels may have."""
-    return max(_LEAST_LIMIT, _BYTES_A_PIXEL * max_pixels)
 
 
 def _read_member(descriptor: int, place: Place, wanted: int) -> bytes:

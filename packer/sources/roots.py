@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from packer.report import PackError
+from packer.errors import SourceChangedError, SourceError, UnreadableError
 
 _T = TypeVar("_T")
 
@@ -30,18 +30,6 @@ _OF_THE_FILE = frozenset(
     )
 )
 _MOUNTS = "/proc/self/mountinfo"
-
-
-class SourceError(PackError):
-    """What the inputs lie on cannot be read now; nothing is wrong with the inputs."""
-
-
-class UnreadableError(SourceError):
-    """A file that is there gives an error of its disk or network: perhaps it alone."""
-
-
-class SourceChangedError(SourceError):
-    """What the inputs lie on is another than when it was listed, for good: no second try helps."""
 
 
 class Root(NamedTuple):

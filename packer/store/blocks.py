@@ -104,3 +104,17 @@ class Result:
 def encode_line(value: dict[str, Any]) -> str:
     """Encode one line of samples.jsonl or rejected.jsonl; ASCII, so that names that are no UTF-8 survive too."""
     return _JSON.encode(value) + "\n"
+
+
+# A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
+# beside the whole pack, so that workers end together.
+_BLOCK_BYTES = 8 << 20
+_BLOCK_INPUTS = 4096
+_BLOCKS_AT_LEAST = 128
+_SMALLEST_BLOCK = 8
+
+
+def block_inputs(inputs: int, row_bytes: int) -> int:
+    """Return how many inputs make a block: a function of the pack alone, so that any run cuts it alike."""
+    by_bytes = max(1, _BLOCK_BYTES // row_bytes)
+    return min(by_bytes, _BLOCK_INPUTS, max(_SMALLEST_BLOCK, inputs // _BLOCKS_AT_LEAST))

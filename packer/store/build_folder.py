@@ -8,19 +8,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from packer.errors import PackError
 from packer.options import PackOptions
-from packer.report import PackError
 from packer.store import journal as journals
-from packer.store.disk_space import FULL
-from packer.store.files import sync_folder
-from packer.store.out_folder import OWN_NAMES, check_out, dropped_names, finished_meanwhile, is_replaced, replacement
+from packer.store.files import remove_tree, sync_folder
+from packer.store.lock import Lock
+from packer.store.out_folder import (
+    OWN_NAMES,
+    check_out,
+    dropped_names,
+    finished_meanwhile,
+    is_replaced,
+    remove_working_folder,
+    replacement,
+)
 from packer.store.parts import Part, check_no_parts, check_part
-from packer.store.seal import remove_working_folder
 from packer.store.swap import swap
+from packer.system import FULL
 from reader.format.manifest import MANIFEST
 
 
@@ -58,15 +65,15 @@ class Site:
             raise PackError(f"{e.filename or self.out} cannot be made: {e.strerror} ({name}).") from None
         return created
 
-    def lock(self) -> list[journals.Lock]:
+    def lock(self) -> list[Lock]:
         """Hold OUT alone; or a part of it alone, and OUT together with the other parts."""
         try:
             with contextlib.ExitStack() as undone:
-                locks = [journals.Lock(self._whole, is_shared=True)] if self._part is not None else []
+                locks = [Lock(self._whole, is_shared=True)] if self._part is not None else []
                 for folder in self._held_folders():
                     for lock in locks[-1:]:
                         undone.callback(lock.close)
-                    locks.append(journals.Lock(folder))
+                    locks.append(Lock(folder))
                 undone.pop_all()
                 return locks
         except FileNotFoundError:
@@ -116,7 +123,7 @@ class Site:
                 self.out.rmdir()
 
 
-def finish(sites: Sequence[Site], locks: Sequence[journals.Lock]) -> None:
+def finish(sites: Sequence[Site], locks: Sequence[Lock]) -> None:
     """Put sealed stores in their places, all or none, and take the scaffolds away, under the locks to their end."""
     if os.name == "nt":
         for lock in locks:
@@ -135,14 +142,3 @@ def replaces_store(out: Path, options: PackOptions) -> bool:
     # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
     goes_on = is_replaced(out) and (is_store or not out.exists())
     return (options.resume and goes_on) or ((options.overwrite or options.update) and is_store)
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder and all that is in it; an error names the whole path of what it could not remove."""
-    try:
-        shutil.rmtree(folder)
-    except OSError as e:
-        # what lies in a folder is named without it
-        if e.filename and not os.path.dirname(e.filename):
-            e.filename = str(folder / e.filename)
-        raise

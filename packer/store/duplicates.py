@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reader.format.manifest import SAMPLES, Manifest, check_store, read_json_lines
+from reader.format.check import check_store
+from reader.format.manifest import SAMPLES, Manifest, read_json_lines
 
 _EXAMPLES = 5
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from packer.report import PackError
-from packer.sources.local import NO_DESCRIPTOR
-from packer.store.disk_space import FULL, GO_ON, DiskFullError, disk_full, free_bytes, needed_bytes
+from packer.errors import DiskFullError, PackError
+from packer.store.disk_space import GO_ON, disk_full, free_bytes, needed_bytes
+from packer.system import FULL, NO_DESCRIPTOR
 from reader.format.manifest import PIXELS
 
 # What could not be written needs a page at least, even where the estimate of all files is used up.

@@ -11,11 +11,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from packer.options import OptionsError, PackOptions
-from packer.report import PackError
+from packer.errors import DiskFullError, OptionsError, PackError
+from packer.options import PackOptions
 from packer.store import journal as journals
-from packer.store.disk_space import FULL, DiskFullError
 from packer.store.files import sync_folder, write_synced
+from packer.store.lock import Lock
+from packer.system import FULL
 from reader.format.filesystem import look_again, naming
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.unfinished import command_to_go_on, read_unfinished
@@ -75,7 +76,7 @@ def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None
     elif not is_store and journals.has_begun(out) and not options.resume and not options.overwrite:
         if not is_held:
             try:
-                journals.Lock(out).close()
+                Lock(out).close()
             except FileNotFoundError:
                 raise finished_meanwhile(out) from None
         progress, command = read_unfinished(out)
@@ -217,7 +218,7 @@ def announce(out: Path) -> None:
     beside = replacement(out)
     try:
         (beside / journals.FOLDER).mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(journals.Lock(beside)):
+        with contextlib.closing(Lock(beside)):
             write_synced(beside / ANNOUNCED, b"")
             for folder in (beside / journals.FOLDER, beside, out.absolute().parent):
                 sync_folder(folder)
@@ -280,3 +281,25 @@ def _is_ours(manifest: Path) -> bool:
             return b'"format": "pixpack"' in file.read(200)
     except (FileNotFoundError, IsADirectoryError):
         return False
+
+
+def settled_out(out: str | os.PathLike[str]) -> Path:
+    """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
+    if "://" in os.fspath(out):
+        raise OptionsError(
+            f"OUT {out} is a URL, expected a folder. Make the store in a folder, then: pack push FOLDER {out}"
+        )
+    if not os.fspath(out):
+        raise OptionsError("OUT is empty, expected the name of a folder.")
+    target = Path(os.path.normpath(os.fspath(out)))
+    if target.name in ("", "..") or target.is_symlink():
+        target = Path(os.path.realpath(target))
+    if not target.name:
+        raise OptionsError(f"OUT {out} is the root of the file system. Choose a folder below it.")
+    return target
+
+
+def remove_working_folder(out: Path) -> None:
+    """Take the scaffold away, once the manifest is safe and nothing in it is open."""
+    shutil.rmtree(out / journals.FOLDER, ignore_errors=True)
+    sync_folder(out)

@@ -7,26 +7,26 @@ store in `join.py`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-from array import array
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from packer.inputs.samples import Column, Inputs
-from packer.options import OptionsError, PackOptions
-from packer.packing.differences import header_difference
-from packer.report import PackError
+from packer.errors import OptionsError, PackError
+from packer.options import PackOptions
 from packer.store import journal as journals
-from packer.store.files import write_atomically
-from packer.store.out_folder import check_no_links, finished_meanwhile, foreign_names, own_places, replacement
-from packer.store.seal import remove_working_folder
-from reader.format.manifest import MANIFEST, PIXELS, FurtherTarget
+from packer.store.lock import Lock
+from packer.store.out_folder import (
+    check_no_links,
+    finished_meanwhile,
+    foreign_names,
+    own_places,
+    remove_working_folder,
+    replacement,
+)
+from reader.format.manifest import MANIFEST, PIXELS
 from reader.format.unfinished import PARTS, command_to_go_on, read_unfinished
 
-_INPUTS = f"{journals.FOLDER}/inputs.json"
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
 
 
@@ -121,60 +121,6 @@ def go_on_command(out: Path, part: Part, like: Part | None = None) -> str:
     return command_to_go_on(out, journals.read_header((like or part).folder(out)), part=str(part))
 
 
-def check_siblings(out: Path, part: Part, header: dict[str, Any]) -> None:
-    """Refuse a part of other inputs, options or decoders than a part of OUT that was begun before."""
-    other = next((other for other in begun_parts(out) if other != part), None)
-    if other is None:
-        return
-    found = journals.read_header(other.folder(out))
-    if what := header_difference(found, header):
-        raise PackError(f"part {other} of {out} was begun with {what}. Pack all parts with the same.")
-
-
-def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
-    """Keep in a part's folder what sealing must know of its inputs, so that it needs neither IMAGES nor the options."""
-    columns = {
-        name: {"dtype": column.dtype, "count": column.count, "values": column.chosen(span).values.tolist()}
-        for name, column in inputs.columns().items()
-    }
-    known = {
-        "root": inputs.base,
-        "classes": inputs.classes,
-        "target_kind": inputs.target_kind,
-        "further_targets": {name: [target.kind, target.classes] for name, target in inputs.further_targets.items()},
-        "ignored": inputs.ignored,
-        "notes": inputs.notes,
-        "columns": columns,
-    }
-    write_atomically(folder / _INPUTS, json.dumps(known).encode("ascii"))
-
-
-def load_inputs(folders: list[Path]) -> Inputs:
-    """Put together what the parts have kept of their inputs, in order; paths are not among it."""
-    known: dict[str, Any] = {}
-    columns: dict[str, Column] = {}
-    for folder in folders:
-        known = json.loads((folder / _INPUTS).read_bytes())
-        for name, kept in known["columns"].items():
-            column = columns.setdefault(name, Column.of(kept["dtype"], (), kept["count"]))
-            column.values.extend(array(column.values.typecode, kept["values"]))
-    return Inputs(
-        root=Path(),
-        url=known["root"],
-        classes=tuple(known["classes"]),
-        target_kind=known["target_kind"],
-        further_targets={
-            name: FurtherTarget(kind, tuple(classes)) for name, (kind, classes) in known["further_targets"].items()
-        },
-        ignored=known["ignored"],
-        notes=known["notes"],
-        targets=columns.pop("targets"),
-        lines=columns.pop("lines"),
-        places=columns.pop("places"),
-        extras=columns,
-    )
-
-
 def check_no_parts(out: Path, options: PackOptions) -> None:
     """Refuse to pack OUT as a whole beside parts of it, but with --overwrite, which removes them under OUT's lock."""
     if not options.overwrite and begun_parts(out):
@@ -188,7 +134,7 @@ def _check_begun(out: Path, part: Part, options: PackOptions) -> None:
     folder = part.folder(out)
     if options.resume or options.overwrite or not journals.has_begun(folder):
         return
-    journals.Lock(folder).close()
+    Lock(folder).close()
     raise PackError(
         f"part {part} of {out} was begun before, and may be done. Resume with: {go_on_command(out, part)}"
         " (or start this part anew with --overwrite)."

@@ -13,17 +13,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packer.errors import PackError
 from packer.options import without_limits
-from packer.packing.differences import difference
-from packer.pixels import icc, jpeg, plugins
-from packer.pixels.bit_depth import Depth
-from packer.pixels.decode import Row
+from packer.pixels.formats import icc, jpeg, plugins
+from packer.pixels.formats.bit_depth import Depth
+from packer.pixels.formats.opening import header_orientation, opened, profile_of
 from packer.pixels.geometry import Geometry
-from packer.pixels.opening import header_orientation, opened, profile_of
-from packer.report import PackError
+from packer.pixels.row import Row
 from packer.store.checked_rows import CheckedPixels, damage, line_begins
 from packer.store.ragged_rows import RaggedRows
-from reader.format.manifest import PIXELS, SAMPLES, Manifest, StoreError, read_json_lines, read_manifest
+from packer.text import difference
+from reader.format.errors import StoreError
+from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_json_lines, read_manifest
 
 # What a worker writes of an input in front of what its decoder says: see worker._sample_line.
 _OF_INPUT = ("path", "target", "bytes", "sha256", "width", "height")

@@ -21,11 +21,11 @@ from packer.inputs.annotations.boxes import BoxRows
 from packer.inputs.class_lists import gap_notes
 from packer.inputs.label_notes import Noted
 from packer.inputs.samples import Column, Inputs
-from packer.options import CHANNELS
+from packer.pixels.layout import RowLayout
 from packer.store.blocks import Result, encode_line
-from packer.workers.block_worker import Job
 from reader.format.filesystem import naming
-from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, TensorSpec
+from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry
+from reader.format.tensors import TensorSpec
 
 TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"
@@ -39,29 +39,29 @@ MASKS = f"{EXTRAS}/masks.memmap"
 class RowFiles:
     """The per-row files while the journal streams by, and what adds up over it."""
 
-    def __init__(self, out: Path, job: Job, inputs: Inputs) -> None:
-        self._job, self._all = job, inputs
+    def __init__(self, out: Path, layout: RowLayout, inputs: Inputs) -> None:
+        self._layout, self._all = layout, inputs
         self.rows = self.inputs = self.rejected = self.pixel_count = self.pixel_bytes = self.crc32 = 0
-        self.height, self.width = (0, 0) if job.geometry.has_own_sizes else job.geometry.sides
+        self.height, self.width = (0, 0) if layout.geometry.has_own_sizes else layout.geometry.sides
         # of a dataset that does not name its classes
         self.class_count = 0
         self._numbers: set[int] = set()
-        self.sums = [0] * CHANNELS[job.channels]
-        self.square_sums = [0] * CHANNELS[job.channels]
+        self.sums = [0] * layout.channel_count
+        self.square_sums = [0] * layout.channel_count
         self.blocks: list[Block] = []
         self.noted = Noted()
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
-        self._boxes = inputs.boxes and BoxRows(inputs.boxes, job.geometry)
-        names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if job.geometry.has_content else [])
-        names += [OFFSETS, SHAPES] if job.geometry.has_own_sizes else []
-        names += [MASK_OFFSETS] if has_own_masks(inputs, job) else []
+        self._boxes = inputs.boxes and BoxRows(inputs.boxes, layout.geometry)
+        names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if layout.geometry.has_content else [])
+        names += [OFFSETS, SHAPES] if layout.geometry.has_own_sizes else []
+        names += [MASK_OFFSETS] if has_own_masks(inputs, layout) else []
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
         self._files = {name: Digested(out / name) for name in names}
 
     def add(self, result: Result) -> None:
         """Append one block."""
-        files, size_bytes = self._files, result.places * self._job.row_bytes
+        files, size_bytes = self._files, result.places * self._layout.row_bytes
         if result.rows:
             offset = files[SAMPLES].size_bytes
             self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset, size_bytes))
@@ -92,7 +92,7 @@ class RowFiles:
 
     def _add_shapes(self, result: Result) -> None:
         """Append where each row of a block begins, and its mask, and its height, width and channels."""
-        channels = CHANNELS[self._job.channels]
+        channels = self._layout.channel_count
         masks = self._files.get(MASK_OFFSETS)
         of_a_pixel = channels + (masks is not None)
         areas = [h * w for h, w in result.shapes]
@@ -145,19 +145,19 @@ class RowFiles:
         return entries | {PIXELS: FileEntry(self.pixel_bytes + filling, f"crc32:{crc32:08x}")}
 
 
-def extra_specs(inputs: Inputs, job: Job) -> dict[str, TensorSpec]:
+def extra_specs(inputs: Inputs, layout: RowLayout) -> dict[str, TensorSpec]:
     """Return what the store's extras are: the inputs' further columns, boxes, and masks of the rows' size."""
     specs = {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()}
     if inputs.boxes:
         specs |= {name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()}
-    if job.masks_path:
-        specs["masks"] = TensorSpec("uint8", (job.geometry.height, job.geometry.width))
+    if layout.has_mask_file:
+        specs["masks"] = TensorSpec("uint8", (layout.geometry.height, layout.geometry.width))
     return specs
 
 
-def has_own_masks(inputs: Inputs, job: Job) -> bool:
+def has_own_masks(inputs: Inputs, layout: RowLayout) -> bool:
     """Whether behind the pixels of each row, which has a size of its own, its mask will stand."""
-    return inputs.masks is not None and job.geometry.has_own_sizes
+    return inputs.masks is not None and layout.geometry.has_own_sizes
 
 
 def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[int]) -> tuple[list[float], list[float]]:

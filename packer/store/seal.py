@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
+from packer.errors import JournalError
 from packer.inputs.samples import Inputs
-from packer.options import CHANNELS
+from packer.pixels.layout import RowLayout
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_atomically, write_synced
@@ -33,7 +33,6 @@ from packer.store.row_files import (
     extra_specs,
     has_own_masks,
 )
-from packer.workers.block_worker import Job
 from reader.format.filesystem import naming
 from reader.format.manifest import (
     MANIFEST,
@@ -44,10 +43,10 @@ from reader.format.manifest import (
     Block,
     FileEntry,
     Manifest,
-    TensorSpec,
     encode_manifest,
 )
-from reader.format.tensordict_meta import metadata_files, metadata_names
+from reader.format.tensordict_meta import metadata_files
+from reader.format.tensors import TensorSpec, metadata_names
 
 # What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
 # and warnings.
@@ -57,64 +56,60 @@ _FEW_FILES_BYTES = 32 << 10
 
 
 def seal(
-    out: Path, header: dict[str, Any], job: Job, inputs: Inputs, blocks: Iterable[Result] | None = None
+    out: Path, header: dict[str, Any], layout: RowLayout, inputs: Inputs, blocks: Iterable[Result] | None = None
 ) -> Manifest | None:
     """Turn committed blocks, those of OUT's journal or the given ones, into a finished store; None where they hold no row.
 
     The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
     notes of the inputs.
     """
-    if extra_specs(inputs, job):
+    if extra_specs(inputs, layout):
         (out / EXTRAS).mkdir(exist_ok=True)
-    written = RowFiles(out, job, inputs)
+    written = RowFiles(out, layout, inputs)
     for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
         written.add(result)
     files = written.close()
     pixels = files[PIXELS].size_bytes
     if written.inputs != header["inputs"]:
-        raise journals.JournalError(
+        raise JournalError(
             f"{out / journals.JOURNAL} holds {written.inputs} of {header['inputs']} inputs: it was damaged."
             " Continue with --resume."
         )
     if not written.rows:
         return None
     settle(out / PIXELS, written.pixel_bytes, pixels)
-    if job.masks_path:
-        size_bytes = written.rows * job.mask_bytes
+    if layout.has_mask_file:
+        size_bytes = written.rows * layout.mask_bytes
         settle(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
-    manifest = commit_manifest(out, _fields(written, header, job, inputs), files, written.blocks)
+    manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks)
     of_split = f"{header['split']}: " if header.get("split") else ""
     inputs.notes += [f"{of_split}{note}" for note in written.notes()]
     return manifest
 
 
-def expected_sizes(job: Job, inputs: Inputs) -> dict[str, int]:
+def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
     """Return the most bytes that each file of a pack will take, by its name below OUT; those of text are an estimate."""
     count, rows = len(inputs), len(inputs) - len(inputs.refused)
     # what is not ASCII is escaped, twice in the journal: "é" is \\\\u00e9
     path_bytes = sum(len(path) if path.isascii() else 7 * len(path) for path in inputs.paths)
     class_bytes = sum(map(len, inputs.classes)) + 4 * len(inputs.classes)
     sizes = {
-        PIXELS: rows * job.row_bytes,
+        PIXELS: rows * layout.row_bytes,
         journals.JOURNAL: count * _JOURNAL_BYTES + path_bytes + class_bytes,
         SAMPLES: count * _SAMPLE_BYTES + path_bytes,
         MANIFEST: class_bytes + _FEW_FILES_BYTES,
         TARGETS: rows * TensorSpec(inputs.targets.dtype, inputs.targets.row_shape).row_bytes,
     }
-    if job.geometry.has_content:
+    if layout.geometry.has_content:
         sizes[CONTENT] = 16 * rows
-    if job.geometry.has_own_sizes:
+    if layout.geometry.has_own_sizes:
         sizes |= {OFFSETS: 8 * rows, SHAPES: 12 * rows} | (
-            {MASK_OFFSETS: 8 * rows} if has_own_masks(inputs, job) else {}
+            {MASK_OFFSETS: 8 * rows} if has_own_masks(inputs, layout) else {}
         )
-    return sizes | {f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in extra_specs(inputs, job).items()}
-
-
-def remove_working_folder(out: Path) -> None:
-    """Take the scaffold away, once the manifest is safe and nothing in it is open."""
-    shutil.rmtree(out / journals.FOLDER, ignore_errors=True)
-    sync_folder(out)
+    return sizes | {
+        f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in extra_specs(inputs, layout).items()
+    }
 
 
 def commit_manifest(
@@ -134,17 +129,17 @@ def commit_manifest(
     return manifest
 
 
-def _fields(written: RowFiles, header: dict[str, Any], job: Job, inputs: Inputs) -> dict[str, Any]:
+def _fields(written: RowFiles, header: dict[str, Any], layout: RowLayout, inputs: Inputs) -> dict[str, Any]:
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
     return {
         "rows": written.rows,
         "height": written.height,
         "width": written.width,
-        "channels": CHANNELS[job.channels],
+        "channels": layout.channel_count,
         "target_kind": inputs.target_kind,
         "target_count": inputs.targets.count,
-        "has_content": job.geometry.has_content,
-        "extras": extra_specs(inputs, job),
+        "has_content": layout.geometry.has_content,
+        "extras": extra_specs(inputs, layout),
         "classes": tuple(header["classes"]) or written.numbered_classes(),
         "mean": tuple(mean),
         "std": tuple(std),
@@ -156,14 +151,14 @@ def _fields(written: RowFiles, header: dict[str, Any], job: Job, inputs: Inputs)
         # a journal of pixpack 0.1 has none
         "labels": header.get("labels", {}),
         "icc": written.noted.profiles,
-        "reader_features": _features(inputs, job),
+        "reader_features": _features(inputs, layout),
     }
 
 
-def _features(inputs: Inputs, job: Job) -> tuple[str, ...]:
-    if not job.geometry.has_own_sizes:
+def _features(inputs: Inputs, layout: RowLayout) -> tuple[str, ...]:
+    if not layout.geometry.has_own_sizes:
         return ()
-    return (OWN_SIZES, OWN_MASKS) if has_own_masks(inputs, job) else (OWN_SIZES,)
+    return (OWN_SIZES, OWN_MASKS) if has_own_masks(inputs, layout) else (OWN_SIZES,)
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:

@@ -15,8 +15,16 @@ from pathlib import Path
 
 from packer.store import journal as journals
 from packer.store.files import sync_folder, write_synced
-from packer.store.out_folder import check_no_links, free_trash, own_places, remove_replaced, remove_trash, replacement
-from packer.store.seal import remove_working_folder
+from packer.store.lock import Lock
+from packer.store.out_folder import (
+    check_no_links,
+    free_trash,
+    own_places,
+    remove_replaced,
+    remove_trash,
+    remove_working_folder,
+    replacement,
+)
 from reader.format.manifest import MANIFEST
 from reader.format.unfinished import SWAPPING, read_swapping
 
@@ -72,7 +80,7 @@ def finish_swap(out: Path) -> bool:
             if not (new / journals.FOLDER).is_dir() or not (new / MANIFEST).is_file():
                 continue
             try:
-                held.enter_context(contextlib.closing(journals.Lock(new)))
+                held.enter_context(contextlib.closing(Lock(new)))
             except FileNotFoundError:  # who was at it has just finished
                 continue
             pending.append(place)
@@ -80,7 +88,7 @@ def finish_swap(out: Path) -> bool:
             swap(pending)
     for place in places:
         if place not in pending and (place / journals.FOLDER).is_dir():
-            with contextlib.suppress(FileNotFoundError), contextlib.closing(journals.Lock(place)):
+            with contextlib.suppress(FileNotFoundError), contextlib.closing(Lock(place)):
                 remove_replaced(place)
                 remove_working_folder(place)
     return bool(pending)

@@ -17,21 +17,25 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.clock import StageClock
-from packer.inputs.annotations.masks import drawn_row, mask_row
-from packer.inputs.samples import Archive
+from packer.errors import DecodeError, SourceError
 from packer.options import CHANNELS
-from packer.pixels.decode import Row
 from packer.pixels.geometry import Geometry
-from packer.pixels.opening import DecodeError
+from packer.pixels.layout import RowLayout
+from packer.pixels.mask import drawn_row, mask_row
 from packer.pixels.requantize import row_decoder
-from packer.pixels.statistics import ChannelSums
-from packer.sources.local import BINARY, NO_DESCRIPTOR, Readable, Source, State
-from packer.sources.remote import Fetcher, is_url
-from packer.sources.roots import NOWHERE, PAUSES, Roots, SourceError
+from packer.pixels.row import Row
+from packer.pixels.statistics import ChannelSums, RaggedBlock
+from packer.sources.base import Readable, State
+from packer.sources.local import Source
+from packer.sources.locate import locate
+from packer.sources.members import Archive
+from packer.sources.object_storage import is_url
+from packer.sources.remote import Fetcher
+from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task, encode_line
-from packer.store.disk_space import write_at
-from packer.store.ragged_rows import RaggedBlock
+from packer.store.files import write_at
 from packer.store.reuse import KeptRows
+from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from reader.format.filesystem import naming
 
@@ -79,21 +83,16 @@ class Job:
 
     def source(self, path: str, place: list[int] | None) -> Readable:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
-        return Source.of(self.root, path, self.archives, place, self.roots)
+        return locate(self.root, path, self.archives, place, self.roots)
 
     def guessed_places(self, task: Task) -> int | None:
         """Guess what a task will take if none of its images is rejected; None: that cannot be guessed."""
         return None if self.geometry.has_own_sizes else len(task.paths) - len(task.refused)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of one row; 1 where rows have sizes of their own, since their places are then counted in bytes."""
-        return 1 if self.geometry.has_own_sizes else self.mask_bytes * CHANNELS[self.channels]
-
-    @property
-    def mask_bytes(self) -> int:
-        """Bytes of one row of a mask."""
-        return self.geometry.height * self.geometry.width
+    def layout(self) -> RowLayout:
+        """How the rows lie in the store's files."""
+        return RowLayout(self.geometry, self.channels, has_mask_file=bool(self.masks_path))
 
 
 @dataclass
@@ -115,6 +114,7 @@ class BlockWorker:
 
     def __init__(self, job: Job, in_flight: Any = None, clock: StageClock | None = None) -> None:
         self._job, self._clock = job, clock or StageClock("other")
+        self._row_bytes, self._mask_bytes = job.layout.row_bytes, job.layout.mask_bytes
         self._decoder = row_decoder(
             job.geometry,
             channels=job.channels,
@@ -129,7 +129,7 @@ class BlockWorker:
         channels = CHANNELS[job.channels]
         self._sums: ChannelSums | RaggedBlock = RaggedBlock(channels)
         if not job.geometry.has_own_sizes:
-            self._sums = ChannelSums(job.row_bytes // job.geometry.height, channels)
+            self._sums = ChannelSums(self._row_bytes // job.geometry.height, channels)
         self._in_flight = InFlight(in_flight, job.pauses)
         self._held: dict[int, list[memoryview]] = {}
         self._spare: list[npt.NDArray[np.uint8]] = []
@@ -153,8 +153,8 @@ class BlockWorker:
     def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
         """Decode a task, up to the first input that may not be begun, or to many bytes; its rows stay here until `write`."""
         result = Result(task.block, 0)
-        buffer = self._buffer(len(task.paths) * self._job.row_bytes)
-        rows = buffer.reshape(len(task.paths), self._job.row_bytes)
+        buffer = self._buffer(len(task.paths) * self._row_bytes)
+        rows = buffer.reshape(len(task.paths), self._row_bytes)
         masks: list[bytes] = []
         checked = 0
         for index in range(task.start, task.stop):
@@ -173,12 +173,12 @@ class BlockWorker:
                 self._add(result, rows, attempt.row, attempt)
                 if not self._job.geometry.has_own_sizes:
                     masks.append(attempt.mask)
-            if (result.rows - checked) * self._job.row_bytes >= _CHECK_BYTES:
+            if (result.rows - checked) * self._row_bytes >= _CHECK_BYTES:
                 self._check(result, rows[checked : result.rows])
                 checked = result.rows
         self._in_flight.mark(-1)
         self._check(result, rows[checked : result.rows])
-        held = [buffer.data[: result.rows * self._job.row_bytes]]
+        held = [buffer.data[: result.rows * self._row_bytes]]
         if isinstance(self._sums, RaggedBlock):
             held = self._sums.chunks()
             self._clock.enter("checksum")
@@ -194,14 +194,14 @@ class BlockWorker:
     def write(self, start: int, first_row: int) -> None:
         """Write a decoded task's rows to their place in the file; others bring them to disk."""
         self._clock.enter("write")
-        offset = first_row * self._job.row_bytes
+        offset = first_row * self._row_bytes
         for chunk in self._held.pop(start):
             self._write(self._job.pixels_path, chunk, offset)
             offset += len(chunk)
         self._spare.append(self._owners.pop(start))
         masks = memoryview(self._masks.pop(start))
         if len(masks):
-            self._write(self._job.masks_path, masks, first_row * self._job.mask_bytes)
+            self._write(self._job.masks_path, masks, first_row * self._mask_bytes)
         self._clock.enter("other")
 
     def _is_full(self) -> bool:

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from packer.clock import Profile, StageClock
-from packer.sources.roots import SourceError
+from packer.errors import EngineError, SourceError
 from packer.store.blocks import Result, Task
 from packer.workers.pieces import Piece, WorkerHandle, first_input
-from packer.workers.processes import EngineError, Job, exit_reason, process_state, start_context, start_worker
+from packer.workers.processes import Job, exit_reason, process_state, start_context, start_worker
 
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn. It is
 # given no third to decode: near the end another worker would have none.

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from packer.clock import StageClock
-from packer.report import PackError
+from packer.errors import EngineError, PackError
 from packer.sources.roots import retried
 from packer.store.blocks import Result, Task
 
@@ -98,10 +98,6 @@ class Job(Protocol):
 
     def guessed_places(self, task: Task) -> int | None:
         """Guess what a task will take if none of its images is rejected; None: that cannot be guessed."""
-
-
-class EngineError(RuntimeError):
-    """The workers cannot do the work at all; says why."""
 
 
 def start_context() -> Any:

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
-from packer.workers.processes import EngineError, Job
+from packer.errors import EngineError
+from packer.workers.processes import Job
 from packer.workers.ray_node import Host, keep_alive
 
 _CONNECT_SECONDS = 5.0

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from packer.clock import StageClock
-from packer.sources.local import BINARY
-from packer.sources.roots import SourceError
-from packer.store.journal import take_lock
+from packer.errors import SourceError
+from packer.store.lock import take_lock
+from packer.system import BINARY
 from packer.workers.block_worker import Job
 from packer.workers.processes import serve
 from reader.format.filesystem import look_again, naming

@@ -1,0 +1,4 @@
+"""What `pack bench` measures: ways to read a store beside copies of memory and the disk; timelines.
+
+Nothing else imports it.
+"""

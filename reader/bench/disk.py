@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reader import system
 from reader.bench.row_bytes import RowBytes
 from reader.bench.ways import ORDERS, Turn
 from reader.dataset.dataset import MemmapDataset
@@ -20,6 +21,7 @@ from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.loading.loader import QuietLoader
 from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, read_all
+from reader.system import MEMORY_FILE_SYSTEMS
 
 IN_ORDER = "reading in order, as cat does"
 BY_THREADS = f"reading in order, {READERS} threads"
@@ -44,8 +46,8 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     """
     path, rows = data.path / PIXELS, RowBytes(data)
     least = max(residency.SMALL_BYTES, rows.end(size))
-    most = min(data.mapped.pixels.nbytes, int(residency.available_bytes() * residency.COPY_SHARE))
-    if residency.file_system(path) in residency.MEMORY_FILE_SYSTEMS:
+    most = min(data.mapped.pixels.nbytes, int(system.available_bytes() * residency.COPY_SHARE))
+    if system.file_system(path) in MEMORY_FILE_SYSTEMS:
         raise NotMeasured("the store is on a file system in memory.")
     if most <= least:
         raise NotMeasured(f"{size_text(most)} of rows are too few to tell the disk from the page cache.")
@@ -93,7 +95,7 @@ def drop(path: Path, size_bytes: int) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, size_bytes + _LARGEST_FOLIO_BYTES, os.POSIX_FADV_DONTNEED)
-    if residency.cached_share(path, size_bytes) > _GONE:
+    if system.cached_share(path, size_bytes) > _GONE:
         raise NotMeasured("the store's pages stay in the page cache: probably another program has them mapped.")
 
 

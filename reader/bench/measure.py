@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from reader import system
 from reader.bench.disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways, read_through
 from reader.bench.row_bytes import RowBytes
 from reader.bench.ways import (
@@ -150,7 +151,7 @@ def measure(
     size, where = checked(data, batch_size, device)
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes
     orders = (order,) if order else tuple(ORDERS)
-    cached = residencies.cached_share(pixels)
+    cached = system.cached_share(pixels)
     auto = residencies.choose("auto", residencies.Reads(pixels, data.mapped.pixels.nbytes))
     not_measured: dict[str, str] = {}
     torch_loaders = {NO_WORKERS: TorchLoader(data, 0)}
@@ -180,7 +181,7 @@ def measure(
         device=str(where),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
-        file_system=residencies.file_system(pixels),
+        file_system=system.file_system(pixels),
         cached_share=cached,
         residency=auto.name,
         residency_reason=auto.reason,
@@ -220,7 +221,7 @@ def _warm_rows(data: MemmapDataset, least: int, cached: float, seconds: float) -
     pixels, rows = data.mapped.pixels, RowBytes(data)
     most = min(pixels.nbytes, _MOST_BYTES)
     if cached < residencies.WARM:
-        most = min(most, int(residencies.available_bytes() * residencies.COPY_SHARE))
+        most = min(most, int(system.available_bytes() * residencies.COPY_SHARE))
     count = rows.count_within(read_through(data.path / PIXELS, rows.end(least), most=most, seconds=seconds))
     # the first fault of each page is no part of reading it in every epoch
     pixels.view(-1)[: rows.end(count) : PAGE_BYTES].max()

@@ -10,7 +10,7 @@ import numpy as np
 
 from reader.dataset.dataset import MemmapDataset
 from reader.memory.pages import extents
-from reader.order import Rows
+from reader.rows import Rows
 
 
 class RowBytes:

@@ -28,7 +28,7 @@ from reader.format.filesystem import size_text
 from reader.loading.loader import MemmapLoader, QuietLoader
 from reader.loading.schedule import GROUP_BYTES
 from reader.memory.buffers import BufferPool
-from reader.order import Rows
+from reader.rows import Rows
 
 Turn = Callable[[], float]
 

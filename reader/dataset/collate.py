@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from reader.epoch import stamped
 from reader.store import ImageBatch, RaggedBatch
-from reader.transforms.random import stamped
 
 
 class Row(tuple[Any, ...]):

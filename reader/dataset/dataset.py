@@ -22,11 +22,13 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from reader.dataset import collate
 from reader.dataset.opened_store import OpenedStore, fresh
-from reader.format.manifest import SAMPLES, Manifest, StoreError, read_blocks, read_json_lines, read_manifest
+from reader.format.errors import StoreError
+from reader.format.manifest import SAMPLES, Manifest, read_blocks, read_json_lines, read_manifest
 from reader.memory.buffers import BufferPool
 from reader.memory.gather import is_run
 from reader.memory.pages import row_of
-from reader.order import Rows, permuted
+from reader.order import permuted
+from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
@@ -95,9 +97,14 @@ class MemmapDataset(Dataset[Any]):
 
     def _repr_html_(self) -> str:
         """Show a notebook a contact sheet."""
-        from reader.dataset.preview import html_of
+        from reader.dataset.preview import html_of, shown_positions
 
-        return html_of(self)
+        self.check_files()
+        shown = self.subset(shown_positions(len(self)))
+        # as it is stored, and rows know their numbers
+        shown.transform = shown.target_transform = None
+        shown.as_tuple = False
+        return html_of(repr(self), self.manifest, (shown[i] for i in range(len(shown))))
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("manifest", "mapped", "_opened", "_pool", "_blocks", "_lists")

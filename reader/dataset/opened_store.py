@@ -17,12 +17,12 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import get_worker_info
 
+from reader import system
 from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
 from reader.memory.gather import gather
 from reader.memory.pages import extents, gathered, row_of
-from reader.memory.residency import can_read_ahead
 from reader.memory.row_file import Read, RowFile, reads_in_order
-from reader.order import Rows
+from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch, batch_around, batch_of, map_file, open_store, store_of
 
 # Gives uint8[size_bytes].
@@ -76,10 +76,10 @@ class OpenedStore:
         """
         self.check_files()
         # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
-        if can_read_ahead() and not self.manifest.has_own_sizes:
+        if system.can_read_ahead() and not self.manifest.has_own_sizes:
             return self._read(np.array(row), _own)
         rows = np.array([row])
-        some = self._read(rows, _own) if can_read_ahead() else self.gather(rows, _own)
+        some = self._read(rows, _own) if system.can_read_ahead() else self.gather(rows, _own)
         found: Any = row_of(some, 0) if isinstance(some, RaggedBatch) else some[0]
         if isinstance(some, RaggedBatch):
             # what was read are pages, in which others lie too
@@ -215,4 +215,4 @@ def _reads_files() -> bool:
     Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
     is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.
     """
-    return get_worker_info() is not None and can_read_ahead()
+    return get_worker_info() is not None and system.can_read_ahead()

@@ -9,13 +9,13 @@ import base64
 import html
 import struct
 import zlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from reader.dataset.dataset import MemmapDataset
     from reader.format.manifest import Manifest
     from reader.store import ImageBatch
 
@@ -28,23 +28,22 @@ _FIGURE = f'<figure style="{_STYLE}">{{}}<figcaption>{{}}</figcaption></figure>'
 _IMAGE = '<img src="data:image/png;base64,{}" width="{}" height="{}" alt="row {}">'
 
 
-def html_of(dataset: MemmapDataset) -> str:
-    """Return HTML of up to 24 rows, evenly spread, with their targets.
+def shown_positions(count: int) -> list[int]:
+    """Return which of count rows are shown: up to 24, evenly spread, each once."""
+    positions = [(2 * i + 1) * count // (2 * TILES) for i in range(TILES)]
+    return [position for position in dict.fromkeys(positions) if position < count]
+
+
+def html_of(title: str, manifest: Manifest, rows: Iterable[ImageBatch]) -> str:
+    """Return HTML of single rows, uint8[H, W, C] each, with their targets.
 
     Example:
         >>> from reader import MemmapDataset
-        >>> html_of(MemmapDataset(store_path)).count("<img ")
+        >>> MemmapDataset(store_path)._repr_html_().count("<img ")
         24
     """
-    dataset.check_files()
-    positions = [(2 * i + 1) * len(dataset) // (2 * TILES) for i in range(TILES)]
-    # a dataset of fewer rows shows each once
-    shown = dataset.subset([position for position in dict.fromkeys(positions) if position < len(dataset)])
-    # as it is stored
-    shown.transform = shown.target_transform = None
-    shown.as_tuple = False  # rows know their numbers then
-    tiles = "".join(_tile(dataset.manifest, shown[i]) for i in range(len(shown)))
-    return f"<p><code>{html.escape(repr(dataset))}</code></p><div>{tiles}</div>"
+    tiles = "".join(_tile(manifest, row) for row in rows)
+    return f"<p><code>{html.escape(title)}</code></p><div>{tiles}</div>"
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:

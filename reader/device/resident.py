@@ -18,11 +18,12 @@ import torch
 
 from reader.device.transfer import DeviceBatch, on_any_stream, recorded
 from reader.format.manifest import PAGE_BYTES
-from reader.loading.host_copies import Slots, count_of
 from reader.memory.gather import as_words
 from reader.memory.pages import extents, pages_of
-from reader.order import BlockOrder, Rows, Steps
+from reader.memory.slots import Slots, count_of
+from reader.order import BlockOrder
 from reader.profiling import stage
+from reader.rows import Rows, Steps
 from reader.store import ImageBatch, RaggedBatch
 
 # What a store with rows of sizes of their own has beside its pixels.

@@ -9,20 +9,19 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import os
 import re
-import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reader.format.errors import IncompleteStoreError, StoreError
+
 # `packer` knows of `reader` this module alone: what it shares with the others has its door here
 from reader.format.filesystem import naming, or_again
-from reader.format.tensordict_meta import metadata_files, metadata_names
-from reader.format.unfinished import tell_half_replaced, tell_unfinished
+from reader.format.tensors import TensorSpec, metadata_names
+from reader.format.unfinished import tell_unfinished
 
 FORMAT_NAME = "pixpack"
 FORMAT_VERSION = (1, 1)
@@ -42,7 +41,6 @@ GENERATIONS = "generations"
 # pixels.memmap of such a store is filled up to whole pages: it is read by pages, also past the page cache.
 PAGE_BYTES = 4096
 
-ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
 
 _GENERATION = re.compile(r"generations/[0-9a-f]{16}")
@@ -51,36 +49,6 @@ _BLOCKS_OPEN = b',\n  "blocks": ['
 _DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 _DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
 _READ_BYTES = 1 << 20
-# Between the two names that a replacement of train and val changes lie some 20 microseconds; what lasts is left of a crash.
-_SWAP_TRIES = 50
-_SWAP_SECONDS = 0.01
-
-
-class StoreError(ValueError):
-    """A folder is not a readable store; the message says what was found, what was expected and what to do."""
-
-
-class IncompleteStoreError(StoreError):
-    """The folder holds a pack that has not finished."""
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One per-row tensor: dtype name and the shape of one row."""
-
-    dtype: str
-    row_shape: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if self.dtype not in ITEM_BYTES:
-            raise StoreError(f"the manifest names the dtype {self.dtype!r}, expected one of {', '.join(ITEM_BYTES)}.")
-        if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in self.row_shape):
-            raise StoreError(f"the manifest names the row shape {list(self.row_shape)}, expected whole numbers.")
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return ITEM_BYTES[self.dtype] * math.prod(self.row_shape)
 
 
 @dataclass(frozen=True)
@@ -337,70 +305,6 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
     if start != manifest.rows:
         raise StoreError(f"{Path(out) / MANIFEST}: the blocks hold {start} rows, the manifest says {manifest.rows}.")
     return blocks
-
-
-def check_store(out: str | os.PathLike[str]) -> Manifest:
-    """Read the manifest and compare every file's kind and size, and every meta.json, with it. Nothing is mapped or changed.
-
-    Raises:
-        StoreError: naming the file, what was found and what was expected.
-    """
-    root = Path(out)
-    manifest = read_manifest(root)
-    _check_splits(root)
-    for folder in {str(Path(name).parent) for name in manifest.files} - {"."}:
-        if (root / folder).is_symlink():
-            raise StoreError(f"{root / folder} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
-    for name, expected in manifest.files.items():
-        check_file(root / name, expected.size_bytes)
-    for name, content in metadata_files(manifest).items():
-        with naming(root / name):
-            is_right = (root / name).read_bytes() == content
-        if not is_right:
-            raise StoreError(
-                f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
-            )
-    for name, path in manifest.tensor_paths().items():
-        need = manifest.count(name) * manifest.tensors[name].row_bytes
-        found = manifest.files[path].size_bytes
-        if found != need:
-            raise StoreError(f"{root / MANIFEST} lists {path} with {found} bytes, {manifest.rows} rows need {need}.")
-        if name == "pixels" and manifest.has_own_sizes and (found < PAGE_BYTES or found % PAGE_BYTES):
-            raise StoreError(
-                f"{root / MANIFEST} lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}."
-            )
-    return manifest
-
-
-def _check_splits(root: Path) -> None:
-    """Raise IncompleteStoreError where OUT is one of several splits of which a crash has left some new and some old."""
-    told = tell_half_replaced(root)
-    for _ in range(_SWAP_TRIES):
-        if not told:
-            return
-        time.sleep(_SWAP_SECONDS)
-        told = tell_half_replaced(root)
-    if told:
-        raise IncompleteStoreError(told)
-
-
-def check_file(path: Path, size_bytes: int) -> None:
-    """Raise StoreError unless path is a regular file of exactly size_bytes."""
-    try:
-        found = or_again(path, path.lstat)
-        if stat.S_ISREG(found.st_mode) and found.st_size != size_bytes:
-            with open(path, "rb") as file:  # NFS tells what it was a minute ago, until it is opened
-                found = os.fstat(file.fileno())
-    except OSError as e:
-        raise StoreError(f"{path} is missing ({e.strerror}). The copy is incomplete: copy the store again.") from None
-    if stat.S_ISLNK(found.st_mode):
-        raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
-    if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"{path} is not a regular file. Copy the store again.")
-    if found.st_size != size_bytes:
-        raise StoreError(
-            f"{path} is {found.st_size} bytes, the manifest says {size_bytes}. The copy is incomplete: copy it again."
-        )
 
 
 def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:

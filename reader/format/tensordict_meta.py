@@ -8,19 +8,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from reader.format.tensors import _EXTRAS, _TENSORS, _TOP
+
 if TYPE_CHECKING:
-    from reader.format.manifest import Manifest, TensorSpec
+    from reader.format.manifest import Manifest
+    from reader.format.tensors import TensorSpec
 
 # The dotted path is part of the format: tensordict finds the class by it. It never moves.
 _STORE_TYPE = "<class 'reader.store.ImageBatch'>"
 _RAGGED_TYPE = "<class 'reader.store.RaggedBatch'>"
-
-_TOP, _TENSORS, _EXTRAS = "meta.json", "_tensordict/meta.json", "_tensordict/extras/meta.json"
-
-
-def metadata_names(*, has_extras: bool) -> list[str]:
-    """Return the paths of the meta.json files of a store."""
-    return [_TOP, _TENSORS, _EXTRAS] if has_extras else [_TOP, _TENSORS]
 
 
 def metadata_files(manifest: Manifest) -> dict[str, bytes]:

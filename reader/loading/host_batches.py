@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
@@ -22,8 +23,8 @@ from reader.memory.buffers import BufferPool, PinnedMemoryError
 from reader.memory.gather import Copies, Gatherer, is_run
 from reader.memory.pages import extents, gathered, pages_of, parted
 from reader.memory.read_ahead import ReadAhead
-from reader.order import Rows, Steps
 from reader.profiling import stage
+from reader.rows import Rows, Steps
 from reader.store import RaggedBatch, batch_of
 
 _log = logging.getLogger("reader")
@@ -106,7 +107,7 @@ class Gathering:
             if not residencies.is_cold(path, reads.size_bytes, reads.offset):
                 return None
         # what is free is for all ranks of this host
-        room = residencies.available_bytes() // self._processes
+        room = system.available_bytes() // self._processes
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
         return ReadAhead(
             path,

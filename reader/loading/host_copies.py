@@ -11,40 +11,8 @@ import torch
 from reader.device.transfer import pin
 from reader.memory import residency as residencies
 from reader.memory.row_file import READ_BYTES, Read, RowMemory, read_rows, reads_in_order
-from reader.order import Rows
-
-
-class Slots:
-    """Which units of a file a copy holds, and in which slot each one lies: those that were added first lie first.
-
-    A unit is what a file is copied by: a row, or of rows with sizes of their own a page.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count, self.filled = count, 0
-        # slot of each unit, -1: not held; None: the slot is the unit's own number
-        self._table: Rows | None = np.full(count, -1, np.int64)
-
-    def missing(self, units: Rows | None) -> Rows | None:
-        """Return which of these units, sorted and each once, are not held; None stands for all of the file."""
-        if self._table is None:
-            return np.zeros(0, np.int64)
-        if units is None:
-            return None if not self.filled else np.flatnonzero(self._table < 0)
-        return units[self._table[units] < 0]
-
-    def add(self, missing: Rows | None) -> None:
-        """Give slots to units that `missing` returned."""
-        if missing is None:
-            self._table, self.filled = None, self.count
-        elif len(missing):
-            assert self._table is not None
-            self._table[missing] = np.arange(self.filled, self.filled + len(missing))
-            self.filled += len(missing)
-
-    def of(self, units: Rows) -> Rows:
-        """Return the slots of units that are held."""
-        return units if self._table is None else self._table[units]
+from reader.memory.slots import Slots, count_of
+from reader.rows import Rows
 
 
 class HostCopy:
@@ -99,11 +67,6 @@ class HostCopy:
         if units is None:
             return self._pinned == self.slots.count
         return not len(units) or int(self.slots.of(units).max()) < self._pinned
-
-
-def count_of(units: Rows | None, count: int) -> int:
-    """Return how many units those are; None: all of so many."""
-    return count if units is None else len(units)
 
 
 def _cut(reads: list[Read], first_slot: int, most: int) -> list[Read]:

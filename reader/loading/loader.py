@@ -25,6 +25,7 @@ from torch.utils.data import SequentialSampler
 from reader.dataset.dataset import MemmapDataset
 from reader.device.resident import Resident, ResidentImages, free_bytes, total_bytes
 from reader.device.transfer import entered
+from reader.epoch import in_epoch, stamped
 from reader.loading import schedule as schedules
 from reader.loading.frameworks import AccelerateState, batch_sampler_for, check_sampler_for
 from reader.loading.host_batches import Gathering
@@ -46,7 +47,6 @@ from reader.loading.validation import check_no_others, checked_device, checked_s
 from reader.memory import residency as residencies
 from reader.profiling import stage
 from reader.store import ImageBatch, RaggedBatch, plain
-from reader.transforms.random import in_epoch, stamped
 
 _log = logging.getLogger("reader")
 

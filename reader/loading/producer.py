@@ -17,7 +17,7 @@ from reader.device.transfer import CudaCopier, DeviceBatch
 from reader.loading.host_batches import Gathering, HostBatches
 from reader.loading.prefetch import Begun, Claim, overlapped, paced
 from reader.loading.schedule import Schedule
-from reader.order import Steps
+from reader.rows import Steps
 from reader.store import ImageBatch
 
 # What the loop gets, each with the global position after it.

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES, Manifest
 from reader.loading.validation import checked_weights, sampled_rows, yields_batches
-from reader.memory import residency as residencies
-from reader.order import BlockOrder, Cut, Rows, Steps, drawn, permuted, wrap
+from reader.order import BlockOrder, Cut, drawn, permuted, wrap
+from reader.rows import Rows, Steps
 
 # Smaller batches are gathered and queued in groups of so much: what each costs besides its copy, Python and thread switching,
 # is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand images/s in
@@ -233,7 +234,7 @@ def _fits_in_memory(dataset: MemmapDataset) -> bool:
     """Say whether the dataset's pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since
     every rank of a cluster of equal machines must come to the same answer."""
     size_bytes = min(dataset.mapped.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
-    return size_bytes < 0.7 * residencies.memory_bytes()
+    return size_bytes < 0.7 * system.memory_bytes()
 
 
 def _drawn_part(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any]) -> MemmapDataset:

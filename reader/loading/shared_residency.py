@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.device.resident import Resident, ResidentImages
 from reader.format.filesystem import size_text
@@ -25,7 +26,7 @@ from reader.format.manifest import PAGE_BYTES, PIXELS
 from reader.loading.host_copies import HostCopy
 from reader.memory import residency as residencies
 from reader.memory.pages import extents, pages_of
-from reader.order import Rows
+from reader.rows import Rows
 
 _log = logging.getLogger("reader")
 
@@ -79,7 +80,7 @@ def host_copy(dataset: MemmapDataset) -> HostCopy:
         added = copy.add(dataset.opened("pixels"), host_units(dataset))
         _copies[key] = copy
     held_bytes = copy.slots.filled * unit_bytes
-    huge = residencies.huge_page_bytes(copy.units.data_ptr(), held_bytes)
+    huge = system.huge_page_bytes(copy.units.data_ptr(), held_bytes)
     got = "the system does not tell in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
     shared = "" if added == held_bytes else f", {size_text(held_bytes)} with what was there"
     _log.info("%s: %s copied into memory%s, %s", dataset.path, size_text(added), shared, got)

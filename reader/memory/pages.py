@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from reader.format.manifest import PAGE_BYTES, StoreError
+from reader.format.errors import StoreError
+from reader.format.manifest import PAGE_BYTES
 from reader.memory.gather import gather
-from reader.order import Rows
+from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
 
 

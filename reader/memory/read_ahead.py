@@ -16,8 +16,8 @@ import torch
 
 from reader.memory.gather import Copies, gather, on_threads
 from reader.memory.row_file import READERS, Read, RowFile, RowMemory, plan_reads, tasks
-from reader.order import Rows, Steps
 from reader.profiling import stage
+from reader.rows import Rows, Steps
 
 
 class ReadAhead:

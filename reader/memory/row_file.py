@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from reader.format.manifest import StoreError
+from reader.format.errors import StoreError
 from reader.memory.gather import on_threads
-from reader.order import Rows
+from reader.rows import Rows
 from reader.store import MAP_NORESERVE
 
 # Sequential to any disk.

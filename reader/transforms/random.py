@@ -5,15 +5,13 @@ A batch carries what they hang on. Never touches torch's generators, so a transf
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from reader.store import UNKNOWN, ImageBatch, RaggedBatch
+from reader.epoch import current_epoch, wrapped
+from reader.store import ImageBatch, RaggedBatch
 
 # Which random numbers are whose: no two transforms share a stream, so two with one seed do not draw alike. To change one is to
 # change everybody's augmentation.
@@ -29,32 +27,6 @@ _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER = (
     0xD6E8FEB86659FD93,
     0xBF58476D1CE4E5B9,
 )
-
-_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
-
-
-def stamped(batch: Any, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> Any:
-    """Write on a batch what the random numbers of its rows hang on; returns it.
-
-    position: where in the epoch's order its first row stands; the others follow.
-    """
-    origin = torch.empty(len(batch), 3, dtype=torch.int64, device=batch.pixels.device)
-    origin[:, 0].fill_(epoch)
-    step = 1 if position >= 0 else -1
-    origin[:, 1] = torch.arange(position, position + step * len(batch), step, device=origin.device)
-    origin[:, 2].fill_(_wrapped(seed))
-    batch.set("origin", origin)
-    return batch
-
-
-@contextlib.contextmanager
-def in_epoch(epoch: int) -> Iterator[None]:
-    """Let random transforms that run inside draw for this epoch where a batch says none: it was indexed, or made by hand."""
-    token = _epoch.set(epoch)
-    try:
-        yield
-    finally:
-        _epoch.reset(token)
 
 
 def check_batch(transform: object, batch: Any, *, takes_ragged: bool = False) -> None:
@@ -88,7 +60,7 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Te
     """
     if batch.rows is None:
         raise ValueError("the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader.")
-    return _uniform(batch.rows, batch.origin, _wrapped(seed), streams.start, len(streams))
+    return _uniform(batch.rows, batch.origin, wrapped(seed), streams.start, len(streams))
 
 
 # An op of its own, since torch.compile must neither trace the epoch, which would become a constant of the graph, nor record
@@ -101,16 +73,16 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Te
 )
 def _uniform(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, first: int, count: int) -> torch.Tensor:
     """Hash (seed, origin or epoch, stream, row): splitmix64's finaliser, in wrapping int64."""
-    streams = torch.arange(first, first + count, device=rows.device)[:, None] * _wrapped(0x8CB92BA72F3D8DD7)
-    epoch, value = _epoch.get(), rows
+    streams = torch.arange(first, first + count, device=rows.device)[:, None] * wrapped(0x8CB92BA72F3D8DD7)
+    epoch, value = current_epoch.get(), rows
     if origin is not None:
         epoch, position, of_loader = 0, origin[:, 1], origin[:, 2]
         # a Weyl sequence: two positions never draw alike for one row
-        value = rows + position * _wrapped(_A_POSITION)
-        value = value + ((of_loader * _wrapped(_A_LOADER)) ^ (origin[:, 0] * _wrapped(_AN_EPOCH)))
-    value = value + (streams ^ _wrapped((seed * _A_SEED) ^ (epoch * _AN_EPOCH)))
+        value = rows + position * wrapped(_A_POSITION)
+        value = value + ((of_loader * wrapped(_A_LOADER)) ^ (origin[:, 0] * wrapped(_AN_EPOCH)))
+    value = value + (streams ^ wrapped((seed * _A_SEED) ^ (epoch * _AN_EPOCH)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        value = (value ^ _shifted(value, shift)) * _wrapped(factor)
+        value = (value ^ _shifted(value, shift)) * wrapped(factor)
     value = value ^ _shifted(value, 31)
     return _shifted(value, 11).double() * math.ldexp(1, -53)
 
@@ -123,8 +95,3 @@ def _(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, first: int, co
 def _shifted(value: torch.Tensor, count: int) -> torch.Tensor:
     """Shift right without the sign: torch's >> on int64 keeps it."""
     return (value >> count) & ((1 << (64 - count)) - 1)
-
-
-def _wrapped(value: int) -> int:
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from packer.pixels.formats.jpeg import read_header
 from packer.pixels.geometry import Geometry
-from packer.pixels.jpeg import read_header
 
 SIDE = 224
 # What a turn can do: decode whole; make a row of 224 x 224; decode the central square alone, by a decoder that can.
@@ -98,7 +98,7 @@ def with_rows(files: Sequence[bytes], decode: Callable[[bytes], np.ndarray]) -> 
 def jpeg4py(files: Sequence[bytes]) -> Way:
     import jpeg4py
 
-    from packer.pixels.jpeg import library_version, version
+    from packer.pixels.formats.jpeg import library_version, version
 
     about = {"jpeg4py": version(), "libjpeg-turbo": library_version()}
     return about, with_rows(files, lambda data: jpeg4py.JPEG(np.frombuffer(data, np.uint8)).decode())
@@ -178,7 +178,7 @@ def dali(files: Sequence[bytes]) -> Way:
 
 def pixpack(files: Sequence[bytes]) -> Way:
     from packer.pixels.decode import Decoder
-    from packer.pixels.versions import decoder_versions
+    from packer.pixels.formats.versions import decoder_versions
 
     decoder = Decoder(Geometry(SIDE, SIDE))
     row = over(files, lambda data: np.frombuffer(decoder.row(data).pixels, np.uint8).reshape(SIDE, SIDE, 3))

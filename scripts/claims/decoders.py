@@ -27,7 +27,7 @@ from _bench import photographs, ratios, spread
 from _claim import LOADER_NOTES, Finding, NotMeasured, installed, photo_folder
 from _decoding import DECODE, ROW, SIDE, SQUARE
 
-from packer.pixels.versions import decoder_versions
+from packer.pixels.formats.versions import decoder_versions
 
 CLAIM = "jpeg4py decodes JPEGs faster than Pillow, which has libjpeg-turbo too since 9.0 (its flag says so)."
 SOURCE = LOADER_NOTES

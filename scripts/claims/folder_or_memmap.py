@@ -25,7 +25,7 @@ from scenes import draw as draw_scene
 from torch.utils.data import DataLoader, Dataset
 
 import packer
-from packer.pixels.jpeg import JpegDecoder
+from packer.pixels.formats.jpeg import JpegDecoder
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 
 CLAIM = "A memory-mapped tensorclass is read faster than a folder of images, to the CPU and to the GPU, at every size."

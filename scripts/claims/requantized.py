@@ -18,11 +18,11 @@ from _bench import spread
 from _claim import SENDING, Finding, NotMeasured
 from PIL import Image
 
+from packer.errors import FfmpegError
 from packer.operations.requantize import requantize
 from packer.pixels.decode import Decoder
-from packer.pixels.ffmpeg import FfmpegError
+from packer.pixels.formats.jpeg import JpegDecoder, read_header
 from packer.pixels.geometry import Geometry
-from packer.pixels.jpeg import JpegDecoder, read_header
 
 CLAIM = "ffmpeg -q:v 3 makes JPEGs many times smaller (3.5 MB to 207 kB), and a folder of them is read faster."
 SOURCE = SENDING

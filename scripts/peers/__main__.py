@@ -51,8 +51,7 @@ from _turns import OURS, ReadFailed, compare, compare_packing, packed  # noqa: E
 from bench_read import cached_store, whole  # noqa: E402
 
 import packer  # noqa: E402
-from packer.inputs.samples import ScanError  # noqa: E402
-from packer.store.journal import LockedError  # noqa: E402
+from packer.errors import LockedError, ScanError  # noqa: E402
 from reader import StoreError  # noqa: E402
 from reader.format.manifest import PIXELS, read_manifest  # noqa: E402
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import label_paths
 from packer.inputs.annotations.boxes import BoxRules
 from packer.inputs.annotations.coco import read_coco
 from packer.inputs.annotations.masks import check_no_masks
 from packer.inputs.annotations.yolo import read_yolo
-from packer.inputs.samples import Inputs, ScanError
+from packer.inputs.samples import Inputs
 from packer.options import PackOptions
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from packer.errors import ScanError
 from packer.inputs.annotations.boxes import Boxes, BoxRules
-from packer.inputs.samples import Inputs, ScanError, counted
+from packer.inputs.samples import Inputs
 from packer.pixels.outlines import Outline, drawing
+from packer.text import counted
 
 _NAMED = 3
 # of a mask's 256 values 0 is where no object is

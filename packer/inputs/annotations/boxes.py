@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from packer.inputs.samples import counted
 from packer.pixels.geometry import Geometry
+from packer.text import counted
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

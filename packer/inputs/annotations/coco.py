@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
+from packer.errors import OutlineError, ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
 from packer.inputs.class_lists import composed, named_twice, one_spelling
-from packer.inputs.samples import ScanError, counted
-from packer.pixels.outlines import Outline, OutlineError, box_around, is_finite, outline_of
+from packer.pixels.outlines import Outline, box_around, is_finite, outline_of
 from packer.sources.roots import NOWHERE
+from packer.text import counted
 
 
 def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
 from packer.inputs.class_lists import MOST_CLASSES, composed, named_twice, numbered_classes, read_data_yaml
-from packer.inputs.samples import ScanError
 from packer.pixels.outlines import Outline, box_around
 from packer.sources.roots import NOWHERE, check_listed
 

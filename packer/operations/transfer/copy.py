@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.errors import DiskFullError, OptionsError, PackError, RemoteError
 from packer.operations.transfer.objects import open_objects
-from packer.options import OptionsError
-from packer.report import PackError
-from packer.sources.remote import RemoteError, reason
-from packer.store.disk_space import FULL, DiskFullError
+from packer.sources.object_storage import reason
+from packer.system import FULL
+from reader.format.errors import StoreError
 from reader.format.filesystem import naming
-from reader.format.manifest import FileEntry, StoreError
+from reader.format.manifest import FileEntry
 
 _READ_BYTES = 4 << 20
 

@@ -12,10 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from packer.sources.local import BINARY
-from packer.sources.remote import RemoteError, is_url, open_url
+from packer.errors import RemoteError
+from packer.sources.object_storage import is_url, open_url
 from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
 from packer.store.out_folder import sync_names
+from packer.system import BINARY
 from reader.format.filesystem import naming
 
 _COPY_BYTES = 4 << 20

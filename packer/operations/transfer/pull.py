@@ -16,19 +16,26 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
+from packer.errors import DiskFullError, OptionsError, PackError
 from packer.operations.transfer.copy import Copy, CopyReport, Tell, file_digest
 from packer.operations.transfer.objects import LocalObjects
 from packer.operations.transfer.remote_store import read_store
-from packer.options import OptionsError
-from packer.report import PackError
-from packer.sources.local import BINARY
 from packer.store import journal as journals
-from packer.store.disk_space import DiskFullError, allocate, check_room, write_at
-from packer.store.files import sync_folder, write_atomically
-from packer.store.out_folder import OWN_NAMES, check_no_links, enclosing_store, is_dropped, sync_names
-from packer.store.seal import remove_working_folder
+from packer.store.disk_space import allocate, check_room
+from packer.store.files import sync_folder, write_at, write_atomically
+from packer.store.lock import Lock
+from packer.store.out_folder import (
+    OWN_NAMES,
+    check_no_links,
+    enclosing_store,
+    is_dropped,
+    remove_working_folder,
+    sync_names,
+)
+from packer.system import BINARY
+from reader.format.check import check_store
 from reader.format.filesystem import naming
-from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, check_store, read_blocks, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_blocks, read_manifest
 from reader.format.unfinished import PARTS, PULLED, tell_unfinished
 
 # Where a pull under way comes from: what is begun from one URL is not continued from another.
@@ -37,7 +44,7 @@ _SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
 _REQUESTS = 8
 
 
-def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
+def pull_store(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
     """Copy the store at a URL to OUT; of an interrupted pull only what is missing or differs, of the pixels block by block.
 
     Raises:
@@ -154,9 +161,9 @@ def _check_room(root: Path, sizes: dict[str, int]) -> None:
         raise
 
 
-def _locked(root: Path) -> journals.Lock:
+def _locked(root: Path) -> Lock:
     try:
-        return journals.Lock(root)
+        return Lock(root)
     except FileNotFoundError:
         raise PackError(f"{root} was finished by another process just now. Look at it: pack info {root}") from None
 

@@ -13,16 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.errors import OptionsError, PackError
 from packer.operations.transfer.copy import Copy, CopyReport, Tell, file_digest
 from packer.operations.transfer.objects import LocalObjects
 from packer.operations.transfer.remote_store import RECORD, Pushed, Record, leftovers, look, read_record
-from packer.options import OptionsError
-from packer.report import PackError
 from packer.store.out_folder import enclosing_store
-from reader.format.manifest import MANIFEST, Manifest, StoreError, check_store, encode_pointer, generation_of
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST, Manifest, encode_pointer, generation_of
 
 
-def push(out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None) -> CopyReport:
+def push_store(
+    out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None
+) -> CopyReport:
     """Copy the store OUT to a URL, such as s3://bucket/store; of an interrupted push only what is missing there.
 
     Args:

@@ -12,10 +12,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from packer.errors import PackError
 from packer.operations.transfer.objects import LocalObjects, RemoteObjects
-from packer.report import PackError
 from packer.store.out_folder import is_dropped
-from reader.format.manifest import GENERATIONS, MANIFEST, REJECTED, SAMPLES, StoreError, read_pointer
+from reader.format.errors import StoreError
+from reader.format.manifest import GENERATIONS, MANIFEST, REJECTED, SAMPLES, read_pointer
 
 # What a push under way has sent. Beside the manifest, gone with the last that the push leaves behind.
 RECORD = ".pushing.json"

@@ -9,23 +9,21 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from packer.errors import OptionsError, PackError
 from packer.inputs.splits import split_folders, stores_of
 from packer.operations.transfer.copy import Copy, CopyReport, Tell
 from packer.operations.transfer.objects import open_objects
-from packer.operations.transfer.pull import pull
-from packer.operations.transfer.push import announce, check_push, push
-from packer.options import OptionsError
-from packer.report import PackError
-from reader.format.manifest import MANIFEST, check_store
+from packer.operations.transfer.pull import pull_store
+from packer.operations.transfer.push import announce, check_push, push_store
+from reader.format.check import check_store
+from reader.format.manifest import MANIFEST
 
 
-def push_all(
-    out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None
-) -> CopyReport:
-    """Copy the store OUT, or the stores of the splits that it holds, to a URL; as `push`."""
+def push(out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None) -> CopyReport:
+    """Copy the store OUT, or the stores of the splits that it holds, to a URL; each checked on the way."""
     stores = stores_of(out)
     if "" in stores:
-        return push(out, url, overwrite=overwrite, progress=progress)
+        return push_store(out, url, overwrite=overwrite, progress=progress)
     if open_objects(url).size(MANIFEST) >= 0:
         raise OptionsError(f"{url} holds a store; the splits of {out} cannot be pushed into it. Choose another URL.")
     places = {split: f"{url.rstrip('/')}/{split}" for split in stores}
@@ -36,21 +34,21 @@ def push_all(
     reports: list[CopyReport] = []
     for split, store in stores.items():
         tell = _after(reports, total, progress)
-        reports.append(push(store, places[split], overwrite=overwrite, progress=tell))
+        reports.append(push_store(store, places[split], overwrite=overwrite, progress=tell))
     return _summed(url, out, reports)
 
 
-def pull_all(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
-    """Copy the store at a URL, or the stores of the splits that it holds, to OUT; as `pull`."""
+def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
+    """Copy the store at a URL, or the stores of the splits that it holds, to OUT."""
     splits = _splits_at(url)
     if not splits:
-        return pull(url, out, progress=progress)
+        return pull_store(url, out, progress=progress)
     if (Path(out) / MANIFEST).exists():
         raise OptionsError(f"{out} holds a store; the splits of {url} cannot be pulled into it. Choose another OUT.")
     reports: list[CopyReport] = []
     for split in splits:
         tell = _after(reports, 0, progress)
-        reports.append(pull(f"{url.rstrip('/')}/{split}", Path(out) / split, progress=tell))
+        reports.append(pull_store(f"{url.rstrip('/')}/{split}", Path(out) / split, progress=tell))
     return _summed(url, out, reports)
 
 

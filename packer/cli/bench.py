@@ -1,0 +1,132 @@
+"""`pack bench`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import click
+
+from packer.cli.options import Range, StorePath
+from packer.cli.output import EXIT_FAILED, fail
+from packer.cli.progress import ProgressBar
+from packer.errors import OptionsError
+
+
+@click.command(short_help="How near reading comes to the speed of this machine's memory and disk.")
+@click.argument("out", type=StorePath())
+@click.option(
+    "--batch-size", type=click.IntRange(1), metavar="N", help="Rows a batch. [default: 256, fewer of a small store]"
+)
+@click.option("--device", default="cpu", metavar="DEVICE", show_default=True, help="cuda: measure copies to it too.")
+@click.option(
+    "--order",
+    type=click.Choice(("full", "block", "sequential")),
+    help="Time this order of MemmapLoader alone. [default: all, block from the disk]",
+)
+@click.option(
+    "--seconds",
+    type=Range(0.1, 3600),
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="About how long to measure.",
+)
+@click.option("--plot", type=StorePath(), metavar="FILE", help="Draw the figures into this PNG.")
+@click.option("--timeline", type=StorePath(), metavar="FILE", help="Run 16 batches and draw who did what when.")
+@click.option("--trace", type=StorePath(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
+@click.option(
+    "--residency",
+    type=click.Choice(("auto", "cache", "ram", "disk", "gpu")),
+    default="auto",
+    show_default=True,
+    help="Where that run reads from.",
+)
+@click.option("--normalize", is_flag=True, help="That run normalises to float32, as the loader's transform.")
+@click.option(
+    "--step-ms",
+    type=Range(0, 60_000),
+    default=0.0,
+    show_default=True,
+    metavar="MS",
+    help="That run waits so long with each batch, as for a training step.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print the figures and nothing else.")
+def bench(out: str, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Time the reader on the store OUT, beside copying memory and reading the disk, and torch's DataLoader.
+
+    Of a folder of the stores of splits, the one with most rows is measured. Pages of OUT are dropped from the page cache to time
+    the disk, and read again. Nothing is written but pictures.
+
+    \b
+    Examples:
+      pack bench out/
+      pack bench out/ --seconds 20 --plot bench.png
+      pack bench out/ --timeline timeline.png --step-ms 20 --order full
+      pack bench out/ --json | jq '.sections[0].ways'
+    """
+    pictures = {name: options.pop(name) for name in ("plot", "timeline", "trace")}
+    run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
+    _check_pictures(pictures)
+    out = _largest(out)
+    # torch's profiler would report on stderr that it starts and stops; read when torch is imported
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    with ProgressBar(hidden=quiet or as_json) as bar:
+        bar.share_done("loading torch", 0.0)
+        from packer.cli import charts as view
+        from packer.operations.pictures import marked, save, scratch_trace
+        from reader.bench.measure import BenchError, measure
+        from reader.bench.timeline import record_store
+
+        recorded = None
+        try:
+            report = dataclasses.asdict(measure(out, **options, tell=bar.share_done))
+            if pictures["timeline"] or pictures["trace"]:
+                bar.share_done("timeline", 0.0)
+                run |= {name: options[name] for name in ("batch_size", "device")}
+                order = options["order"] or "full"
+                with scratch_trace() as trace:
+                    recorded = dataclasses.asdict(record_store(out, order=order, trace=trace, **run))
+                    if pictures["trace"]:
+                        save(pictures["trace"], marked(trace))
+                report["timeline"] = recorded
+        except BenchError as e:
+            raise OptionsError(str(e)) from None
+    click.echo(json.dumps(report) if as_json else view.text(report))
+    try:
+        if pictures["plot"]:
+            view.plot(report, pictures["plot"])
+        if recorded and pictures["timeline"]:
+            view.plot_timeline(recorded, view.about(report), pictures["timeline"])
+    except view.PictureError as e:
+        return fail(str(e), EXIT_FAILED)
+    return 0
+
+
+def _check_pictures(pictures: dict[str, str | None]) -> None:
+    """Refuse places where a picture or the trace cannot be, before anything is measured; raises OptionsError."""
+    from packer.operations.pictures import check_place
+
+    taken: dict[str, str] = {}
+    for name, path in pictures.items():
+        if path is not None:
+            check_place(f"--{name}", path)
+            other = taken.setdefault(os.path.realpath(path), name)
+            if other != name:
+                raise OptionsError(f"--{other} and --{name} name the same file, {path}. Give each one of its own.")
+
+
+def _largest(out: str) -> str:
+    """Return OUT, or of the stores of splits that it holds the one with most rows, which is said."""
+    from packer.inputs.splits import stores_of
+    from reader.format.check import check_store
+
+    stores = stores_of(out)
+    if "" in stores:
+        return out
+    largest = max(stores.values(), key=lambda store: check_store(store).rows)
+    click.echo(f"pack: note: {out} holds the stores of splits: {largest}, which has most rows, is measured.", err=True)
+    return str(largest)

@@ -1,0 +1,152 @@
+"""`pack IMAGES OUT`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from packer.cli.options import INPUTS, RUN, StorePath, images_argument
+from packer.cli.output import print_packed
+from packer.cli.progress import ProgressBar
+from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_size
+
+
+@click.command(short_help="Decode IMAGES into the store OUT (the default command).")
+@click.argument("images", type=StorePath(), nargs=-1)
+@click.argument("out", type=StorePath())
+@click.option(
+    "--size",
+    metavar="S|HxW",
+    help="Row size in pixels: 224, or 192x256 (height x width). Without it all images must have one size.",
+)
+@click.option(
+    "--fit",
+    type=click.Choice(FITS),
+    default="crop",
+    show_default=True,
+    help="crop: cover, then centre crop, as torchvision does; pad: all of it, centred; squash: stretch; inside: upper left;"
+    " none: each row keeps its image's size.",
+)
+@click.option(
+    "--max-size",
+    metavar="S|short:S",
+    help="With --fit none: scale images down whose longer side, or shorter side, is more than S pixels.",
+)
+@click.option(
+    "--crop-fraction",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="F",
+    help="Share of the resized image that the crop keeps; 0.875 is the usual 224 of 256.",
+)
+@click.option(
+    "--resample",
+    type=click.Choice(RESAMPLES),
+    default="bilinear",
+    show_default=True,
+    help="Filter, always antialiased.",
+)
+@click.option(
+    "--exact", is_flag=True, help="Never decode JPEGs at reduced size first (done only where twice the target remains)."
+)
+@click.option(
+    "--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="What a row holds."
+)
+@click.option(
+    "--requantize",
+    type=int,
+    metavar="Q",
+    help="Store what the JPEG would decode to after ffmpeg -q:v Q: 2 (best) to 31 (smallest).",
+)
+@click.option(
+    "--icc",
+    type=click.Choice(ICC),
+    default="keep",
+    show_default=True,
+    help="convert: bring images with another ICC profile than sRGB to sRGB; keep: count them.",
+)
+@click.option(
+    "--bit-depth",
+    type=int,
+    metavar="N",
+    help="Bits over which 16-bit files spread their values, 8 to 16, such as 12 of a camera's.  [default: as they say, or 16]",
+)
+@INPUTS
+@click.option(
+    "--min-visibility",
+    type=float,
+    default=0.1,
+    show_default=True,
+    metavar="SHARE",
+    help="Leave out boxes of which less than this share of their area is in the row.",
+)
+@click.option(
+    "--max-boxes", type=int, metavar="K", help="Most boxes of a row, the largest.  [default: as many as an image has]"
+)
+@click.option(
+    "--upright-labels",
+    is_flag=True,
+    help="Boxes and masks were drawn on upright pictures: do not turn them with EXIF.",
+)
+@click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
+@click.option("--strict", is_flag=True, help="Reject also what decodes only with warnings.")
+@click.option(
+    "--max-pixels",
+    type=int,
+    default=MAX_PIXELS,
+    show_default=True,
+    metavar="N",
+    help="Reject images whose header claims more.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Begin, continue an interrupted pack, or confirm a finished store of the same inputs and options.",
+)
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace an existing store; with --resume: begin or continue that, unless OUT is what is asked for.",
+)
+@click.option(
+    "--part",
+    metavar="i/n",
+    help="Pack only the i-th of n equal parts, on any host that shares OUT; pack seal OUT joins them.",
+)
+@RUN
+def build(
+    images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
+) -> int:
+    """Decode IMAGES once into the store OUT.
+
+    IMAGES is a folder of class folders, a folder of images, or a folder of splits (train, val, test and the like); each of
+    those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv,
+    .jsonl or .parquet manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
+    recorded and summed up.
+
+    \b
+    Examples:
+      pack images/ out/ --size 224
+      pack images/ out/ --size 224 --crop-fraction 0.875 --resample bicubic
+      pack val/ out-val/ --size 224 --classes out-train/
+      pack images/ out/ --size 192x256 --fit pad --json | jq .rows
+      pack images/ out/ --fit none --max-size 512
+      pack images/ out/ --fit none --max-size short:256
+      find photos -name '*.jpg' | sort | pack - out/ --size 224 --root photos
+      find photos -name '*.jpg' -print0 | pack -0 out/ --size 224 --root photos
+      pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
+      pack shard-*.tar out/ --size 224
+      pack images/ out/ --size 224 --resume
+      pack images/ out/ --size 224 --part 2/8 --resume
+      pack images/ out/ --size 224 --engine ray --address head-node:6379
+      pack photos/ out/ --size 320 --fit pad --boxes instances.json
+      pack photos/ out/ --size 320 --fit pad --boxes instances.json --masks boxes
+    """
+    from packer.packing.pack import pack
+
+    size = None if options["size"] is None else parse_size(options["size"])
+    with ProgressBar(hidden=quiet or as_json) as bar:
+        report = pack(images_argument(images, nul), out, **{**options, "size": size}, progress=bar.update)
+    return print_packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet)

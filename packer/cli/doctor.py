@@ -1,0 +1,39 @@
+"""`pack doctor`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from packer.cli.options import StorePath
+from packer.cli.output import EXIT_FAILED
+
+
+@click.command(short_help="What this machine has and lacks for packing.")
+@click.argument("path", type=StorePath(), default=".")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
+def doctor(path: str, as_json: bool) -> int:
+    """Look at decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where a store is to lie.
+
+    Says what is missing and what fixes it; exits with 1 where packing needs it.
+
+    \b
+    Examples:
+      pack doctor
+      pack doctor /data/stores
+      pack doctor --json | jq '.findings[] | select(.level != "ok")'
+    """
+    from packer.operations.doctor import examine
+
+    report = examine(path)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    else:
+        for finding in report.findings:
+            level = "" if finding.level == "ok" else f"{finding.level}: "
+            click.echo(f"{finding.name:14}{level}{finding.found}")
+            if finding.mend:
+                click.echo(f"{'':14}fix it: {finding.mend}")
+    return 0 if report.is_fit else EXIT_FAILED

@@ -1,0 +1,62 @@
+"""`pack info`."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import click
+
+from packer.cli import messages
+from packer.cli.options import StorePath
+
+
+@click.command(short_help="What a store holds.")
+@click.argument("out", type=StorePath())
+@click.option("--brief", is_flag=True, help="Read the manifest alone, not the targets and samples.jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it, but for the table of blocks, as JSON.")
+def info(out: str, brief: bool, as_json: bool) -> int:
+    """Say what the store OUT holds and how it was made, and what its sources were. Reads no pixel.
+
+    OUT may also be the folder of the stores of splits.
+
+    \b
+    Examples:
+      pack info out/
+      pack info out/ --json | jq .rows
+      pack info out/ --json | jq .duplicates
+    """
+    if brief:
+        return _brief(out, as_json)
+    from packer.operations.info import describe
+
+    found = describe(out)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+        return 0
+    for split, manifest in found.manifests.items():
+        name = os.path.join(out, split) if split else out
+        click.echo(
+            messages.table(
+                messages.manifest_lines(name, manifest) | messages.source_lines(manifest, found.sources[split])
+            )
+        )
+        if split:
+            click.echo()
+    click.echo(messages.table(messages.duplicate_lines(found.duplicates)))
+    return 0
+
+
+def _brief(out: str, as_json: bool) -> int:
+    """Print the manifest of a store, or of each split."""
+    from packer.inputs.splits import stores_of
+    from reader.format.check import check_store
+
+    heads = {split: check_store(place) for split, place in stores_of(out).items()}
+    if as_json:
+        found = {split: head.to_json() | {"digest": head.digest} for split, head in heads.items()}
+        click.echo(json.dumps(found.get("") or {"splits": found}))
+        return 0
+    names = {split: os.path.join(out, split) if split else out for split in heads}
+    click.echo("\n\n".join(messages.table(messages.manifest_lines(names[split], heads[split])) for split in heads))
+    return 0

@@ -1,0 +1,38 @@
+"""`pack merge`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from packer.cli.options import COPY, StorePath
+from packer.cli.output import print_copied_rows
+from packer.cli.progress import ProgressBar
+
+
+@click.command(short_help="Copy the rows of several stores into one, without decoding.")
+@click.argument("stores", type=StorePath(), nargs=-1, metavar="STORES...")
+@click.argument("out", type=StorePath())
+@click.option(
+    "--classes", metavar="STORE|FILE", help="The class list to count in: of a store, or a file with one name a line."
+)
+@COPY
+def merge(stores: tuple[str, ...], out: str, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Copy the rows of all STORES, one store behind the other, into the store OUT, checked on the way.
+
+    Folders of the stores of splits are merged split by split. They must have been packed alike, by the same options and
+    decoders. Where their class lists differ, OUT has the longest if that has all classes, else all names, sorted. OUT with
+    --overwrite may be one of STORES: that adds the others to it.
+
+    \b
+    Examples:
+      pack merge monday/ tuesday/ both/
+      pack merge out/ new/ out/ --overwrite
+      pack merge a/ b/ all/ --classes names.txt
+    """
+    from packer.operations.merge import merge as run
+
+    with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+        report = run(stores, out, **options, progress=bar.update)
+    return print_copied_rows(report, as_json, quiet)

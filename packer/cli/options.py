@@ -1,0 +1,197 @@
+"""Options that several commands share, and what their values are parsed to."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from packer.errors import OptionsError
+from packer.options import ENGINES
+
+
+class Range(click.FloatRange):
+    """A number within bounds; nan, which is neither below nor above one, is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the number; as a usage error where it is out of bounds."""
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+class StorePath(click.Path):
+    """A path or URL; "" is none: as a folder it would be the current one, as a URL the root."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what is named; as a usage error where nothing is, as of a variable that a script did not set."""
+        if value == "":
+            self.fail("it is empty, expected a path or URL.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def combined(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Put several options in one, which a command then has in this order."""
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+# Of `build` and `update`: what the inputs are, and what belongs to one run alone.
+INPUTS = combined(
+    click.option(
+        "-0", "nul", is_flag=True, help="Read paths from standard input, NUL-separated, as find -print0 writes them."
+    ),
+    click.option(
+        "--boxes",
+        type=StorePath(),
+        metavar="JSON|DIR",
+        help="Boxes of the images: COCO's json, or the folder of YOLO's .txt files, which may be IMAGES itself.",
+    ),
+    click.option(
+        "--masks",
+        type=StorePath(),
+        metavar="DIR|boxes",
+        help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg; or drawn of the polygons and RLE"
+        " that the files of --boxes have.",
+    ),
+    click.option(
+        "--classes",
+        metavar="STORE|FILE",
+        help="Take the class list from a store or a file: one name a line, .json, or YOLO's data.yaml.",
+    ),
+    click.option(
+        "--root",
+        metavar="DIR",
+        help="Folder that relative paths of a list start from; on standard input, classes are the folders below it.",
+    ),
+    click.option(
+        "--path-column",
+        metavar="NAME",
+        help="Column of a manifest that holds the path.  [default: path, file_name, image or the like]",
+    ),
+    click.option(
+        "--target-column",
+        metavar="NAME[,NAME]",
+        help="Column that holds the target; several of numbers make one vector, others a target each."
+        "  [default: target, label, class or cls]",
+    ),
+    click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it."),
+    click.option(
+        "--missing",
+        multiple=True,
+        metavar="WORD",
+        help="A cell that means no label, beside an empty one and nan. May be given several times.",
+    ),
+)
+RUN = combined(
+    click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]"),
+    click.option(
+        "--on-error",
+        type=click.Choice(("skip", "fail")),
+        default="skip",
+        show_default=True,
+        help="What a broken image does to the pack.",
+    ),
+    click.option(
+        "--max-rejects",
+        default="1%",
+        show_default=True,
+        metavar="N|P%",
+        help="More rejects than this end with exit code 3; a store that would be replaced stays.",
+    ),
+    click.option(
+        "--timeout",
+        type=float,
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Longest that one image may take.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="local",
+        show_default=True,
+        help="ray: workers on a Ray cluster.",
+    ),
+    click.option(
+        "--address", metavar="HOST:PORT", help="The Ray cluster.  [default: RAY_ADDRESS, or one on this machine]"
+    ),
+    click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process."),
+    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
+    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+)
+# Of `subset` and `merge`.
+COPY = combined(
+    click.option("--overwrite", is_flag=True, help="Replace an existing store."),
+    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
+    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+)
+
+
+def images_argument(images: tuple[str, ...], nul: bool) -> tuple[str, ...]:
+    """Return IMAGES as `pack` takes it."""
+    if nul and images in ((), ("-",)):
+        return ("-0",)
+    if not images or (nul and images != ("-0",)):
+        raise click.UsageError(
+            f"{images[0]} and -0 cannot be packed together." if images else "Missing argument 'OUT'."
+        )
+    return images
+
+
+def parse_rows(text: str) -> list[int]:
+    """Return the rows that are named; for what shows them, not for all of a store."""
+    spans = row_spans(text)
+    if not 1 <= sum(map(len, spans)) <= 10_000:
+        raise OptionsError(f"--rows {text!r} names {sum(map(len, spans))} rows, expected 1 to 10,000.")
+    return [row for span in spans for row in span]
+
+
+def row_spans(text: str) -> list[range]:
+    """Parse rows and spans of them, whose ends are included: "0,7,20-29"."""
+    spans = []
+    for piece in text.split(","):
+        if not (match := re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", piece.strip())):
+            raise OptionsError(f"--rows is {text[:60]!r}, expected rows such as 0,7,20-29.")
+        spans.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+        if not spans[-1]:
+            raise OptionsError(f"--rows has {piece!r}, expected the smaller row first.")
+    return spans
+
+
+def checked_spans(spans: list[range], store: str) -> Iterator[int]:
+    """Give the rows of spans, once it is known that a store has them: a slip of the finger must not fill the memory."""
+    from packer.inputs.splits import check_one_store
+    from packer.operations.row_sources import opened
+
+    check_one_store(store, "--rows")
+    count = opened(store)[1].rows
+    if wrong := next((span[-1] for span in spans if span[-1] >= count), None):
+        raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {count - 1}.")
+    return itertools.chain.from_iterable(spans)
+
+
+def read_rows() -> list[int]:
+    """Read row numbers from standard input, whatever white space is between them."""
+    if sys.stdin is None:
+        raise OptionsError("standard input is closed, expected row numbers.")
+    words = (sys.stdin.buffer.read() if hasattr(sys.stdin, "buffer") else sys.stdin.read().encode()).split()
+    if wrong := next((word for word in words if not re.fullmatch(rb"[0-9]{1,15}", word)), None):
+        raise OptionsError(f"standard input has {wrong[:40].decode(errors='replace')!r}, expected row numbers.")
+    if not words:
+        raise OptionsError("standard input is empty, expected row numbers.")
+    return [*map(int, words)]
+
+
+def parse_limits(option: str, text: str) -> tuple[float, float]:
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise OptionsError(f"{option} is {text!r}, expected two numbers such as 0.08,1.") from None
+    return low, high

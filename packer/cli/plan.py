@@ -1,0 +1,46 @@
+"""`pack plan`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import click
+
+from packer.cli.options import StorePath, parse_limits
+from packer.cli.progress import ProgressBar
+from packer.options import CHANNELS
+
+
+@click.command(short_help="What each choice of row sizes would cost and lack, from headers alone.")
+@click.argument("images", type=StorePath())
+@click.option("--crop", type=click.IntRange(1, 16384), default=224, show_default=True, metavar="S", help="Crop's side.")
+@click.option(
+    "--scale", default="0.08,1", show_default=True, metavar="LOW,HIGH", help="Share of the area that a box has."
+)
+@click.option("--ratio", default="0.75,1.3333", show_default=True, metavar="LOW,HIGH", help="Width / height of a box.")
+@click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="Of a row.")
+@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print the plan and nothing else.")
+def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Compare ways to pack IMAGES for training with RandomResizedCrop(S): bytes, and what the crops would lack.
+
+    Reads headers, decodes nothing. Random boxes are drawn in the images. `reachable` is the share of them that lies whole in a
+    row; `upsampled` the share that has fewer pixels there than the crop, in height or width.
+
+    \b
+    Examples:
+      pack plan images/
+      pack plan images/ --crop 160 --scale 0.25,1
+      pack plan images/ --json | jq -r .recommended
+    """
+    from packer.operations.plan import plan as run
+    from packer.operations.plan import summary
+
+    with ProgressBar(hidden=quiet or as_json) as bar:
+        options |= {"scale": parse_limits("--scale", scale), "ratio": parse_limits("--ratio", ratio)}
+        found = run(images, **options, progress=bar.update)
+    click.echo(json.dumps(dataclasses.asdict(found)) if as_json else summary(found))
+    return 0

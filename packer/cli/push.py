@@ -1,0 +1,57 @@
+"""`pack push` and `pack pull`."""
+
+from __future__ import annotations
+
+import click
+
+from packer.cli.options import StorePath
+from packer.cli.output import print_transfer
+from packer.cli.progress import ProgressBar
+
+
+@click.command(short_help="Copy a store to object storage.")
+@click.argument("out", type=StorePath())
+@click.argument("url", type=StorePath())
+@click.option(
+    "--overwrite", is_flag=True, help="Replace another store, which stays whole at the URL until the new one is."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int:
+    """Copy the store OUT to URL, each file compared with its checksum before it is sent.
+
+    The same command is right in every state: it begins, continues after an interruption, and sends nothing where the store is
+    already at URL. Anything else at URL is refused; another store is replaced with --overwrite. Of a folder of the stores of
+    splits, each is copied to URL/<split>.
+
+    \b
+    Examples:
+      pack push out/ s3://bucket/stores/out
+      pack push out/ s3://bucket/stores/out --overwrite
+    """
+    from packer.operations.transfer.splits import push as run
+
+    with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(out, url, overwrite=overwrite, progress=lambda done, total: bar.bytes_done(done, total, "push"))
+    return print_transfer(report, f"{report.out} is at {report.url}", as_json, quiet)
+
+
+@click.command(short_help="Copy a store from object storage.")
+@click.argument("url", type=StorePath())
+@click.argument("out", type=StorePath())
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
+    """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command continues.
+
+    Where URL holds the stores of splits, each is copied to OUT/<split>.
+
+    \b
+    Examples:
+      pack pull s3://bucket/stores/out out/
+    """
+    from packer.operations.transfer.splits import pull as run
+
+    with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(url, out, progress=lambda done, total: bar.bytes_done(done, total, "pull"))
+    return print_transfer(report, f"{report.url} is at {report.out}", as_json, quiet)

@@ -1,0 +1,67 @@
+"""`pack requantize`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import click
+
+from packer.cli import messages
+from packer.cli.options import StorePath
+from packer.cli.output import fail_of_rejects
+from packer.cli.progress import ProgressBar
+
+
+@click.command(short_help="Write a folder of images anew as smaller JPEGs, by FFmpeg.")
+@click.argument("images", type=StorePath())
+@click.argument("dest", type=StorePath())
+@click.option("-q", "--quality", type=int, required=True, metavar="Q", help="ffmpeg's -q:v: 2 (best) to 31 (smallest).")
+@click.option(
+    "--size",
+    metavar="S|HxW",
+    help="Scale first: 480 makes the short side 480 where it is longer, 480x640 (height x width) makes just that.",
+)
+@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@click.option(
+    "--fidelity",
+    type=click.IntRange(0),
+    default=32,
+    show_default=True,
+    metavar="K",
+    help="Images to compare with their sources afterwards.",
+)
+@click.option(
+    "--max-rejects",
+    default="1%",
+    show_default=True,
+    metavar="N|P%",
+    help="More rejects than this end with exit code 3.",
+)
+@click.option("--resume", is_flag=True, help="Begin, or resume an earlier run: what is new or changed since.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Write the folder IMAGES anew to DEST as JPEGs of ffmpeg's -q:v, in the same folders under the same names.
+
+    What is no JPEG, and JPEGs that FFmpeg would convert on the way, lie in DEST as they are; broken images are left
+    out, recorded and summed up. EXIF orientation is kept. IMAGES is never touched.
+
+    \b
+    Examples:
+      pack requantize images/ smaller/ -q 3
+      pack requantize images/ smaller/ -q 5 --size 480
+      pack requantize images/ smaller/ -q 3 --json | jq '.bytes_after / .bytes_before'
+    """
+    from packer.operations.requantize import requantize as run
+
+    with ProgressBar(hidden=quiet or as_json) as bar:
+        report = run(images, dest, **options, progress=bar.update)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        click.echo(messages.requantized(report))
+    if report.too_many_rejects:
+        return fail_of_rejects(report.rejected, report.inputs, options["max_rejects"])
+    return 0

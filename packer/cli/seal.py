@@ -1,0 +1,51 @@
+"""`pack seal`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from packer.cli import messages
+from packer.cli.options import StorePath
+from packer.cli.output import fail_of_rejects
+from packer.cli.progress import ProgressBar
+
+
+@click.command(short_help="Join the parts of OUT, packed by pack --part, into one store.")
+@click.argument("out", type=StorePath())
+@click.option(
+    "--max-rejects",
+    default="1%",
+    show_default=True,
+    metavar="N|P%",
+    help="More rejects than this end with exit code 3.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
+    """Make the store OUT of its parts, each packed by pack IMAGES OUT --part i/n: the bytes that pack IMAGES OUT gives.
+
+    Needs neither IMAGES nor the options. Refuses where a part is missing, unfinished, or packed otherwise than the rest. An
+    interrupted seal is continued by the same command.
+
+    \b
+    Examples:
+      pack seal out/
+      for i in 1 2 3 4; do pack images/ out/ --size 224 --part $i/4; done; pack seal out/
+    """
+    from packer.packing.seal_parts import seal_parts
+
+    with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+        report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    elif not quiet:
+        lines = [*messages.store_lines(report), f"sealed in {report.seconds:.1f} s", *messages.reject_lines(report)]
+        click.echo("\n".join(lines))
+    for note in [] if quiet else report.notes:
+        click.echo(f"pack: note: {note}", err=True)
+    if report.too_many_rejects:
+        return fail_of_rejects(report.rejected, report.inputs, max_rejects)
+    return 0

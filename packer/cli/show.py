@@ -1,0 +1,76 @@
+"""`pack show`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from packer.cli.options import StorePath, parse_rows
+from packer.errors import OptionsError
+
+
+@click.command(short_help="A contact sheet, or single rows, as PNG.")
+@click.argument("out", type=StorePath())
+@click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Tiles of the sheet.")
+@click.option("--columns", type=click.IntRange(1, 200), default=8, show_default=True, help="Tiles in a line.")
+@click.option(
+    "--per-class",
+    type=click.IntRange(1, 100),
+    metavar="K",
+    help="A line for each class, of K rows spread over it; of more than 100 classes, 100 spread over the list.",
+)
+@click.option("--single", is_flag=True, help="Write one row as it is stored, without caption or scaling.")
+@click.option("-o", "--output", type=StorePath(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
+def show(
+    out: str, rows: str | None, count: int, columns: int, per_class: int | None, single: bool, output: str | None
+) -> int:
+    """Draw rows of the store OUT into a PNG; where OUT holds the stores of splits, into one each, FILE-train.png and so on.
+
+    \b
+    Examples:
+      pack show out/ -o sheet.png
+      pack show out/ --rows 100-149 -o some.png
+      pack show out/ --per-class 6 -o classes.png
+      pack show out/ --rows 7 --single -o seven.png
+    """
+    from packer.inputs.splits import check_one_store, stores_of
+    from packer.operations.pictures import check_place, save
+    from packer.operations.show import class_sheet, contact_sheet, png, row_image
+
+    if per_class and (rows or single):
+        raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
+    if rows is not None:
+        check_one_store(out, "--rows")
+    chosen = None if rows is None else parse_rows(rows)
+    if single and (chosen is None or len(chosen) != 1):
+        raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
+    for split, store in stores_of(out).items():
+        path = _sheet_path(out, split, output)
+        check_place("-o", path)
+        try:
+            if single and chosen:
+                image = row_image(store, chosen[0])
+            elif per_class:
+                image = class_sheet(store, per_class)
+            else:
+                image = contact_sheet(store, rows=chosen, count=count, columns=columns)
+        except IndexError as e:
+            raise OptionsError(f"--rows: {e}") from None
+        save(path, png(image))
+        click.echo(path)
+    return 0
+
+
+def _sheet_path(out: str, split: str, output: str | None) -> str:
+    """Name a store's picture; that of a split has the split's name in it: sheet.png -> sheet-train.png."""
+    # "." and ".." are no names that another could stand beside
+    beside = os.path.normpath(out)
+    if os.path.basename(beside) in (".", ".."):
+        beside = os.path.abspath(out)
+    of_split = f"-{split}" if split else ""
+    if output is None:
+        return f"{beside}{of_split}-sheet.png"
+    stem, suffix = os.path.splitext(output)
+    return f"{stem}{of_split}{suffix}"

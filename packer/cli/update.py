@@ -1,0 +1,47 @@
+"""`pack update`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from packer.cli.options import INPUTS, RUN, StorePath, images_argument
+from packer.cli.output import print_packed
+from packer.cli.progress import ProgressBar
+
+
+@click.command(short_help="Bring the store OUT up to date with IMAGES, decoding what has changed.")
+@click.argument("images", type=StorePath(), nargs=-1)
+@click.argument("out", type=StorePath())
+@INPUTS
+@click.option(
+    "--max-pixels", type=int, metavar="N", help="Reject images whose header claims more.  [default: as OUT records it]"
+)
+@click.option(
+    "--max-gone", metavar="N|P%", help="Refuse where more rows of a store would be gone.  [default: 10%, at least 10]"
+)
+@click.option("--resume", is_flag=True, help="Begin, continue an interrupted update, or find that OUT is up to date.")
+@RUN
+def update(
+    images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
+) -> int:
+    """Make of the store OUT what packing IMAGES anew makes, byte for byte: with what is new, without what is gone.
+
+    Every image is read; one whose bytes have not changed keeps its row, the others are decoded, by the options that OUT was
+    packed with, and with the labels that its columns and class list give. What is a path is given again: --boxes, --masks,
+    --root. Refused is what would give other class numbers to rows that stay, unless --classes says so, and what would lose
+    more rows than --max-gone. The new store is built beside OUT, which keeps its readers until then: the disk must hold both.
+
+    \b
+    Examples:
+      pack update images/ out/
+      find photos -name '*.jpg' | sort | pack update - out/
+      pack update photos/ out/ --boxes instances.json
+      pack update photos/ out/ --classes classes.txt     a new class, behind those of OUT
+    """
+    from packer.packing.update import update as run
+
+    with ProgressBar(hidden=quiet or as_json) as bar:
+        report = run(images_argument(images, nul), out, **options, progress=bar.update)
+    return print_packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet)

@@ -1,0 +1,63 @@
+"""`pack verify`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from packer.cli import messages
+from packer.cli.options import StorePath
+from packer.cli.output import EXIT_FAILED
+from packer.cli.progress import ProgressBar
+from packer.errors import OptionsError
+
+
+@click.command(short_help="Read every byte of a store and compare.")
+@click.argument("out", type=StorePath())
+@click.option(
+    "--redecode", type=click.IntRange(0), default=0, metavar="K", help="Also decode K rows again from their sources."
+)
+@click.option(
+    "--images",
+    type=StorePath(),
+    help="What was packed: a folder, URL, tar or zip. Compare the bytes of every source; for --redecode, where they lie.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:
+    """Check the store OUT: its structure, all digests, then every block's checksum. Changes nothing.
+
+    OUT may also be the folder of the stores of splits; then --images is the folder that they were packed from.
+
+    \b
+    Examples:
+      pack verify out/
+      pack verify out/ --images images/
+      pack verify out/ --redecode 100 --images images/
+    """
+    from packer.operations.verify import verify as run
+
+    if redecode and images is None:
+        raise OptionsError("--redecode needs --images, the folder that was packed.")
+    with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(out, redecode=redecode, images=images, progress=bar.bytes_done)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+    for problem in report.problems:
+        click.echo(f"pack: {out}: {problem}", err=True)
+    if report.problems:
+        click.echo(f"pack: {out} is damaged. Copy it again, or pack again with --overwrite.", err=True)
+        return EXIT_FAILED
+    if report.sources is not None and (lines := messages.source_differences(out, images, report.sources)):
+        click.echo("\n".join(lines), err=True)
+        if not report.sources.are_same:
+            return EXIT_FAILED
+    if not quiet and not as_json:
+        again = f", {report.redecoded} rows decoded again" if report.redecoded else ""
+        again += f", {report.sources.compared:,} sources are what was packed" if report.sources else ""
+        click.echo(
+            f"{out} is intact: {messages.rows(report.rows)}, {messages.size(report.checked_bytes)} read and compared{again}."
+        )
+    return 0

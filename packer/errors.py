@@ -1,0 +1,71 @@
+"""Errors that a caller of packer may catch, each also a builtin; what the command answers each with stands in `cli/app.py`."""
+
+from __future__ import annotations
+
+
+class PackError(RuntimeError):
+    """The pack cannot be done or was given up; what is committed can be resumed."""
+
+
+class OptionsError(ValueError):
+    """An option has a value it cannot have; the command's exit code is 2."""
+
+
+class ScanError(ValueError):
+    """The inputs are not what `pack` can read; says what was found and what was expected."""
+
+
+class SourceError(PackError):
+    """What the inputs lie on cannot be read now; nothing is wrong with the inputs."""
+
+
+class UnreadableError(SourceError):
+    """A file that is there gives an error of its disk or network: perhaps it alone."""
+
+
+class SourceChangedError(SourceError):
+    """What the inputs lie on is another than when it was listed, for good: no second try helps."""
+
+
+class RemoteError(ScanError):
+    """A URL cannot be listed or opened; says why."""
+
+
+class DecodeError(ValueError):
+    """This input cannot become a row; the message is what rejected.jsonl says."""
+
+
+class DepthError(ValueError):
+    """The pixels have no agreed range, or cannot be read to all their bits."""
+
+
+class OutlineError(ValueError):
+    """An outline makes no sense; says why, in a few words without a full stop."""
+
+
+class JpegError(ValueError):
+    """libjpeg-turbo refused or warned; the message is its own."""
+
+
+class FfmpegError(PackError):
+    """There is no FFmpeg; says how to get one."""
+
+
+class NotRequantized(ValueError):
+    """FFmpeg does not take this image as it is; says why."""
+
+
+class JournalError(PackError):
+    """The journal of an unfinished pack cannot be resumed."""
+
+
+class LockedError(PackError):
+    """Another pack holds OUT."""
+
+
+class DiskFullError(PackError):
+    """OUT's disk lacks room; the command's exit code is 28."""
+
+
+class EngineError(RuntimeError):
+    """The workers cannot do the work at all; says why."""

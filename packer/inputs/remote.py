@@ -1,0 +1,71 @@
+"""Folders of images in object storage, listed by the rules of a local folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
+from packer.inputs.folders import Counter, inputs_of, named_trees
+from packer.inputs.samples import Column, Inputs
+from packer.sources.base import State, check_size
+from packer.sources.object_storage import is_refused, object_version, open_url, reason
+
+# What a file system raises of a URL that names nothing there, or makes no sense to it.
+_WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportError)
+
+
+def scan_url(
+    url: str, classes: tuple[str, ...] | None, count: Counter, *, max_pixels: int, are_classes: bool = True
+) -> dict[str, Inputs]:
+    """List a folder of class folders, of images, or of splits of those, by the rules of a local folder.
+
+    Args:
+        max_pixels: what has more bytes than such an image may have is rejected without being asked for.
+        are_classes: whether the folders are classes; else all targets are -1.
+
+    Raises:
+        RemoteError: it cannot be listed, or is no folder.
+        ScanError: it holds no image.
+    """
+    url = url.rstrip("/")
+    objects = list_objects(url)
+    count.add(len(objects))
+    found = inputs_of(named_trees(objects), url, classes, count, are_classes=are_classes)
+    for split, inputs in found.items():
+        inside = f"{split}/" if split else ""
+        inputs.root = Path()
+        inputs.url = f"{url}/{split}" if split else url
+        known = [objects[inside + path] for path in inputs.paths]
+        inputs.states = Column.of("int64", known, 2)
+        for index, (size_bytes, _) in enumerate(known):
+            try:
+                check_size(size_bytes, max_pixels)
+            except DecodeError as e:  # known without asking for it
+                inputs.refused.setdefault(index, str(e))
+    return found
+
+
+def list_objects(url: str) -> dict[str, State]:
+    """Return what lies below a URL: relative path -> (bytes, a number that changes with its version).
+
+    Raises:
+        RemoteError: there is no such bucket or folder, or the URL makes no sense.
+        SourceError: storage refuses the credentials; as UnreadableError: it does not answer, or fails.
+    """
+    files, root = open_url(url)
+    try:
+        listed = files.find(root, detail=True)
+    except _WRONG as e:
+        raise RemoteError(f"{url} cannot be listed: {reason(e)}.") from None
+    except Exception as e:  # each file system has errors of its own
+        kind = SourceError if is_refused(e) else UnreadableError
+        raise kind(f"{url} cannot be listed: {reason(e)}") from None
+    if root in listed:
+        raise RemoteError(
+            f"{url} is one object. Expected a folder of images: archives and lists are read from local disks."
+        )
+    return {
+        path[len(root) :].lstrip("/"): (int(about["size"] or 0), object_version(about))
+        for path, about in listed.items()
+        if about["type"] == "file" and not path.endswith("/")
+    }

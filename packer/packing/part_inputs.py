@@ -1,0 +1,72 @@
+"""The inputs of a part, saved beside its rows, by which `pack seal` needs neither IMAGES nor options."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from pathlib import Path
+from typing import Any
+
+from packer.errors import PackError
+from packer.inputs.samples import Column, Inputs
+from packer.packing.differences import header_difference
+from packer.store import journal as journals
+from packer.store.files import write_atomically
+from packer.store.parts import Part, begun_parts
+from reader.format.manifest import FurtherTarget
+
+_INPUTS = f"{journals.FOLDER}/inputs.json"
+
+
+def check_siblings(out: Path, part: Part, header: dict[str, Any]) -> None:
+    """Refuse a part of other inputs, options or decoders than a part of OUT that was begun before."""
+    other = next((other for other in begun_parts(out) if other != part), None)
+    if other is None:
+        return
+    found = journals.read_header(other.folder(out))
+    if what := header_difference(found, header):
+        raise PackError(f"part {other} of {out} was begun with {what}. Pack all parts with the same.")
+
+
+def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
+    """Keep in a part's folder what sealing must know of its inputs, so that it needs neither IMAGES nor the options."""
+    columns = {
+        name: {"dtype": column.dtype, "count": column.count, "values": column.chosen(span).values.tolist()}
+        for name, column in inputs.columns().items()
+    }
+    known = {
+        "root": inputs.base,
+        "classes": inputs.classes,
+        "target_kind": inputs.target_kind,
+        "further_targets": {name: [target.kind, target.classes] for name, target in inputs.further_targets.items()},
+        "ignored": inputs.ignored,
+        "notes": inputs.notes,
+        "columns": columns,
+    }
+    write_atomically(folder / _INPUTS, json.dumps(known).encode("ascii"))
+
+
+def load_inputs(folders: list[Path]) -> Inputs:
+    """Put together what the parts have kept of their inputs, in order; paths are not among it."""
+    known: dict[str, Any] = {}
+    columns: dict[str, Column] = {}
+    for folder in folders:
+        known = json.loads((folder / _INPUTS).read_bytes())
+        for name, kept in known["columns"].items():
+            column = columns.setdefault(name, Column.of(kept["dtype"], (), kept["count"]))
+            column.values.extend(array(column.values.typecode, kept["values"]))
+    return Inputs(
+        root=Path(),
+        url=known["root"],
+        classes=tuple(known["classes"]),
+        target_kind=known["target_kind"],
+        further_targets={
+            name: FurtherTarget(kind, tuple(classes)) for name, (kind, classes) in known["further_targets"].items()
+        },
+        ignored=known["ignored"],
+        notes=known["notes"],
+        targets=columns.pop("targets"),
+        lines=columns.pop("lines"),
+        places=columns.pop("places"),
+        extras=columns,
+    )

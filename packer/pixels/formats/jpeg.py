@@ -1,0 +1,196 @@
+"""libjpeg-turbo through jpeg4py: the only module that knows either. Headers are read here without decoding.
+
+jpeg4py treats libjpeg's warnings as errors and refuses some samplings; whoever calls must let Pillow decide about what it
+refuses. What it accepts decodes to the same bytes as Pillow's. CMYK and YCCK are only checked here.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.errors import JpegError
+
+# ISO/IEC 10918-1, table B.1: start-of-frame markers; 0xC4, 0xC8 and 0xCC are not frames
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
+# EXIF tag 0x0112, in both byte orders, before a type below 256, and XMP's name for it: any of them, and Pillow is asked
+_ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
+_ICC_MARK = b"ICC_PROFILE\0"
+# 65,535 of a segment, less its length, the mark, the number and the count
+_ICC_BYTES = 65_519
+# turbojpeg.h, enum TJPF: a number that jpeg4py does not know
+_TJPF_CMYK = 11
+
+# A scratch buffer above this is given back: one 50-megapixel image must not hold 200 MB for the rest of a pack.
+_KEEP_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class JpegHeader:
+    """What the frame header says. width and height are as stored, before any EXIF orientation.
+
+    icc: the colour profile, joined of its segments; b"" where there is none.
+    """
+
+    width: int
+    height: int
+    components: int
+    precision: int
+    progressive: bool
+    lossless: bool
+    may_be_rotated: bool
+    icc: bytes = b""
+
+
+def read_header(data: bytes) -> JpegHeader | None:
+    """Walk the segments up to the first scan; None where the data is no JPEG or breaks off before a frame header."""
+    if data[:2] != b"\xff\xd8":
+        return None
+    at, size, may_be_rotated = 2, len(data), False
+    frame: tuple[int, int] | None = None
+    profile: list[bytes] = []
+    while at + 4 <= size:
+        if data[at] != 0xFF:
+            # libjpeg skips what stands between two markers, with a warning
+            at = data.find(b"\xff", at)
+            if at < 0:
+                break
+            continue
+        marker = data[at + 1]
+        if marker == 0xFF:
+            at += 1
+            continue
+        if marker in _STANDALONE:
+            at += 2
+            continue
+        (length,) = struct.unpack_from(">H", data, at + 2)
+        if marker in _FRAMES:
+            frame = frame or (at, marker)
+        elif marker in (0xD9, 0xDA) or length < 2:
+            break
+        elif marker == 0xE1:
+            segment = data[at + 4 : at + 2 + length]
+            may_be_rotated = may_be_rotated or any(mark in segment for mark in _ORIENTATION_MARKS)
+        elif marker == 0xE2 and data.startswith(_ICC_MARK, at + 4):
+            profile.append(data[at + 4 + len(_ICC_MARK) : at + 2 + length])
+        at += 2 + length
+    if frame is None or frame[0] + 10 > size:
+        return None
+    precision, height, width, components = struct.unpack_from(">BHHB", data, frame[0] + 4)
+    kind = frame[1] & 3
+    icc = joined_profile(profile) if profile else b""
+    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, may_be_rotated, icc)
+
+
+def joined_profile(parts: list[bytes]) -> bytes:
+    """Return the colour profile of APP2 segments, each with its number and their count in front (ICC.1:2022, annex B.4).
+
+    One that lacks a segment is b"?": damaged.
+    """
+    numbers = sorted(parts, key=lambda part: part[:1])
+    is_whole = [part[:2] for part in numbers] == [bytes([n, len(parts)]) for n in range(1, len(parts) + 1)]
+    return b"".join(part[2:] for part in numbers) if is_whole else b"?"
+
+
+def profile_segments(profile: bytes) -> bytes:
+    """Return the APP2 segments of a colour profile, as `joined_profile` reads them."""
+    parts = [profile[at : at + _ICC_BYTES] for at in range(0, len(profile), _ICC_BYTES)]
+    contents = [_ICC_MARK + bytes([number, len(parts)]) + part for number, part in enumerate(parts, start=1)]
+    return b"".join(b"\xff\xe2" + struct.pack(">H", len(content) + 2) + content for content in contents)
+
+
+class JpegDecoder:
+    """Decodes into one reused buffer; one a process, not thread-safe."""
+
+    def __init__(self) -> None:
+        self._library = _load()
+        self._scratch: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether jpeg4py and the system's libturbojpeg were found."""
+        return self._library is not None
+
+    def decode(self, data: bytes, width: int, height: int) -> npt.NDArray[np.uint8]:
+        """Decode to uint8[height, width, 4] (RGBX), valid until the next call.
+
+        Args:
+            width, height: as in the header, or exactly ceil(w / s) x ceil(h / s) of it for s = 2, 4, 8: libjpeg's DCT
+                scaling. Anything else would leave rows of the buffer untouched.
+
+        Raises:
+            JpegError: libjpeg-turbo refused or warned.
+        """
+        return self._decode(data, width, height, self._library._cffi.TJPF_RGBX)
+
+    def check_inks(self, data: bytes, header: JpegHeader) -> None:
+        """Decode a CMYK or YCCK image at an eighth of its size, which reads all its data, for what libjpeg says of it.
+
+        Raises:
+            JpegError: libjpeg-turbo refused or warned.
+        """
+        self._decode(data, -(-header.width // 8), -(-header.height // 8), _TJPF_CMYK)
+
+    def _decode(self, data: bytes, width: int, height: int, pixel_format: int) -> npt.NDArray[np.uint8]:
+        jpeg4py: Any = self._library
+        pixels = self._buffer(width * height * 4).reshape(height, width, 4)
+        image = jpeg4py.JPEG(np.frombuffer(data, np.uint8))
+        try:
+            image.decode(pixels, pixel_format)
+        except jpeg4py.JPEGRuntimeError as e:
+            # after some errors the pooled handle rejects every later good image: never hand it back
+            if image.decompressor is not None:
+                image.decompressor.release()
+                image.decompressor = None
+            raise JpegError(str(e).rpartition("error string ")[2]) from None
+        return pixels
+
+    def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        if size_bytes > _KEEP_BYTES:
+            self._scratch = np.empty(0, np.uint8)
+            return np.empty(size_bytes, np.uint8)
+        if len(self._scratch) < size_bytes:
+            self._scratch = np.empty(size_bytes, np.uint8)
+        return self._scratch[:size_bytes]
+
+
+def version() -> str | None:
+    """Return jpeg4py's version, None where it or libturbojpeg is missing."""
+    if _load() is None:
+        return None
+    from importlib.metadata import version as distribution_version
+
+    return distribution_version("jpeg4py")
+
+
+def library_version() -> str | None:
+    """Return libjpeg-turbo's version as the loaded library states it (TurboJPEG 2 has no call for it), None if unknown."""
+    if _load() is None:
+        return None
+    try:
+        with open("/proc/self/maps") as maps:
+            path = next(line.split()[-1] for line in maps if "turbojpeg" in line)
+        with open(path, "rb") as library:
+            match = re.search(rb"libjpeg-turbo version (\d+(?:\.\d+)*)", library.read())
+    except (OSError, StopIteration):
+        return None
+    return match[1].decode() if match else None
+
+
+def _load() -> Any:
+    """Import jpeg4py and let it find libturbojpeg; None where either is missing."""
+    try:
+        import jpeg4py
+
+        jpeg4py._cffi.initialize()
+    except (ImportError, OSError):
+        return None
+    # its decode asks this table how many bytes a pixel has
+    jpeg4py._cffi.tjPixelSize.setdefault(_TJPF_CMYK, 4)
+    return jpeg4py

@@ -1,0 +1,63 @@
+"""Which decoders are live here: versions, which Pillow, what it was built with. Decodes nothing."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from PIL import Image, features
+from PIL import _imaging as core
+
+from packer.pixels.formats import jpeg
+
+
+def decoder_versions() -> dict[str, Any]:
+    """Return what decides about pixels, for the manifest: distributions, versions, and which Pillow is live."""
+    return {
+        "libjpeg-turbo": {"jpeg4py": jpeg.version(), "turbojpeg": jpeg.library_version()},
+        "pillow": {
+            "distribution": pillow_distribution(),
+            "version": Image.__version__,
+            "simd": _pillow_simd(),
+            "libjpeg_turbo": features.version("libjpeg_turbo"),
+        },
+    }
+
+
+def littlecms_version() -> str | None:
+    """Return the version of littleCMS in the live Pillow, which converts from ICC profiles; None where it has none."""
+    found: str | None = features.version("littlecms2")
+    return found
+
+
+def missing_features(names: tuple[str, ...]) -> list[str]:
+    """Return which of these optional parts (as `PIL.features` names them) the live Pillow was built without."""
+    return [name for name in names if not features.check(name)]
+
+
+def pillow_distribution() -> str:
+    """Name the live Pillow: both distributions are the same import, and Pillow-SIMD numbers itself "x.y.z.postN"."""
+    try:
+        if ".post" in Image.__version__ and version("pillow-simd") == Image.__version__:
+            return "pillow-simd"
+    except PackageNotFoundError:
+        pass
+    return "pillow"
+
+
+def _pillow_simd() -> str | None:
+    """Tell which instructions the live Pillow resizes with: "avx2", "sse4", or None: those of plain Pillow.
+
+    Pillow does not say, and its SIMD edition chooses when it is compiled. Its resampling is built on one instruction,
+    multiply-add of 16-bit pairs, of which plain Pillow's wheel has none, an SSE4 build 204 and an AVX2 build 30 on 256 bits
+    (12.1.1, 2026-11-20): so they are looked for in the library.
+    """
+    if pillow_distribution() != "pillow-simd":
+        return None
+    with open(core.__file__, "rb") as file:
+        library = file.read()
+    # Intel SDM, volume 2, PMADDWD: VEX.256.66.0F F5, and its legacy encoding 66 0F F5
+    if re.search(rb"\xc5[\x85\x8d\x95\x9d\xa5\xad\xb5\xbd\xc5\xcd\xd5\xdd\xe5\xed\xf5\xfd]\xf5", library):
+        return "avx2"
+    return "sse4" if re.search(rb"\x66[\x40-\x4f]?\x0f\xf5", library) else None

@@ -1,0 +1,129 @@
+"""Reports of finished stores and of parts, made of what their files say."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+from packer.clock import added
+from packer.inputs.samples import Inputs
+from packer.pixels.layout import RowLayout
+from packer.report import PackReport
+from reader.format.manifest import REJECTED, Manifest, read_json_lines
+
+_LINES_NAMED = CHANGES_NAMED = 5
+
+
+def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, resumed_from: int) -> PackReport:
+    """Report one sealed store; seconds is what this run took."""
+    return PackReport(
+        out=str(out),
+        inputs=manifest.inputs,
+        rows=manifest.rows,
+        rejected=manifest.rejected,
+        ignored=inputs.ignored,
+        classes=len(manifest.classes),
+        size=(manifest.height, manifest.width),
+        channels=manifest.channels,
+        store_bytes=sum(entry.size_bytes for entry in manifest.files.values()),
+        source_bytes=0,
+        seconds=seconds,
+        images_per_second=(manifest.inputs - resumed_from) / seconds if seconds else 0.0,
+        too_many_rejects=False,
+        reasons=count_reasons(out),
+        resumed_from=resumed_from,
+        target_kind=manifest.target_kind,
+        reject_lines=_reject_lines(out),
+        has_own_sizes=manifest.has_own_sizes,
+        icc=dict(manifest.icc),
+        notes=inputs.notes,
+        layout=inputs.layout,
+    )
+
+
+def part_report(
+    folder: Path, part: str, layout: RowLayout, inputs: Inputs, span: range, rejects: list[dict[str, Any]]
+) -> PackReport:
+    """Report one part of a store, packed but not sealed; what it took is for the caller to fill in."""
+    rows = len(span) - len(rejects)
+    return PackReport(
+        out=str(folder),
+        inputs=len(span),
+        rows=rows,
+        rejected=len(rejects),
+        ignored=inputs.ignored,
+        classes=len(inputs.classes),
+        size=(layout.geometry.height, layout.geometry.width),
+        channels=layout.channel_count,
+        store_bytes=rows * layout.row_bytes,
+        source_bytes=0,
+        seconds=0.0,
+        images_per_second=0.0,
+        too_many_rejects=False,
+        reasons=dict(collections.Counter(reject["reason"] for reject in rejects).most_common()),
+        target_kind=inputs.target_kind,
+        notes=inputs.notes,
+        layout=inputs.layout,
+        part=part,
+    )
+
+
+def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
+    """Add up the reports of the splits."""
+    parts = list(reports.values())
+    seconds = sum(part.seconds for part in parts)
+    reasons: collections.Counter[str] = collections.Counter()
+    profiles: collections.Counter[str] = collections.Counter()
+    for part in parts:
+        reasons.update(part.reasons)
+        profiles.update(part.icc)
+
+    def total(name: str) -> int:
+        """Add up one field over all stores."""
+        return sum(getattr(part, name) for part in parts)
+
+    return PackReport(
+        out=str(out),
+        inputs=total("inputs"),
+        rows=total("rows"),
+        rejected=total("rejected"),
+        ignored=total("ignored"),
+        classes=parts[0].classes,
+        size=parts[0].size,
+        channels=parts[0].channels,
+        store_bytes=total("store_bytes"),
+        source_bytes=total("source_bytes"),
+        seconds=seconds,
+        images_per_second=(total("inputs") - total("resumed_from")) / seconds if seconds else 0.0,
+        too_many_rejects=any(part.too_many_rejects for part in parts),
+        reasons=dict(reasons.most_common()),
+        icc=dict(profiles.most_common()),
+        resumed_from=total("resumed_from"),
+        notes=[note for part in parts for note in part.notes],
+        layout=parts[0].layout,
+        has_own_sizes=parts[0].has_own_sizes,
+        changed=next((part.changed for part in parts if part.changed), ""),
+        changed_count=total("changed_count"),
+        kept=total("kept"),
+        gone=total("gone"),
+        changed_paths=[path for part in parts for path in part.changed_paths][:CHANGES_NAMED],
+        profile=added(part.profile for part in parts),
+        splits=reports,
+        part=parts[0].part,
+        is_in_place=all(part.is_in_place for part in parts),
+    )
+
+
+def count_reasons(out: Path) -> dict[str, int]:
+    """Count the rejects of a store by reason, most frequent first."""
+    return dict(collections.Counter(line["reason"] for line in read_json_lines(out / REJECTED)).most_common())
+
+
+def _reject_lines(out: Path) -> dict[str, list[int]]:
+    """Return the first lines of a list that were rejected for each reason; empty where inputs have no lines."""
+    lines: dict[str, list[int]] = {}
+    for reject in read_json_lines(out / REJECTED):
+        if "line" in reject and len(known := lines.setdefault(reject["reason"], [])) < _LINES_NAMED:
+            known.append(reject["line"])
+    return lines

@@ -1,0 +1,64 @@
+"""Sentences about differences and counts: names and numbers of things, in words. Knows no store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_NAMED = 3
+# options that are recorded only beside another
+_BESIDE = {"min_visibility": "--boxes", "max_boxes": "--boxes", "upright_labels": "--masks"}
+
+
+def difference(found: Any, expected: Any) -> str:
+    """Name the first thing in which two dicts differ, or what one list lacks of the other."""
+    if isinstance(found, list) and isinstance(expected, list):
+        return f" ({len(found)}, now {len(expected)}): {names_difference(found, expected) or 'in another order'}"
+    if not isinstance(found, dict) or not isinstance(expected, dict):
+        return "" if isinstance(found, str) else f" ({found}, now {expected})"
+    for key in {**expected, **found}:
+        before, now = found.get(key), expected.get(key)
+        if before != now:
+            if key in _BESIDE and (key in found) != (key in expected):
+                return with_and_without(_BESIDE[key], key in found)
+            is_digest = str(before).startswith("sha256:") and str(now).startswith("sha256:")
+            return f" ({key}: other contents)" if is_digest else f" ({key}: {before}, now {now})"
+    return ""
+
+
+def labels_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Name the first option in which two ways to read labels differ."""
+    for key in {**expected, **found}:
+        before, now = found.get(key), expected.get(key)
+        if before != now:
+            if (key in found) != (key in expected):
+                return with_and_without(f"--{key.replace('_', '-')}", key in found)
+            return difference({key: before}, {key: now})
+    return ""
+
+
+def with_and_without(option: str, was_given: bool) -> str:
+    return f" (with {option}, now without)" if was_given else f" (without {option}, now with it)"
+
+
+def names_difference(before: Sequence[str], now: Sequence[str]) -> str:
+    """Name the first of those that are gone and of those that are new; "" where both have the same names.
+
+    Example:
+        >>> names_difference(["a", "b"], ["b", "c", "d", "e", "f"])
+        'gone: a; new: c, d, e and 1 more'
+    """
+    old, new = set(before), set(now)
+    gone, added = [name for name in before if name not in new], [name for name in now if name not in old]
+    return "; ".join(f"{what}: {some(names)}" for what, names in (("gone", gone), ("new", added)) if names)
+
+
+def some(names: Sequence[str]) -> str:
+    """Name the first few, and say how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """Say how many there are: "1 image", "3 images"."""
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"

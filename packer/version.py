@@ -1,0 +1,3 @@
+"""The version of pixpack, as pyproject.toml has it."""
+
+__version__ = "0.2.0"

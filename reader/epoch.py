@@ -1,0 +1,44 @@
+"""What the random numbers of a batch hang on, written on it: epoch, position, seed; and the epoch that is running."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+# Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others lie below it.
+UNKNOWN = -1
+
+current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
+
+
+def stamped(batch: Any, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> Any:
+    """Write on a batch what the random numbers of its rows hang on; returns it.
+
+    position: where in the epoch's order its first row stands; the others follow.
+    """
+    origin = torch.empty(len(batch), 3, dtype=torch.int64, device=batch.pixels.device)
+    origin[:, 0].fill_(epoch)
+    step = 1 if position >= 0 else -1
+    origin[:, 1] = torch.arange(position, position + step * len(batch), step, device=origin.device)
+    origin[:, 2].fill_(wrapped(seed))
+    batch.set("origin", origin)
+    return batch
+
+
+@contextlib.contextmanager
+def in_epoch(epoch: int) -> Iterator[None]:
+    """Let random transforms that run inside draw for this epoch where a batch says none: it was indexed, or made by hand."""
+    token = current_epoch.set(epoch)
+    try:
+        yield
+    finally:
+        current_epoch.reset(token)
+
+
+def wrapped(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,164 @@
+"""What the operating system says of memory, file systems and the page cache. Reads no pixel."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Pages looked at: the share is then known to about 6 %.
+_PROBES = 256
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
+_NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "ceph",
+    "lustre",
+    "glusterfs",
+    "afs",
+    "beegfs",
+    "gpfs",
+)
+
+
+def can_read_ahead() -> bool:
+    """Say whether this system reads at an offset into given memory."""
+    return hasattr(os, "preadv")
+
+
+def is_network(kind: str) -> bool:
+    """Say whether a type of file system lies behind a network; FUSE usually does."""
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse")
+
+
+def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable[[], int] | None = None) -> float:
+    """Estimate the share of a file, of its first bytes, or of what `offset` draws of it, that is in the page cache, 0..1.
+
+    Where the system does not tell it is 1, over a network 0.
+
+    Asks for bytes that can be had without waiting, and whether the disk was asked for them: a fast one has answered by then.
+    mincore would tell it too, but not to who may only read the file.
+    """
+    if not hasattr(os, "RWF_NOWAIT"):
+        return 1.0
+    hits = 0
+    try:
+        opened = open(path, "rb", buffering=0)  # noqa: SIM115 (closed below)
+    except OSError as e:
+        if e.errno == errno.ESTALE:
+            return 0.0  # gone from its server (NFS): who reads it is told
+        raise
+    with opened as file, _disk_bytes() as asked_bytes:
+        size_bytes = os.fstat(file.fileno()).st_size if first_bytes is None else first_bytes
+        if size_bytes == 0:
+            return 1.0
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbours
+        # not seeded: to ask for a page may bring it in, and the next time these would all be there
+        draw = random.SystemRandom().randrange
+        place = (lambda: draw(size_bytes)) if offset is None else offset
+        byte, before = bytearray(1), asked_bytes()
+        for _ in range(_PROBES):
+            try:
+                found = os.preadv(file.fileno(), [byte], place(), os.RWF_NOWAIT)
+            except BlockingIOError:
+                found = 0
+            except OSError:  # a file system without it: network file systems, mostly
+                return 0.0 if is_network(file_system(path)) else 1.0
+            now = asked_bytes()
+            hits, before = hits + (found if now == before else 0), now
+    return hits / _PROBES
+
+
+@contextlib.contextmanager
+def _disk_bytes() -> Iterator[Callable[[], bytes]]:
+    """Give what tells how many bytes this thread has asked of disks so far; where the system does not count, always the same."""
+    try:
+        file = open("/proc/thread-self/io", "rb", buffering=0)  # noqa: SIM115 (closed below)
+    except OSError:
+        yield lambda: b""
+        return
+    with file:
+        # rchar, wchar, syscr, syscw, read_bytes, a line each; by proc(5) the last counts what the storage layer was asked for
+        yield lambda: os.pread(file.fileno(), 1024, 0).split(b"\n")[4]
+
+
+def file_system(path: Path) -> str:
+    """Name the type of the file system that holds path: "ext4", "nfs4"; "unknown" where the system does not tell."""
+    real, found = os.path.realpath(path), (0, "unknown")
+    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            _, mount, kind, *_ = line.split(" ")
+            mount = mount.replace("\\040", " ").rstrip("/")
+            # a later mount on the same folder hides the earlier one
+            if (real == mount or real.startswith(mount + "/")) and len(mount) >= found[0]:
+                found = len(mount), kind
+    return found[1]
+
+
+def memory_bytes() -> int:
+    """Return the memory that this machine, or the cgroup around this process, has: the same at any time."""
+    return min([_meminfo("MemTotal"), *(limit for limit, _ in _cgroups())])
+
+
+def available_bytes() -> int:
+    """Return the memory that can be had now without swapping: free, or page cache of others; the cgroup's limit included."""
+    return max(0, min([_meminfo("MemAvailable"), *(free for _, free in _cgroups())]))
+
+
+def huge_page_bytes(address: int, size_bytes: int) -> int | None:
+    """Return how much of this process's memory [address, address + size_bytes) lies in huge pages; None: the system hides it."""
+    found, inside = 0, False
+    try:
+        with open("/proc/self/smaps") as lines:
+            for line in lines:
+                if line.startswith("AnonHugePages:"):
+                    found += int(line.split()[1]) * 1024 * inside
+                elif (span := line.split(" ", 1)[0]).count("-") == 1:  # 7f2a00000000-7f2a40000000 rw-p ...
+                    start, stop = (int(bound, 16) for bound in span.split("-"))
+                    inside = start < address + size_bytes and stop > address
+    except OSError:
+        return None
+    return min(found, size_bytes)
+
+
+def _meminfo(name: str) -> int:
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def _cgroups() -> Iterator[tuple[int, int]]:
+    """Yield (limit, free bytes) of each memory cgroup around this process, versions 1 and 2; page cache counts as free."""
+    for folder, limit_file, usage_file in _cgroup_folders():
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((folder / limit_file).read_text())  # "max": no limit
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cached = [stat.get(f"total_{name}", stat.get(name, "0")) for name in ("active_file", "inactive_file")]
+            yield limit, limit - int((folder / usage_file).read_text()) + sum(map(int, cached))
+
+
+def _cgroup_folders() -> Iterator[tuple[Path, str, str]]:
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root, names = Path("/sys/fs/cgroup/memory"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        inner = root / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            if folder.is_relative_to(root):
+                yield folder, *names

@@ -1,0 +1,415 @@
+"""MemmapDataset: indexing, subsets, what ImageFolder has, pickling, and torch's DataLoader around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, random_split
+
+from packer import pack
+from reader import ImageBatch, MemmapDataset, MemmapLoader, StoreError
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store, as_tuple=False)
+
+
+def test_one_row_a_slice_and_a_list(train: MemmapDataset) -> None:
+    pixels = train.store.pixels
+    assert torch.equal(train[7].pixels, pixels[7])
+    assert train[7].images.shape == (3, 32, 32)
+    assert int(train[-1].rows) == 89
+    assert torch.equal(train[10:20].pixels, pixels[10:20])
+    assert train[10:20].pixels.data_ptr() == pixels[10:20].data_ptr()
+    assert torch.equal(train[20:10:-3].pixels, pixels[torch.arange(20, 10, -3)])
+    for index in ([3, 1, 2], torch.tensor([3, 1, 2]), np.array([3, 1, -88]), [np.int64(3), 1, 2]):
+        batch = train[index]
+        assert batch.rows.tolist() == [3, 1, 2]
+        assert torch.equal(batch.pixels, pixels[[3, 1, 2]])
+        assert torch.equal(batch.targets, train.store.targets[[3, 1, 2]])
+    mask = np.zeros(90, dtype=bool)
+    mask[[5, 9]] = True
+    assert train[mask].rows.tolist() == [5, 9]
+    assert train[torch.from_numpy(mask)].rows.tolist() == [5, 9]
+    assert len(train[[]]) == 0
+    assert len(train[50:40]) == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (90, "row 90 is out of range: .* has 90 rows"),
+        (-91, "row -91 is out of range"),
+        ([0, 90], "row 90 is out of range"),
+        ([[1]], r"rows are int64\[1, 1\], expected a list of whole numbers"),
+        ([0.5], r"rows are float64\[1\], expected a list of whole numbers"),
+        ([True, False], r"the mask has the shape \[2\], expected \[90\]"),
+        ([[1], [2, 3]], "rows are a list of lists, expected a list of whole numbers"),
+        ("7", "the index is '7', expected a whole number, a slice, a list of rows or a mask"),
+    ],
+)
+def test_wrong_rows_are_refused(train: MemmapDataset, index: Any, text: str) -> None:
+    with pytest.raises(IndexError, match=text):
+        train[index]
+
+
+def test_it_has_what_image_folder_has(train: MemmapDataset) -> None:
+    assert train.classes == ["class0", "class1", "class2"]
+    assert train.class_to_idx == {"class0": 0, "class1": 1, "class2": 2}
+    assert train.targets == [0] * 30 + [1] * 30 + [2] * 30
+    assert train.samples[31] == ("class1/001.jpg", 1)
+    assert train.imgs == train.samples
+    assert train.samples is train.samples  # read once, so that a loop over samples[i] is no loop over the file
+    assert train.source(31)["path"] == "class1/001.jpg"
+    assert train.source(-1) == json.loads((train.path / "samples.jsonl").read_text().splitlines()[-1])
+    assert train.manifest.rows == len(train) == 90
+    with pytest.raises(IndexError):
+        train.source(90)
+
+
+def test_a_subset_keeps_store_rows(train: MemmapDataset) -> None:
+    part = train.subset([40, 2, 7]).subset([2, 0])
+    assert len(part) == 2
+    assert part[[0, 1]].rows.tolist() == [7, 40]
+    assert train.targets[:1] == [0]
+    assert part.targets == [0, 1]
+    assert part.samples[1] == train.samples[40]
+    assert part.source(1)["path"] == train.samples[40][0]
+    assert train.subset(slice(10, 20))[:].pixels.data_ptr() == train.store.pixels[10:].data_ptr()
+    assert len(train.subset(np.array(train.targets) == 1)) == 30
+    assert train.subset(slice(None, None, -1)).targets == train.targets[::-1]
+    with pytest.raises(ValueError, match="target_transform needs as_tuple=True"):
+        MemmapDataset(train.path, target_transform=int, as_tuple=False)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda train: train.store.targets == 1,
+        lambda train: np.array(train.targets) == train.class_to_idx["class1"],
+        lambda train: [row for row, target in enumerate(train.targets) if target == 1],
+        lambda train: slice(30, 60),
+    ],
+    ids=["a mask of torch", "a mask of numpy", "a list", "a slice"],
+)
+def test_the_rows_of_a_class_are_a_subset_without_a_copied_pixel(train: MemmapDataset, kept: Any) -> None:
+    part = train.subset(kept(train))
+    assert (len(part), set(part.targets), part.classes) == (30, {1}, train.classes)
+    assert part.store is train.store
+    # they lie together: a slice of them is a view of the store
+    assert part[:].pixels.data_ptr() == train.store.pixels[30:].data_ptr()
+    assert part[[2, 0]].rows.tolist() == [32, 30]
+    for shuffle in (False, "full", "block"):
+        batches = list(MemmapLoader(part, 7, shuffle=shuffle, as_tuple=False))
+        assert sorted(row for batch in batches for row in batch.rows.tolist()) == list(range(30, 60))
+        assert all((batch.targets == 1).all() for batch in batches)
+
+
+def test_several_classes_are_a_subset_and_parts_of_parts_hold_the_stores_rows(train: MemmapDataset) -> None:
+    part = train.subset(torch.isin(train.store.targets, torch.tensor([0, 2])))
+    assert (len(part), set(part.targets)) == (60, {0, 2})
+    first, rest = part.split(0.5, stratify=True)
+    assert [first.targets.count(target) for target in range(3)] == [15, 0, 15]
+    assert {int(row) for some in (first, rest) for row in some[:].rows} == {*range(30), *range(60, 90)}
+    assert first.subset(np.array(first.targets) == 2).targets == [2] * 15
+    assert all(one.store is train.store for one in (first, rest))
+
+
+@pytest.mark.parametrize("stratify", [False, True])
+def test_split_is_disjoint_complete_and_repeatable(train: MemmapDataset, stratify: bool) -> None:
+    a, b = train.split(0.9, seed=3, stratify=stratify)
+    rows = a[:].rows.tolist() + b[:].rows.tolist()
+    assert sorted(rows) == list(range(90))
+    assert len(a) == 81
+    assert train.split(0.9, seed=3, stratify=stratify)[1][:].rows.tolist() == b[:].rows.tolist()
+    assert train.split(0.9, seed=4, stratify=stratify)[1][:].rows.tolist() != b[:].rows.tolist()
+    if stratify:
+        assert [b.targets.count(c) for c in range(3)] == [3, 3, 3]
+
+
+def test_wrong_splits_are_refused(train: MemmapDataset) -> None:
+    for fraction in (0, 1, 1.5, float("nan"), "half"):
+        with pytest.raises(ValueError, match=f"fraction is {fraction!r}, expected a number between 0 and 1"):
+            train.split(fraction)  # type: ignore[arg-type]
+    for stratify in (False, True):
+        assert [len(part) for part in train.subset([]).split(0.5, stratify=stratify)] == [0, 0]
+
+
+def test_numpy_shares_the_stores_memory(train: MemmapDataset) -> None:
+    pixels = train.numpy()
+    assert pixels.shape == (90, 32, 32, 3)
+    assert np.shares_memory(pixels, train.store.pixels.numpy())
+    with pytest.raises(ValueError, match="read-only"):
+        pixels[0] = 0
+
+
+def test_it_pickles_to_a_path(train: MemmapDataset) -> None:
+    data = pickle.dumps(train)
+    assert len(data) < 1000
+    again = pickle.loads(data)
+    assert torch.equal(again[[4, 80]].pixels, train[[4, 80]].pixels)
+    part = pickle.loads(pickle.dumps(train.subset([5, 3])))
+    assert part[:].rows.tolist() == [5, 3]
+
+
+def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import multiprocessing
+    import shutil
+
+    data = pickle.dumps(MemmapDataset(store, as_tuple=False))
+    part = pickle.dumps(MemmapDataset(store, as_tuple=False).subset([0, 1, 2]))
+    shutil.rmtree(store)
+    shutil.copytree(golden, store)
+    with pytest.raises(StoreError, match="was packed anew since this dataset was pickled"):
+        pickle.loads(data)
+    # a spawned worker takes over what its parent sent, and says it at the first batch
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    taken = pickle.loads(part)
+    for use in (
+        lambda: taken[0],
+        lambda: taken[[1]],
+        lambda: taken[:2],
+        lambda: taken.__getitems__([2]),
+        taken.check_files,
+    ):
+        with pytest.raises(StoreError, match="was packed anew since this dataset was pickled"):
+            use()
+
+
+@pytest.fixture
+def golden() -> Path:
+    return Path(__file__).parents[1] / "golden" / "v1.0"
+
+
+def test_repr_tells_shapes(train: MemmapDataset) -> None:
+    assert "90 rows of uint8[32, 32, 3], 3 classes" in repr(train)
+
+
+def test_as_tuple_and_transforms_are_image_folders(shared_store: Path) -> None:
+    plain = MemmapDataset(shared_store)
+    image, target = plain[35]
+    assert image.shape == (3, 32, 32)
+    assert target == 1
+    assert isinstance(target, int)
+    images, targets = plain[[35, 2]]
+    assert images.shape == (2, 3, 32, 32)
+    assert targets.tolist() == [1, 0]
+    seen = []
+
+    def transform(image: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(image.shape))
+        return image.float() / 255
+
+    changed = MemmapDataset(shared_store, transform=transform, target_transform=lambda t: t + 10)
+    image, target = changed[35]
+    assert image.dtype == torch.float32
+    assert target == 11
+    images, targets = next(iter(DataLoader(changed, batch_size=4)))
+    assert images.dtype == torch.float32
+    assert targets.tolist() == [10] * 4
+    assert seen == [(3, 32, 32)] * 5
+    for index in ([35, 2], slice(35, 37)):
+        images, targets = changed[index]
+        assert images.dtype == torch.float32
+        assert targets.tolist()[0] == 11
+
+
+# -- torch's own DataLoader
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", None])
+@pytest.mark.parametrize("as_tuple", [False, True])
+def test_the_plain_dataloader_works_as_it_is(shared_store: Path, context: str | None, as_tuple: bool) -> None:
+    train = MemmapDataset(shared_store, as_tuple=as_tuple)
+    workers = 2 if context else 0
+    loader = DataLoader(train, batch_size=32, shuffle=True, num_workers=workers, multiprocessing_context=context)
+    seen = []
+    for batch in loader:
+        images, targets = batch if as_tuple else (batch.images, batch.targets)
+        assert type(batch) is (tuple if as_tuple else ImageBatch)
+        assert images.shape[1:] == (3, 32, 32)
+        if not as_tuple:
+            assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+        seen += targets.tolist()
+    assert sorted(seen) == train.targets
+
+
+def _where_it_lies(batch: Any) -> tuple[bool, Any]:
+    return batch.pixels.is_shared(), batch
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_worker_gathers_straight_into_shared_memory(train: MemmapDataset) -> None:
+    def loader(workers: int) -> DataLoader[Any]:
+        context = "fork" if workers else None
+        return DataLoader(
+            train, batch_size=45, num_workers=workers, collate_fn=_where_it_lies, multiprocessing_context=context
+        )
+
+    # asked before it is sent: torch copies what lies elsewhere
+    assert [is_shared for is_shared, _ in loader(0)] == [False, False]
+    assert [is_shared for is_shared, _ in loader(1)] == [True, True]
+    assert torch.equal(torch.cat([batch.pixels for _, batch in loader(1)]), train.store.pixels)
+
+
+def test_no_per_item_work(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> None:
+        raise AssertionError("__getitem__ was called for a batch")
+
+    monkeypatch.setattr(MemmapDataset, "__getitem__", forbidden)
+    assert sum(len(batch) for batch in DataLoader(train, batch_size=16)) == 90
+
+
+@pytest.mark.parametrize("context", ["fork", None])
+def test_torchs_wrappers_work_around_it(shared_store: Path, context: str | None) -> None:
+    def DataLoader(*arguments: Any, **options: Any) -> Any:
+        workers = {"num_workers": 1, "multiprocessing_context": context} if context else {}
+        return torch.utils.data.DataLoader(*arguments, **options, **workers)
+
+    train, pairs = MemmapDataset(shared_store, as_tuple=False), MemmapDataset(shared_store)
+    subset = next(iter(DataLoader(Subset(train, [5, 80]), batch_size=2)))
+    assert subset.rows.tolist() == [5, 80]
+    first, second = random_split(pairs, [60, 30], generator=torch.Generator().manual_seed(0))
+    assert sum(len(t) for _, t in DataLoader(first, batch_size=7)) + len(second) == 90
+    both = next(iter(DataLoader(ConcatDataset([train, train]), batch_size=100)))
+    assert both.rows.tolist() == [*range(90), *range(10)]
+    images, targets = next(iter(DataLoader(ConcatDataset([pairs, pairs]), batch_size=100)))
+    assert images.shape == (100, 3, 32, 32)
+    assert targets.tolist() == pairs.targets + [0] * 10
+    weights = torch.tensor([0.0] * 60 + [1.0] * 30)
+    for _, targets in DataLoader(pairs, batch_size=16, sampler=WeightedRandomSampler(weights, 48)):
+        assert targets.tolist() == [2] * 16
+
+
+def test_torchs_wrappers_reach_a_spawned_worker(shared_store: Path) -> None:
+    pairs = MemmapDataset(shared_store)
+    both = ConcatDataset([pairs, Subset(pairs, [5, 80])])
+    loader = torch.utils.data.DataLoader(both, batch_size=100, num_workers=1, multiprocessing_context="spawn")
+    images, targets = next(iter(loader))
+    assert images.shape == (92, 3, 32, 32)
+    assert targets.tolist() == [*pairs.targets, pairs.targets[5], pairs.targets[80]]
+
+
+_CUT = """
+import os, sys
+from torch.utils.data import DataLoader
+from reader import MemmapDataset, StoreError
+from reader.format.manifest import PIXELS
+
+if __name__ == "__main__":
+    data = MemmapDataset(sys.argv[1])
+    loader = DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context=sys.argv[2])
+    if sys.argv[3] == "before":
+        os.truncate(data.path / PIXELS, 5000)
+    try:
+        for batch in loader:
+            os.truncate(data.path / PIXELS, 5000)
+    except StoreError as e:
+        print(e)
+"""
+
+
+@pytest.mark.parametrize(
+    "start, when", [("fork", "before"), ("fork", "during"), pytest.param("spawn", "before", marks=pytest.mark.slow)]
+)
+def test_workers_name_a_store_that_is_cut_short_under_them(store: Path, start: str, when: str) -> None:
+    script = store.parent / "cut.py"
+    script.write_text(_CUT)
+    command = [sys.executable, str(script), str(store), start, when]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    seen = r"pixels\.memmap ((has|is) 5,?000 bytes|ends at byte \d+: it was cut short)"
+    assert re.search(seen, done.stdout), done.stderr
+
+
+# In a process of its own, which forks quickly and which SIGBUS may end. The look before a batch is taken out, so that what the
+# reads themselves say is seen.
+_CUT_BETWEEN = """
+import os, shutil, sys
+from torch.utils.data import DataLoader, _utils
+from reader import MemmapDataset, StoreError
+_utils.MP_STATUS_CHECK_INTERVAL = 0.1  # torch waits that long for a worker that failed
+for name in sys.argv[2:]:
+    for transform in (None, lambda row: row.targets):
+        shutil.rmtree("copy", ignore_errors=True)
+        shutil.copytree(sys.argv[1], "copy")
+        data = MemmapDataset("copy", transform=transform)
+        data._opened.check_files = lambda: None
+        os.truncate(data.path / f"_tensordict/{name}.memmap", 3)
+        try:
+            print(len(next(iter(DataLoader(data, batch_size=24, num_workers=1, multiprocessing_context="fork")))))
+        except StoreError as e:
+            print(e)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"size": 32, "fit": "pad"}, ["pixels", "targets", "content", "extras/weight"]),
+        ({"fit": "none"}, ["pixels", "targets", "offsets", "shapes", "extras/weight"]),
+    ],
+)
+def test_a_file_cut_short_in_the_middle_of_a_batch_is_named_by_a_worker(
+    options: dict[str, Any], names: list[str], images: Path, tmp_path: Path
+) -> None:
+    lines = [f"{path.relative_to(images)},{path.parent.name},0.5" for path in sorted(images.rglob("*.jpg"))]
+    (images / "list.csv").write_text("\n".join(["path,label,weight", *lines]))
+    pack(images / "list.csv", tmp_path / "out", workers=1, **options)
+    command = [sys.executable, "-c", _CUT_BETWEEN, str(tmp_path / "out"), *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    seen = re.findall(r"_tensordict/(\S+)\.memmap ends at byte 3: it was cut short while it was read", done.stdout)
+    assert seen == [name for name in names for _ in range(2)], done.stderr
+
+
+def test_a_store_cut_short_is_named_by_every_gather(store: Path) -> None:
+    data = MemmapDataset(store, as_tuple=False)
+    os.truncate(store / "_tensordict" / "targets.memmap", 8)
+    for gather in (
+        lambda: data[[1, 2]],
+        lambda: data.__getitems__([3]),
+        lambda: next(iter(MemmapLoader(data, 8, as_tuple=False))),
+    ):
+        with pytest.raises(
+            StoreError, match=r"targets\.memmap has 8 bytes, it had 720 when it was opened\. Copy the store"
+        ):
+            gather()
+
+
+@pytest.mark.parametrize("as_tuple", [False, True])
+def test_batches_of_a_dataloader_are_recycled_and_kept_ones_never_overwritten(
+    shared_store: Path, as_tuple: bool
+) -> None:
+    train = MemmapDataset(shared_store, as_tuple=as_tuple)
+    loader = DataLoader(train, batch_size=20, shuffle=True, drop_last=True)
+    kept = []
+    for step, batch in enumerate(batch for _ in range(6) for batch in loader):
+        images = batch[0] if as_tuple else batch.images
+        if step % 4 == 1:
+            view = images[7].numpy()[:, 3:]
+            kept.append((view, view.copy()))
+        else:
+            images.fill_(step)  # what shares memory with another batch is seen
+        del batch, images
+    assert len(kept) == 6
+    assert all(np.array_equal(view, then) for view, then in kept)
+    assert train._pool.allocated <= 2 + len(kept)
+
+
+def test_lists_of_rows_do_not_stay_in_memory(train: MemmapDataset) -> None:
+    for _ in DataLoader(train, batch_size=30):
+        pass
+    assert train._pool.allocated <= 2
+    train[list(range(80))]
+    train.subset([3, 4, 8])[:]
+    assert (train._pool.allocated, train._pool.size_bytes) == (2, 30 * train.manifest.row_bytes)

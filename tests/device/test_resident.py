@@ -1,0 +1,587 @@
+"""Rows on a device: the batches are those of the CPU, whole stores and windows; memory is shared, and let go.
+
+Nothing of it but the copies knows CUDA, so all of it runs on a CPU that plays the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import devices, make_tree
+from hypothesis import given
+from hypothesis import strategies as st
+from late_streams import World
+from PIL import Image
+
+from packer import pack
+from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
+from reader.device import resident as residents
+from reader.device.resident import Window
+from reader.device.transfer import pin
+from reader.format.errors import StoreError
+from reader.loading import loader as loaders
+from reader.loading import shared_residency
+from reader.memory.buffers import PinnedMemoryError
+from reader.memory.residency import Room
+from reader.order import BlockOrder
+
+GB = 10**9
+# Of a device's clock: ten milliseconds and more, longer than the host takes for a batch.
+_CYCLES = 40_000_000
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store, as_tuple=False)
+
+
+@pytest.fixture(params=devices())
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device with room for all; the CPU plays one."""
+    if request.param == "cpu":
+        monkeypatch.setattr(loaders, "free_bytes", lambda device: GB)
+    return request.param
+
+
+@pytest.fixture
+def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device that the store does not fit on."""
+    leave_room_for_windows(train, monkeypatch)
+    return device
+
+
+def leave_room_for_windows(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store not fit on any device, and make blocks so small that its 90 rows are five windows."""
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+
+
+def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
+    for _ in range(epochs):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.pixels.device.type == found.device.type
+            for name in ("pixels", "targets", "rows", "content"):
+                one, other = getattr(ours, name), getattr(theirs, name)
+                assert (one is None and other is None) or torch.equal(one.cpu(), other)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": "full", "seed": 3},
+        {"shuffle": "block", "drop_last": True},
+        {"shuffle": "full", "rank": 1, "world_size": 4},
+        {"weights": np.arange(90)},
+        {"sampler": torch.utils.data.SequentialSampler(range(90))},
+        {"shuffle": "full", "prefetch": 0},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_a_store_on_the_device_gives_the_batches_of_the_cpu(
+    train: MemmapDataset, device: str, options: dict[str, Any]
+) -> None:
+    loader = MemmapLoader(train, 16, device=device, residency="gpu", **options, as_tuple=False)
+    assert loader.residency == "gpu"
+    assert_same(loader, MemmapLoader(train, 16, residency="cache", **options, as_tuple=False))
+
+
+def test_auto_never_takes_memory_of_the_device(
+    train: MemmapDataset, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="reader"):
+        asked = MemmapLoader(train, 16, device=device, residency="gpu", as_tuple=False)
+        again = MemmapLoader(train, 16, device=device, residency="gpu", as_tuple=False)
+        # also where the rows are there already
+        auto = MemmapLoader(train, 16, device=device, as_tuple=False)
+    assert [loader.residency for loader in (asked, again)] == ["gpu", "gpu"]
+    assert (auto.residency, auto.resident) == ("cache", None)
+    # one line a loader: none of the loader that fills the device
+    first, second, third = (record.getMessage() for record in caplog.records)
+    assert first.endswith(": order sequential, rank 0 of 1, residency gpu: as asked")
+    assert second.endswith(": order sequential, rank 0 of 1, residency gpu: as asked, and there already")
+    assert ", residency cache: " in third
+
+
+def test_a_subset_is_gathered_by_its_rows_and_parts_share_one_copy(train: MemmapDataset, device: str) -> None:
+    first, rest = train.split(0.8)
+    loaders_of_both = [
+        MemmapLoader(part, 7, device=device, residency="gpu", shuffle="full", as_tuple=False) for part in (first, rest)
+    ]
+    assert loaders_of_both[0].resident is loaders_of_both[1].resident
+    for part, loader in zip((first, rest), loaders_of_both, strict=True):
+        assert_same(loader, MemmapLoader(part, 7, shuffle="full", residency="cache", as_tuple=False))
+    count = len(shared_residency._residents)
+    del loaders_of_both, loader
+    gc.collect()
+    assert len(shared_residency._residents) == count - 1
+
+
+def test_tuples_are_the_default(shared_store: Path, device: str) -> None:
+    data = MemmapDataset(shared_store, as_tuple=False)
+    images, targets = next(iter(MemmapLoader(data, 16, device=device, residency="gpu")))
+    assert images.shape == (16, 3, 32, 32)
+    assert torch.equal(targets.cpu(), data.store.targets[:16])
+
+
+def test_content_comes_along(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree(tmp_path / "images")
+    pack(tmp_path / "images", tmp_path / "out", size=32, fit="pad")
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
+    for free in (GB, 74_000):
+        monkeypatch.setattr(loaders, "free_bytes", lambda device, free=free: free)
+        loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu", as_tuple=False)
+        assert loader.in_windows is (free < GB)
+        assert next(iter(loader)).content is not None
+        loader.set_epoch(0)
+        assert_same(loader, MemmapLoader(data, 5, shuffle="block", residency="cache", as_tuple=False))
+        del loader
+
+
+def test_a_batch_is_the_callers_own(train: MemmapDataset, device: str) -> None:
+    loader = MemmapLoader(train, 90, device=device, residency="gpu", as_tuple=False)
+    next(iter(loader)).pixels.zero_()
+    assert torch.equal(next(iter(loader)).pixels.cpu(), train.store.pixels)
+
+
+def test_the_transform_knows_epoch_and_device(train: MemmapDataset, device: str) -> None:
+    loader = MemmapLoader(
+        train,
+        30,
+        device=device,
+        residency="gpu",
+        transform=lambda batch: (batch.pixels.float().mean(), batch.rows),
+        as_tuple=False,
+    )
+    for mean, rows in loader:
+        assert mean.device.type == device
+        assert mean.item() == pytest.approx(train.store.pixels[rows.cpu()].float().mean().item(), rel=1e-5)
+
+
+# -- windows
+
+
+@pytest.mark.parametrize("size", [1, 8, 31, 90])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_windows_give_the_batches_of_the_block_order(
+    train: MemmapDataset, small_device: str, size: int, prefetch: int
+) -> None:
+    options: dict[str, Any] = {"shuffle": "block", "seed": 5, "prefetch": prefetch}
+    loader = MemmapLoader(train, size, device=small_device, residency="gpu", **options, as_tuple=False)
+    assert loader.in_windows
+    assert_same(loader, MemmapLoader(train, size, residency="cache", **options, as_tuple=False))
+
+
+def test_windows_go_on_in_the_middle_of_an_epoch(train: MemmapDataset, small_device: str) -> None:
+    loader = MemmapLoader(
+        train, 8, shuffle="block", device=small_device, residency="gpu", drop_last=True, as_tuple=False
+    )
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    state = loader.state_dict()
+    rest = [batch.rows.tolist() for batch in iterator]
+    for residency_of in ("gpu", "cache"):
+        other = MemmapLoader(
+            train, 8, shuffle="block", device=small_device, residency=residency_of, drop_last=True, as_tuple=False
+        )
+        other.load_state_dict(state)
+        assert [batch.rows.tolist() for batch in other] == rest
+
+
+def test_windows_are_read_ahead_from_a_disk(
+    train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: "disk")
+    monkeypatch.setattr("reader.loading.host_batches._AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    loader = MemmapLoader(train, 8, shuffle="block", device=small_device, residency="gpu", as_tuple=False)
+    assert_same(loader, MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"shuffle": "full"}, {"shuffle": "block", "rank": 0, "world_size": 2}, {"weights": np.ones(90)}],
+    ids=["a full shuffle", "two ranks", "weights"],
+)
+def test_what_has_no_windows_is_refused_where_the_store_does_not_fit(
+    train: MemmapDataset, small_device: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
+    ):
+        MemmapLoader(train, 8, device=small_device, residency="gpu", **options, as_tuple=False)
+    with pytest.raises(ValueError, match=r"of a whole dataset to one rank\.$"):
+        MemmapLoader(train.subset(slice(85)), 2, device=small_device, residency="gpu", shuffle="block", as_tuple=False)
+
+
+def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
+    """Count the batches of some epochs that were wrong for a loop that takes each on another stream, one of them late."""
+    streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    loader, taken = MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency, as_tuple=False), []
+    for _ in range(10):
+        batches, turns = iter(loader), itertools.cycle(streams)
+        for stream in itertools.islice(turns, len(loader)):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(_CYCLES if stream == streams[0] else 0)
+                batch = next(batches)
+                taken.append((batch.rows.clone(), batch.pixels.clone()))
+                del batch
+    torch.cuda.synchronize()
+    plain = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
+    expected = [batch for _ in range(10) for batch in plain]
+    return sum(
+        not torch.equal(rows.cpu(), right.rows) or not torch.equal(pixels.cpu(), right.pixels)
+        for (rows, pixels), right in zip(taken, expected, strict=True)
+    )
+
+
+@pytest.mark.cuda
+def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(train: MemmapDataset) -> None:
+    loader, stream = MemmapLoader(train, 30, device="cuda", residency="gpu", as_tuple=False), torch.cuda.Stream()
+    assert loader.resident is not None
+    size_bytes = loader.resident.rows().pixels.nbytes
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(10 * _CYCLES)
+        taken = [batch.pixels for batch in loader]
+    del loader
+    gc.collect()
+    # on the stream that the store was allocated for: some of it would lie there
+    others = [torch.full((size_bytes,), 7, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    torch.cuda.synchronize()
+    assert torch.equal(torch.cat(taken).cpu(), train.store.pixels)
+    del others
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("residency", ["cache", "ram", "gpu", "windows"])
+def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if residency != "windows":
+        assert wrong_on_changing_streams(train, residency) == 0
+        return
+    leave_room_for_windows(train, monkeypatch)
+    assert wrong_on_changing_streams(train, "gpu") == 0
+    # the guard that this needs
+    monkeypatch.setattr(residents, "on_any_stream", lambda batch: lambda: batch)
+    assert wrong_on_changing_streams(train, "gpu") > 0
+
+
+def waits_for_the_device(loader: MemmapLoader) -> bool:
+    """Say whether taking a batch waits for what the loop has launched before, as copies of unpinned memory do."""
+    batches = iter(loader)
+    for _ in range(3):  # what is allocated once may wait
+        next(batches)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(10 * _CYCLES)
+    launched = torch.cuda.Event()
+    launched.record()
+    next(batches)
+    waited = launched.query()
+    torch.cuda.synchronize()
+    return waited
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk", "gpu", "windows"])
+def test_taking_a_batch_does_not_wait_for_the_device(
+    train: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if residency == "windows":
+        leave_room_for_windows(train, monkeypatch)
+        residency = "gpu"
+    assert not waits_for_the_device(
+        MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency, as_tuple=False)
+    )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("residency", ["cache", "gpu"])
+def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path, residency: str) -> None:
+    # over 64 KB of page numbers
+    many, data = [list(range(40)) * 100] * 5, MemmapDataset(own_store, as_tuple=False)
+    assert not waits_for_the_device(
+        MemmapLoader(data, 1, sampler=many, device="cuda", residency=residency, as_tuple=False)
+    )
+
+
+def test_the_next_window_travels_a_few_slices_a_step(
+    train: MemmapDataset, small_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    take = Window.take
+
+    def counted(self: Window, sent: Any, count: int) -> None:
+        taken.append(count)
+        take(self, sent, count)
+
+    monkeypatch.setattr(Window, "take", counted)
+    for name in ("GROUP_BYTES", "SMALL_GROUP_BYTES"):
+        monkeypatch.setattr(f"reader.loading.schedule.{name}", 1)
+    # a window of 18 rows is 3 slices and 3 steps
+    list(MemmapLoader(train, 6, shuffle="block", device=small_device, residency="gpu", prefetch=0, as_tuple=False))
+    assert taken[0] == 3
+    assert max(taken[1:]) == 1
+    assert sum(taken) == 15
+
+
+def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(eager=("copies", "kernels"))
+    world.install(monkeypatch)
+    row_bytes = train.manifest.row_bytes
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr(loaders, "_room", lambda *_, **__: Room(GB, 2 * GB, 1))
+    loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu", as_tuple=False)
+    expected = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
+    for ours, theirs in zip(loader, expected, strict=True):
+        assert torch.equal(ours.rows, theirs.rows)
+        assert torch.equal(ours.pixels, theirs.pixels)
+    # slices are sent from slots, as batches are
+    assert len(world.pinned) <= 4
+
+
+@given(st.integers(1, 400), st.integers(1, 40), st.integers(1, 6), st.data())
+def test_slots_of_a_window_are_where_its_slices_lie(count: int, block: int, window: int, data: st.DataObject) -> None:
+    order = BlockOrder(count, block, window, seed=1, epoch=2)
+    position = data.draw(st.integers(0, count - 1))
+    end = order.window_end(position)
+    held = Window(order.slices(position))
+    lying = np.concatenate([np.arange(start, stop) for start, stop in held.slices])
+    rows = order.rows(position, end)
+    assert np.array_equal(lying[held.slots(rows)], rows)
+
+
+# -- residency "ram" for a device
+
+
+def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, unpinned = World(eager=("copies", "kernels")), []
+    world.install(monkeypatch)
+    monkeypatch.setattr("reader.loading.host_copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
+    loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
+    batches = list(loader)
+    assert torch.equal(torch.cat([batch.pixels for batch in batches]), train.store.pixels)
+    assert world.pinned == {}
+    shuffled = MemmapLoader(train, 8, shuffle="full", device="cuda", residency="ram", as_tuple=False)
+    assert all(torch.equal(batch.pixels, train.store.pixels[batch.rows]) for batch in shuffled)
+    assert world.pinned
+    # both read one copy, pinned once
+    assert loader.gathering.copy is shuffled.gathering.copy
+    del loader, shuffled
+    gc.collect()
+    assert len(unpinned) == 1
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffle: Any) -> None:
+    loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram", as_tuple=False)
+    assert loader.gathering.copy is not None
+    assert loader.gathering.copy.units.is_pinned()
+    assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache", as_tuple=False))
+
+
+@pytest.mark.cuda
+def test_memory_that_is_pinned_already_is_refused_and_cuda_goes_on() -> None:
+    memory = torch.zeros(1 << 20)
+    unpin = pin(memory, torch.device("cuda", 0))
+    assert memory.is_pinned()
+    with pytest.raises(
+        PinnedMemoryError, match=r"^4\.2 MB of memory cannot be pinned: cudaHostRegister says error 712\."
+    ):
+        pin(memory, torch.device("cuda", 0))
+    assert torch.ones(3, device="cuda").sum().item() == 3
+    unpin()
+    assert not memory.is_pinned()
+
+
+@pytest.mark.parametrize("status", [0, 712])
+def test_memory_is_pinned_where_it_lies_and_unpinned_there(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    class Status:
+        """What torch gives back: no number, but what can be made one."""
+
+        def __int__(self) -> int:
+            return status
+
+    class Runtime:
+        def cudaHostRegister(self, *arguments: int) -> Status:
+            calls.append(arguments)
+            return Status()
+
+        def cudaHostUnregister(self, address: int) -> None:
+            calls.append((address,))
+
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    memory = torch.zeros(10)
+    if status:
+        with pytest.raises(PinnedMemoryError, match="cudaHostRegister says error 712"):
+            pin(memory, torch.device("meta"))
+    else:
+        pin(memory, torch.device("meta"))()
+    assert calls == [(memory.data_ptr(), 40, 0), (memory.data_ptr(),)][: 1 if status else 2]
+
+
+def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(tensor: torch.Tensor, device: torch.device) -> Any:
+        raise PinnedMemoryError("3.0 GB of memory cannot be pinned.")
+
+    world = World(eager=("copies", "kernels"))
+    world.install(monkeypatch)
+    monkeypatch.setattr("reader.loading.host_copies.pin", refused)
+    with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
+        MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
+    monkeypatch.setattr("reader.system.file_system", lambda path: "nfs4")
+    monkeypatch.setattr("reader.system.cached_share", lambda path, offset=None: 0.0)
+    loader = MemmapLoader(train, 8, device="cuda", as_tuple=False)
+    assert loader.residency == "ram"
+    assert "cannot be pinned. Batches are copied into pinned memory first." in caplog.text
+    assert sum(len(batch) for batch in loader) == 90
+
+
+# -- rows with sizes of their own
+
+
+@pytest.fixture(scope="module")
+def own_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 rows of many sizes, with a mask and an extra each."""
+    root = tmp_path_factory.mktemp("own")
+    (root / "masks").mkdir()
+    make_tree(root / "images", classes=2, each=20)
+    lines = []
+    for n, path in enumerate(sorted((root / "images").rglob("*.jpg"))):
+        with Image.open(path) as image:
+            lines.append(f"{path.relative_to(root)},{n % 3},{n / 2}\n")
+            mask = root / "masks" / path.relative_to(root).with_suffix(".png")
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            image.convert("L").save(mask)
+    (root / "list.csv").write_text("path,label,weight\n" + "".join(lines))
+    pack(root / "list.csv", root / "out", fit="none", max_size=90, masks=root / "masks", workers=1)
+    return root / "out"
+
+
+def assert_same_images(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) -> None:
+    for _ in range(epochs):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.pixels.device.type == ours.extras["weight"].device.type == found.device.type
+            assert ours.rows.tolist() == theirs.rows.tolist()
+            assert ours.targets.tolist() == theirs.targets.tolist()
+            assert ours.extras["weight"].tolist() == theirs.extras["weight"].tolist()
+            for n in range(len(theirs)):
+                assert torch.equal(ours.image(n).cpu(), theirs.image(n))
+                assert torch.equal(ours.mask(n).cpu(), theirs.mask(n))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": "full", "seed": 3},
+        {"shuffle": "block", "rank": 1, "world_size": 3},
+        {"weights": np.arange(40), "prefetch": 0},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_images_of_their_own_sizes_on_the_device_are_those_of_the_cpu(
+    own_store: Path, device: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residents, "_PIECE_BYTES", 1000)
+    data = MemmapDataset(own_store, as_tuple=False)
+    loader = MemmapLoader(data, 7, device=device, residency="gpu", **options, as_tuple=False)
+    assert (loader.residency, loader.in_windows) == ("gpu", False)
+    assert_same_images(loader, MemmapLoader(data, 7, residency="cache", **options, as_tuple=False))
+
+
+def test_crops_and_parts_of_images_on_the_device(own_store: Path, device: str) -> None:
+    data, crop = MemmapDataset(own_store, as_tuple=False), RandomResizedCrop(24, seed=2)
+    for part in data.split(0.7):
+        loader = MemmapLoader(part, 8, device=device, residency="gpu", shuffle=True, transform=crop, as_tuple=False)
+        expected = MemmapLoader(part, 8, residency="cache", shuffle=True, transform=crop, as_tuple=False)
+        for ours, theirs in zip(loader, expected, strict=True):
+            assert torch.equal(ours.rows.cpu(), theirs.rows)
+            # other devices resize with floats, the CPU with whole numbers
+            most = 0 if device == "cpu" else 1
+            assert (ours.pixels.cpu().int() - theirs.pixels.int()).abs().max() <= most
+            assert torch.equal(ours.extras["masks"].cpu(), theirs.extras["masks"])
+
+
+def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path, device: str) -> None:
+    data = MemmapDataset(own_store, as_tuple=False)
+    one, other = (
+        MemmapLoader(part, 8, device=device, residency="gpu", as_tuple=False) for part in (data, data.subset([3, 1]))
+    )
+    assert one.resident is other.resident
+    kept = next(iter(other))
+    count = len(shared_residency._residents)
+    del one, other
+    gc.collect()
+    assert len(shared_residency._residents) == count - 1
+    assert torch.equal(kept.image(0).cpu(), data[3].pixels)
+
+
+@pytest.mark.parametrize("size", [1, 5, 40])
+@pytest.mark.parametrize("host", ["cache", "disk"])
+def test_windows_of_images_give_the_batches_of_the_block_order(
+    own_store: Path, device: str, size: int, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MemmapDataset(own_store, as_tuple=False)
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr(loaders, "_WINDOWS_HELD", 1)
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: 400_000)
+    monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: host)
+    options: dict[str, Any] = {"shuffle": "block", "seed": 5}
+    loader = MemmapLoader(data, size, device=device, residency="gpu", **options, as_tuple=False)
+    assert loader.in_windows
+    expected = MemmapLoader(data, size, residency="cache", **options, as_tuple=False)
+    assert_same_images(loader, expected)
+    # in the middle of an epoch, which is in the middle of a window
+    iterator = iter(loader)
+    for _ in range(len(loader) // 2):
+        next(iterator)
+    state = loader.state_dict()
+    rest = [batch.rows.tolist() for batch in iterator]
+    loader.load_state_dict(state)
+    assert [batch.rows.tolist() for batch in loader] == rest
+
+
+def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(
+    own_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: 50_000)
+    data = MemmapDataset(own_store, as_tuple=False)
+    with pytest.raises(
+        ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
+    ):
+        MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full", as_tuple=False)
+    assert MemmapLoader(data, 8, device=device, as_tuple=False).residency != "gpu"
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: None)
+    with pytest.raises(ValueError, match="residency 'gpu' needs a CUDA device, but device is 'cpu'"):
+        MemmapLoader(data, 8, residency="gpu", as_tuple=False)
+
+
+def test_a_damaged_row_of_images_on_the_device_is_named(own_store: Path, tmp_path: Path, device: str) -> None:
+    shutil.copytree(own_store, tmp_path / "own")
+    offsets = np.memmap(tmp_path / "own/_tensordict/offsets.memmap", np.int64, "r+")
+    offsets[4] = 1 << 40
+    offsets.flush()
+    with pytest.raises(StoreError, match="row 4 does not lie within the pixels: the store is damaged"):
+        list(
+            MemmapLoader(
+                MemmapDataset(tmp_path / "own", as_tuple=False), 8, device=device, residency="gpu", as_tuple=False
+            )
+        )

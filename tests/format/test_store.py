@@ -1,0 +1,288 @@
+"""The format: golden bytes, the ways to open a store, what is refused, and that reading never writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import zlib
+from pathlib import Path
+
+import golden_make
+import numpy as np
+import pytest
+import torch
+from conftest import store_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from packer.checksums import crc32_combine, sha256_file
+from packer.store.row_files import channel_statistics
+from reader import ImageBatch, MemmapDataset, StoreError, open_store
+from reader.format.check import check_store
+from reader.format.errors import IncompleteStoreError
+from reader.format.manifest import FileEntry, Manifest, encode_manifest, read_blocks, read_manifest
+from reader.format.tensordict_meta import metadata_files
+from reader.format.tensors import TensorSpec
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1.0"
+GOLDEN_1_1 = Path(__file__).parents[1] / "golden" / "v1.1"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def test_the_golden_store_of_version_1_0_loads_for_ever() -> None:
+    manifest, store = open_store(GOLDEN)
+    assert (manifest.rows, manifest.height, manifest.width, manifest.channels) == (5, 4, 6, 3)
+    assert manifest.classes == ("bird", "cat", "näïve")
+    assert store.targets.tolist() == [0, 0, 1, 2, 2]
+    # row r, pixel y x, channel c holds (97 r + 13 y + 7 x + 31 c) mod 256
+    r, y, x, c = np.ogrid[:5, :4, :6, :3]
+    assert np.array_equal(store.pixels.numpy(), (97 * r + 13 * y + 7 * x + 31 * c) % 256)
+    assert store.content is not None
+    assert store.content[0].tolist() == [0, 0, 4, 6]
+    assert store.extras is not None
+    assert store.extras["weight"].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert [block.stop for block in read_blocks(GOLDEN)] == [3, 5]
+
+
+def test_todays_writer_makes_the_golden_bytes() -> None:
+    manifest = read_manifest(GOLDEN)
+    assert encode_manifest(manifest, read_blocks(GOLDEN)) == (GOLDEN / "manifest.json").read_bytes()
+    for name, content in metadata_files(manifest).items():
+        assert (GOLDEN / name).read_bytes() == content
+    for name, entry in manifest.files.items():
+        if name != "_tensordict/pixels.memmap":
+            assert sha256_file(GOLDEN / name) == entry.digest
+    pixels = (GOLDEN / "_tensordict/pixels.memmap").read_bytes()
+    assert manifest.files["_tensordict/pixels.memmap"].digest == f"crc32:{zlib.crc32(pixels):08x}"
+
+
+def test_the_golden_store_of_version_1_1_loads_for_ever_and_tells_how_its_labels_were_read() -> None:
+    manifest, store = open_store(GOLDEN_1_1)
+    assert (manifest.version, manifest.rows, manifest.classes) == ((1, 1), 5, ("bird", "cat", "näïve"))
+    assert store.targets.tolist() == [0, 0, 1, 2, 2]
+    assert manifest.tells_labels
+    assert not read_manifest(GOLDEN).tells_labels
+    assert manifest.labels == {
+        "boxes": "sha256:" + "0123456789abcdef" * 4,
+        "classes": True,
+        "extension": ".jpg",
+        "later": {"any": ["thing", 1]},
+        "missing": ["NA", "näh"],
+        "path_column": "id",
+        "root": True,
+        "target_column": "breed,näme",
+    }
+
+
+def test_todays_writer_makes_the_golden_bytes_of_version_1_1(tmp_path: Path) -> None:
+    golden_make.main(tmp_path / "out", golden_make.LABELS)
+    for path in sorted(GOLDEN_1_1.rglob("*")):
+        if path.is_file():
+            assert (tmp_path / "out" / path.relative_to(GOLDEN_1_1)).read_bytes() == path.read_bytes(), path
+    manifest = read_manifest(GOLDEN_1_1)
+    assert encode_manifest(manifest, read_blocks(GOLDEN_1_1)) == (GOLDEN_1_1 / "manifest.json").read_bytes()
+    older = dataclasses.replace(manifest, version=(1, 0), labels={})
+    assert encode_manifest(older, read_blocks(GOLDEN_1_1)) == (GOLDEN / "manifest.json").read_bytes()
+
+
+def _manifest_of(target_kind: str, count: int | None, content: bool, extras: dict[str, TensorSpec]) -> Manifest:
+    names = ["meta.json", "_tensordict/meta.json", "samples.jsonl", "rejected.jsonl"]
+    names += ["_tensordict/pixels.memmap", "_tensordict/targets.memmap"]
+    names += ["_tensordict/content.memmap"] if content else []
+    names += ["_tensordict/extras/meta.json"] if extras else []
+    names += [f"_tensordict/extras/{name}.memmap" for name in extras]
+    return Manifest(
+        rows=3,
+        height=4,
+        width=5,
+        channels=3,
+        target_kind=target_kind,
+        target_count=count,
+        has_content=content,
+        extras=extras,
+        classes=("a", "b"),
+        mean=(0.1, 0.2, 0.3),
+        std=(0.1, 0.1, 0.1),
+        inputs=3,
+        rejected=0,
+        options={},
+        decoders={},
+        files={name: FileEntry(0, "") for name in names},
+    )
+
+
+@pytest.mark.parametrize("with_extras", [False, True])
+@pytest.mark.parametrize("content", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "count", "targets"),
+    [
+        ("class", None, torch.zeros(3, dtype=torch.int64)),
+        ("regression", 2, torch.zeros(3, 2)),
+        ("multi-hot", 4, torch.zeros(3, 4, dtype=torch.uint8)),
+    ],
+)
+def test_our_meta_json_is_what_tensordict_writes(
+    tmp_path: Path, kind: str, count: int | None, targets: torch.Tensor, content: bool, with_extras: bool
+) -> None:
+    extras = {"boxes": TensorSpec("float32", (2, 4)), "area": TensorSpec("float64", ())} if with_extras else {}
+    values = TensorDict({"area": torch.zeros(3, dtype=torch.float64), "boxes": torch.zeros(3, 2, 4)}, batch_size=[3])
+    ImageBatch(
+        pixels=torch.zeros(3, 4, 5, 3, dtype=torch.uint8),
+        targets=targets,
+        content=torch.zeros(3, 4, dtype=torch.int32) if content else None,
+        extras=values if with_extras else None,
+        batch_size=[3],
+    ).memmap(tmp_path)
+    written = {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("meta.json")}
+    assert metadata_files(_manifest_of(kind, count, content, extras)) == written
+
+
+def test_a_store_opens_without_our_reader(shared_store: Path) -> None:
+    manifest, store = open_store(shared_store)
+    plain = ImageBatch.load_memmap(shared_store)
+    assert torch.equal(plain.pixels, store.pixels)
+    assert torch.equal(plain.targets, store.targets)
+    bare = TensorDict.load_memmap(shared_store / "_tensordict")
+    assert torch.equal(bare["pixels"], store.pixels)
+    shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
+    raw = np.memmap(shared_store / "_tensordict/pixels.memmap", np.uint8, "r", shape=shape)
+    assert np.array_equal(raw, store.pixels.numpy())
+
+
+def test_images_is_a_channels_last_view_also_of_one_row(shared_store: Path) -> None:
+    _, store = open_store(shared_store)
+    assert store.images.shape == (90, 3, 32, 32)
+    assert store.images.data_ptr() == store.pixels.data_ptr()
+    assert store[:4].images.is_contiguous(memory_format=torch.channels_last)
+    assert store[5].images.shape == (3, 32, 32)
+
+
+def test_a_million_rows_open_on_a_machine_with_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    from bench_open import sparse_store
+
+    out = sparse_store(tmp_path / "large", rows=1_000_000)
+    dataset = MemmapDataset(out, as_tuple=False)
+    assert len(dataset) == 1_000_000
+    assert dataset[999_999].pixels.shape == (224, 224, 3)
+    assert dataset[999_999].pixels.sum() == 0
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize("change", [-1, 1, -4096, 4096])
+@pytest.mark.parametrize("name", ["_tensordict/pixels.memmap", "_tensordict/targets.memmap", "samples.jsonl"])
+def test_a_truncated_or_grown_store_is_refused_unchanged(store: Path, name: str, change: int) -> None:
+    size = (store / name).stat().st_size
+    os.truncate(store / name, max(0, size + change))
+    before = store_bytes(store)
+    with pytest.raises(
+        StoreError, match=re.escape(f"{store / name} is {max(0, size + change)} bytes, the manifest says")
+    ):
+        MemmapDataset(store, as_tuple=False)
+    assert store_bytes(store) == before
+
+
+def test_a_missing_file_or_a_link_is_refused(store: Path, tmp_path: Path) -> None:
+    target = store / "_tensordict/targets.memmap"
+    moved = tmp_path / "elsewhere"
+    shutil.move(target, moved)
+    with pytest.raises(StoreError, match=r"targets.memmap is missing \(No such file or directory\)"):
+        check_store(store)
+    target.symlink_to(moved)
+    with pytest.raises(StoreError, match="is a symbolic link; a store holds its own files"):
+        check_store(store)
+
+
+def test_a_folder_or_a_manifest_that_is_a_link_is_refused(store: Path, tmp_path: Path) -> None:
+    for name in ("_tensordict", "manifest.json"):
+        shutil.move(store / name, tmp_path / "elsewhere")
+        (store / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(StoreError, match="is a symbolic link; a store holds its own files"):
+            check_store(store)
+        (store / name).unlink()
+        shutil.move(tmp_path / "elsewhere", store / name)
+
+
+def test_what_is_no_store_is_named(tmp_path: Path, store: Path) -> None:
+    with pytest.raises(StoreError, match="does not exist"):
+        MemmapDataset(tmp_path / "nothing", as_tuple=False)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StoreError, match=r"is not a pixpack store: it has no manifest.json"):
+        MemmapDataset(tmp_path / "empty", as_tuple=False)
+    with pytest.raises(StoreError, match="is a file, expected the folder of a store"):
+        MemmapDataset(store / "meta.json", as_tuple=False)
+    (tmp_path / "splits").mkdir()
+    shutil.move(store, tmp_path / "splits" / "train")
+    with pytest.raises(StoreError, match=r"holds 1 stores\. Open one of them: .*train"):
+        MemmapDataset(tmp_path / "splits", as_tuple=False)
+
+
+def test_an_unfinished_pack_is_named_with_its_progress(tmp_path: Path) -> None:
+    (tmp_path / ".packing").mkdir()
+    header, line = '{"journal":1,"inputs":50}', '{"inputs_stop":24,"rows_stop":23,"block":2}'
+    earlier = '{"inputs_stop":12,"rows_stop":12,"block":1}'
+    text = "".join(f"{zlib.crc32(t.encode()):08x} {t}\n" for t in (header, earlier, line))
+    (tmp_path / ".packing/journal").write_text(text + '00000000 {"inputs_stop":36,"rows_s')
+    with pytest.raises(
+        IncompleteStoreError, match=r"interrupted at 24 of 50 images, 23 rows written. Resume with: pack IMAGES"
+    ):
+        MemmapDataset(tmp_path, as_tuple=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"version": [2, 0]}, r"the format version is \[2, 0\], this reader knows 1.x"),
+        ({"reader_features": ["zstd"]}, "reading this store needs zstd, unknown here"),
+        ({"format": "other"}, "the format is 'other', expected 'pixpack'"),
+        ({"rows": 0}, "the manifest says rows = 0"),
+        ({"rows": True}, "the manifest says rows = True"),
+        ({"extras": {"../x": {"dtype": "uint8", "shape": []}}}, "the manifest names an extra '../x'"),
+        ({"extras": {"x": {"dtype": "object", "shape": []}}}, "the manifest names the dtype 'object'"),
+        ({"files": {"/etc/passwd": {"size_bytes": 1, "digest": ""}}}, "the manifest lists the files"),
+        ({"height": 31}, r"meta.json is not what the manifest implies"),
+    ],
+)
+def test_a_manifest_that_lies_is_refused(store: Path, change: dict[str, object], text: str) -> None:
+    head = json.loads((store / "manifest.json").read_bytes()) | change
+    write_head(store, head)
+    with pytest.raises(StoreError, match=text):
+        check_store(store)
+
+
+def test_newer_minor_versions_and_writer_features_are_read(store: Path) -> None:
+    head = json.loads((store / "manifest.json").read_bytes())
+    write_head(store, head | {"version": [1, 9], "writer_features": ["unknown"], "new_field": 1})
+    assert len(MemmapDataset(store)) == 90
+
+
+def write_head(store: Path, head: dict[str, object]) -> None:
+    """Write a manifest with a valid digest around any head."""
+    import hashlib
+
+    blocks = head.pop("blocks")
+    del head["digest"]
+    body = json.dumps(head, indent=2).removesuffix("\n}").encode() + b',\n  "blocks": ' + json.dumps(blocks).encode()
+    digest = hashlib.sha256(body).hexdigest()
+    (store / "manifest.json").write_bytes(body + f',\n  "digest": "sha256:{digest}"\n}}\n'.encode())
+
+
+# -- arithmetic
+
+
+@given(st.binary(max_size=300), st.binary(max_size=5000))
+def test_crc32_of_two_parts_is_combined(first: bytes, second: bytes) -> None:
+    assert crc32_combine(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
+
+
+def test_statistics_are_those_of_numpy() -> None:
+    values = np.random.default_rng(0).integers(0, 256, (1000, 3))
+    mean, std = channel_statistics(1000, values.sum(0).tolist(), (values**2).sum(0).tolist())
+    assert mean == pytest.approx((values / 255).mean(0), rel=1e-12)
+    assert std == pytest.approx((values / 255).std(0), rel=1e-12)

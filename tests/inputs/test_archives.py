@@ -1,0 +1,345 @@
+"""Tars and zips: which members are inputs, their labels, and that their bytes are read at their place."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import interrupt_after, photo, store_bytes
+
+from packer import OptionsError, PackError, ScanError, pack
+from packer.cli.app import run
+from packer.inputs.samples import Inputs
+from packer.inputs.scan import scan
+from packer.operations.verify import verify
+from packer.options import PackOptions
+from packer.store import blocks
+from reader import MemmapDataset
+from reader.format.manifest import read_json_lines
+
+
+def jpeg(seed: int, size: tuple[int, int] = (40, 36)) -> bytes:
+    data = io.BytesIO()
+    photo(*size, seed).save(data, "JPEG", quality=90)
+    return data.getvalue()
+
+
+def make_tar(path: Path, members: dict[str, bytes | str], kind: int = tarfile.USTAR_FORMAT) -> Path:
+    """Write members in the order given."""
+    with tarfile.open(path, "w", format=kind) as tar:
+        for name, content in members.items():
+            data = content if isinstance(content, bytes) else content.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def make_zip(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    return path
+
+
+def listed(*paths: Path, classes: tuple[str, ...] | None = None, **options: Any) -> Inputs:
+    return scan(paths, classes=classes, options=PackOptions(**options))[""]
+
+
+def samples(start: int, stop: int) -> dict[str, bytes | str]:
+    """WebDataset samples with integer labels."""
+    members: dict[str, bytes | str] = {}
+    for n in range(start, stop):
+        members |= {
+            f"{n:05}.cls": str(n % 3),
+            f"{n:05}.jpg": jpeg(n),
+            f"{n:05}.json": json.dumps({"age": n, "who": "x"}),
+        }
+    return members
+
+
+# -- tars
+
+
+def test_shards_are_packed_in_order_with_labels_and_extras(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards = [make_tar(tmp_path / f"shard-{s}.tar", samples(4 * s, 4 * s + 4)) for s in range(3)]
+    assert run([*map(str, shards), str(tmp_path / "out"), "--size", "32"]) == 0
+    captured = capsys.readouterr()
+    assert "12 rows of 32 x 32 x 3, 3 classes" in captured.out
+    assert "the column 'who' is left out" in captured.err
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    assert train.samples == [(f"shard-{n // 4}.tar/{n:05}.jpg", n % 3) for n in range(12)]
+    assert train.store.extras["age"].tolist() == list(range(12))
+    # the pixels are those of the unpacked files
+    (tmp_path / "files").mkdir()
+    for n in range(12):
+        (tmp_path / f"files/{n:05}.jpg").write_bytes(jpeg(n))
+    pack(tmp_path / "files", tmp_path / "of-files", size=32)
+    assert train.numpy().tobytes() == MemmapDataset(tmp_path / "of-files").numpy().tobytes()
+    assert verify(tmp_path / "out", redecode=12, images=tmp_path).problems == []
+    assert verify(tmp_path / "out", redecode=12, images=shards[0]).problems == []
+
+
+LABELS = [
+    ("cls", {"a.jpg": "", "a.cls": "1", "b.jpg": "", "b.cls": "0"}, {}, ("class", [1, 0], ("0", "1"))),
+    ("names in cls", {"a.cls": "dog\n", "a.jpg": "", "b.jpg": "", "b.cls": "cat"}, {}, ("class", [1, 0], ("cat", "dog"))),
+    ("json label", {"a.jpg": "", "a.json": '{"label": 0}', "b.json": '{"label": 0}', "b.jpg": ""}, {}, ("class", [0, 0], ("0",))),
+    ("json number", {"a.jpg": "", "a.json": "1", "b.json": "0", "b.jpg": ""}, {}, ("class", [1, 0], ("0", "1"))),
+    ("json field", {"a.jpg": "", "a.json": '{"y": 0.5}'}, {"target_column": "y"}, ("regression", [[0.5]], ())),
+    ("text", {"a.jpg": "", "a.txt": "dog", "b.txt": "cat", "b.jpg": ""}, {}, ("class", [1, 0], ("cat", "dog"))),
+    ("cls before text", {"a.jpg": "", "a.txt": "a dog", "a.cls": "0"}, {}, ("class", [0], ("0",))),
+    ("folders", {"x/a.jpg": "", "y/a.jpg": ""}, {}, ("class", [0, 1], ("x", "y"))),
+    ("one folder", {"x/a.jpg": "", "x/b.jpg": ""}, {}, ("class", [-1, -1], ())),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "expected"), [case[1:] for case in LABELS], ids=[case[0] for case in LABELS]
+)
+def test_labels_stand_beside_their_image(members: Any, options: Any, expected: Any, tmp_path: Path) -> None:
+    inputs = listed(make_tar(tmp_path / "t.tar", members), **options)
+    assert (inputs.target_kind, inputs.targets.tolist(), inputs.classes) == expected
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_kind_of_tar_and_odd_names(kind: int, tmp_path: Path) -> None:
+    names = ["ü.jpg", "a b.jpg", "two\nlines.jpg", "d" * 90 + "/" + "n" * 90 + ".jpg", os.fsdecode(b"\xff.jpg")]
+    names = names if kind != tarfile.PAX_FORMAT else names[:4]
+    members = {name: jpeg(n) for n, name in enumerate(names)}
+    path = tmp_path / "t.tar"
+    with tarfile.open(path, "w", format=kind, errors="surrogateescape") as tar:
+        for name, data in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    pack(path, tmp_path / "out", size=32)
+    assert [name for name, _ in MemmapDataset(tmp_path / "out").samples] == [f"t.tar/{name}" for name in names]
+
+
+def test_what_a_tar_names_is_an_input_and_nothing_leads_out(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "t.tar", {"/abs/../../a": jpeg(1), "./b.dat": jpeg(2), "c.npy": b"\x93NUMPY"})
+    with tarfile.open(path, "a") as tar:
+        link = tarfile.TarInfo("d.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+        folder = tarfile.TarInfo("folder.jpg")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+    report = pack(path, tmp_path / "out", size=32, max_rejects=2)
+    assert [name for name, _ in MemmapDataset(tmp_path / "out").samples] == ["t.tar/a", "t.tar/b.dat"]
+    assert report.reasons == {"it is in no known image format": 1, "it is no plain file in its tar": 1}
+
+
+def test_a_tar_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "t.tar", samples(0, 4))
+    whole = path.read_bytes()
+    with tarfile.open(path) as tar:
+        member = tar.getmembers()[7]
+    for cut in (member.offset + 100, member.offset_data + 10):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ScanError, match="t.tar is cut short or damaged at 00002"):
+            listed(path)
+    # tarfile itself takes this for the end of the archive, and would lose what follows
+    path.write_bytes(whole[: member.offset] + b"\xaa" + whole[member.offset + 1 :])
+    with pytest.raises(ScanError, match="t.tar is cut short or damaged at 00002.cls: a header after it is damaged"):
+        listed(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ({"a.jpg": "", "a.cls": "1.5", "b.jpg": ""}, "the sample t.tar/b.jpg has no cls, and another has one, in t.tar/a.cls"),
+        ({"a.jpg": "", "a.json": "{"}, "a.json is no JSON"),
+        ({"a.cls": "1"}, "holds no image"),
+    ],
+)
+def test_wrong_labels_name_their_sample(members: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=text):
+        listed(make_tar(tmp_path / "t.tar", members))
+
+
+def test_members_of_a_key_are_one_sample_wherever_they_stand(tmp_path: Path) -> None:
+    members = samples(0, 12)
+    apart = {name: data for suffix in ("jpg", "cls", "json") for name, data in members.items() if name.endswith(suffix)}
+    shuffled = dict(random.Random(3).sample(sorted(members.items()), len(members)))
+    for number, order in enumerate((apart, dict(reversed(apart.items())), shuffled)):
+        inputs = listed(make_tar(tmp_path / f"{number}.tar", order))
+        assert sorted(zip((path.partition("/")[2] for path in inputs.paths), inputs.targets.tolist(), strict=True)) == [
+            (f"{n:05}.jpg", n % 3) for n in range(12)
+        ]
+        assert [f"{age:05}.jpg" for age in inputs.extras["age"].tolist()] == [p.partition("/")[2] for p in inputs.paths]
+
+
+def test_keys_are_those_of_one_tar(tmp_path: Path) -> None:
+    one = make_tar(tmp_path / "a.tar", {"0.jpg": "", "0.cls": "1"})
+    other = make_tar(tmp_path / "b.tar", {"0.cls": "0", "0.jpg": ""})
+    assert listed(one, other).targets.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+@pytest.mark.parametrize("suffix", ["cls", "txt"])
+def test_a_label_member_that_is_missing_beside_others_is_refused(suffix: str, json_too: bool, tmp_path: Path) -> None:
+    members = {f"{n}.{what}": str(n % 2) for n in range(4) for what in ("jpg", suffix)}
+    members |= {f"{n}.json": '{"age": 3}' for n in range(4)} if json_too else {}
+    del members[f"2.{suffix}"]
+    text = rf"the sample t.tar/2.jpg has no {suffix}, and another has one, in t.tar/0.{suffix}\. Give each sample a label"
+    with pytest.raises(ScanError, match=text):
+        listed(make_tar(tmp_path / "t.tar", members))
+    inputs = listed(make_tar(tmp_path / "t.tar", members | {f"2.{suffix}": ""}))
+    assert inputs.targets.tolist() == [0, 1, -1, 1]
+    assert inputs.notes[0].startswith(f"1 of 4 inputs has no {suffix}, the sample t.tar/2.jpg first")
+
+
+def test_one_label_member_twice_with_two_labels_is_refused(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "t.tar", {"0.jpg": "", "0.cls": "1"})
+    for text in ("1", "0"):
+        with tarfile.open(path, "a") as tar:
+            entry = tarfile.TarInfo("0.cls")
+            entry.size = 1
+            tar.addfile(entry, io.BytesIO(text.encode()))
+        if text == "1":
+            assert listed(path).targets.tolist() == [1]
+    with pytest.raises(ScanError, match=r"t.tar/0.cls is there twice, with different labels"):
+        listed(path)
+
+
+def test_a_target_column_of_a_tar_without_labels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match="has no column 'age', which --target-column names"):
+        listed(make_tar(tmp_path / "t.tar", {"x/a.jpg": "", "y/a.jpg": ""}), target_column="age")
+
+
+def test_a_json_without_a_label_leaves_the_folders_their_classes(tmp_path: Path) -> None:
+    members = {f"{name}/{n}.{suffix}": '{"age": 7}' for name in "xy" for n in range(2) for suffix in ("jpg", "json")}
+    inputs = listed(make_tar(tmp_path / "t.tar", members))
+    assert (inputs.targets.tolist(), inputs.classes) == ([0, 0, 1, 1], ("x", "y"))
+    assert inputs.extras["age"].tolist() == [7, 7, 7, 7]
+    assert "have none of the columns target, label, class, cls: they are no labels, and the folders decide" in inputs.notes[-1]
+
+
+def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:
+    tar = make_tar(tmp_path / "t.tar", samples(0, 1))
+    with pytest.raises(
+        ScanError, match=r"images is a folder. Several IMAGES can be packed into one store only where all are tars"
+    ):
+        listed(tar, images)
+    with tarfile.open(tmp_path / "t.tar.gz", "w:gz") as packed:
+        packed.add(tar, "t")
+    with pytest.raises(
+        ScanError, match="is compressed, so its members cannot be read at their place. Decompress it first"
+    ):
+        listed(tmp_path / "t.tar.gz")
+    with pytest.raises(OptionsError, match="--root does not belong to .*t.tar, which is a tar"):
+        listed(tar, root=str(images))
+
+
+def test_a_pack_of_tars_resumes_to_the_same_bytes_and_notices_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    shards = [make_tar(tmp_path / f"s{s}.tar", samples(8 * s, 8 * s + 8)) for s in range(2)]
+    for workers in (1, 3):
+        pack(shards, tmp_path / f"whole{workers}", size=32, workers=workers)
+    assert store_bytes(tmp_path / "whole1") == store_bytes(tmp_path / "whole3")
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(shards, tmp_path / "out", size=32, progress=interrupt_after(9))
+    assert pack(shards, tmp_path / "out", size=32, resume=True).resumed_from > 0
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole1")
+
+    def change(progress: Any) -> None:
+        if progress.stage == "allocate":
+            os.utime(shards[1], ns=(1, 1))
+
+    with pytest.raises(PackError, match=r"s1\.tar was changed since it was listed\. What is packed is kept"):
+        pack(shards, tmp_path / "changed", size=32, progress=change, max_rejects=8)
+    assert not (tmp_path / "changed/manifest.json").exists()
+
+
+# -- zips
+
+
+def test_a_zip_is_packed_as_the_folder_that_it_was(images: Path, tmp_path: Path) -> None:
+    members = {f"photos/{path.relative_to(images)}": path.read_bytes() for path in sorted(images.rglob("*.jpg"))}
+    others = {"photos/readme.txt": b"x", "__MACOSX/photos/class0/._000.jpg": b"\0\5\x16\7"}
+    pack(images, tmp_path / "folder", size=32)
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        path = make_zip(tmp_path / f"z{method}.zip", members | others, method)
+        report = pack(path, tmp_path / f"out{method}", size=32)
+        assert (report.rows, report.ignored) == (24, 1)
+        train, folder = (
+            MemmapDataset(tmp_path / f"out{method}", as_tuple=False),
+            MemmapDataset(tmp_path / "folder", as_tuple=False),
+        )
+        assert (train.classes, train.targets) == (folder.classes, folder.targets)
+        assert [name for name, _ in train.samples] == [f"{path.name}/photos/{name}" for name, _ in folder.samples]
+        assert train.numpy().tobytes() == folder.numpy().tobytes()
+        assert verify(tmp_path / f"out{method}", redecode=24, images=path).problems == []
+
+
+def test_a_zip_may_hold_splits_or_images_alone(tmp_path: Path) -> None:
+    split = make_zip(tmp_path / "split.zip", {"d/train/a/1.jpg": jpeg(1), "d/val/b/1.jpg": jpeg(2)})
+    found = scan(split)
+    assert {name: (inputs.paths, inputs.classes) for name, inputs in found.items()} == {
+        "train": (["split.zip/d/train/a/1.jpg"], ("a", "b")),
+        "val": (["split.zip/d/val/b/1.jpg"], ("a", "b")),
+    }
+    assert pack(split, tmp_path / "out", size=32).rows == 2
+    flat = scan(make_zip(tmp_path / "flat.zip", {"d/2.jpg": b"", "d/1.png": b"", "d/x.txt": b""}))[""]
+    assert (flat.paths, flat.classes, flat.ignored) == (["flat.zip/d/1.png", "flat.zip/d/2.jpg"], (), 1)
+    with pytest.raises(ScanError, match="holds no image"):
+        scan(make_zip(tmp_path / "none.zip", {"x.txt": b""}))
+
+
+def test_images_without_a_size_are_measured_inside_archives(tmp_path: Path) -> None:
+    path = make_zip(tmp_path / "z.zip", {f"{n}.jpg": jpeg(n, (24, 16)) for n in range(4)})
+    assert pack(path, tmp_path / "out").size == (16, 24)
+
+
+def test_damaged_members_of_a_zip_are_rejected_alone(tmp_path: Path) -> None:
+    members = {f"{n}.jpg": jpeg(n) for n in range(6)}
+    path = make_zip(tmp_path / "z.zip", members, zipfile.ZIP_STORED)
+    with zipfile.ZipFile(path) as file:
+        offsets = [info.header_offset for info in file.infolist()]
+    data = bytearray(path.read_bytes())
+    data[offsets[1] + 200] ^= 1
+    data[offsets[2]] = 0
+    path.write_bytes(data)
+    report = pack(path, tmp_path / "out", size=32, max_rejects=2)
+    assert [line["path"] for line in read_json_lines(tmp_path / "out/rejected.jsonl")] == ["z.zip/1.jpg", "z.zip/2.jpg"]
+    assert report.reasons == {
+        "the zip archive is damaged: the member's checksum is wrong": 1,
+        "the zip archive is damaged: the member is not where its directory says": 1,
+    }
+
+
+def test_a_zip_that_promises_less_than_it_inflates_to_is_bounded(tmp_path: Path) -> None:
+    path = make_zip(tmp_path / "z.zip", {"a.jpg": b"\xff\xd8" + bytes(50_000_000), "b.jpg": jpeg(1)})
+    data = path.read_bytes()
+    # the size in the central directory: 100 bytes instead of 50 MB
+    data = data[:-1000] + data[-1000:].replace((50_000_002).to_bytes(4, "little"), (100).to_bytes(4, "little"))
+    path.write_bytes(data)
+    report = pack(path, tmp_path / "out", size=32, max_rejects=1)
+    assert report.reasons == {"the zip archive is damaged: the member's checksum is wrong": 1}
+
+
+def test_a_zip_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    path = make_zip(tmp_path / "z.zip", {"a.jpg": jpeg(1)})
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ScanError, match=r"z.zip cannot be read: .* Copy it again"):
+        scan(path)
+
+
+def test_nothing_but_rejects_leaves_nothing(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "t.tar", {"a.jpg": "text"})
+    with pytest.raises(
+        PackError, match="could be packed: its only input was rejected. For example t.tar/a.jpg: it is text"
+    ):
+        pack(path, tmp_path / "out", size=32)
+    assert not (tmp_path / "out").exists()

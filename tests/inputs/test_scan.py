@@ -1,0 +1,200 @@
+"""Which inputs are found, in which order: ImageFolder's rules, checked against the real one where it can be imported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_tree, torchvision_or_skip
+
+from packer.errors import ScanError
+from packer.inputs.class_lists import load_classes
+from packer.inputs.scan import scan
+
+
+def touch(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+    return root
+
+
+ODD_NAMES = (
+    "b/z.jpg",
+    "b/A.JPG",
+    "b/sub/1.png",
+    "b/sub-2/1.png",
+    "b/sub/deeper/x.webp",
+    "a b/ü.jpeg",
+    "a b/10.jpg",
+    "a b/9.jpg",
+    "Z/notes.txt",
+    "Z/x.tiff",
+    "10/a.jpg",
+    "9/a.ppm",
+)
+
+
+def test_classes_order_and_targets_are_image_folders(tmp_path: Path) -> None:
+    reference = torchvision_or_skip().datasets.ImageFolder(str(touch(tmp_path, *ODD_NAMES)))
+    inputs = scan(tmp_path)[""]
+    assert list(inputs.classes) == reference.classes
+    assert [str(tmp_path / path) for path in inputs.paths] == [path for path, _ in reference.samples]
+    assert inputs.targets.tolist() == reference.targets
+    assert inputs.ignored == 1
+
+
+def test_classes_order_and_targets_are_frozen(tmp_path: Path) -> None:
+    inputs = scan(touch(tmp_path, *ODD_NAMES))[""]
+    assert inputs.classes == ("10", "9", "Z", "a b", "b")
+    assert inputs.paths == [
+        "10/a.jpg",
+        "9/a.ppm",
+        "Z/x.tiff",
+        "a b/10.jpg",
+        "a b/9.jpg",
+        "a b/ü.jpeg",
+        "b/A.JPG",
+        "b/z.jpg",
+        "b/sub/1.png",
+        "b/sub-2/1.png",
+        "b/sub/deeper/x.webp",
+    ]
+    assert inputs.targets.tolist() == [0, 1, 2, 3, 3, 3, 4, 4, 4, 4, 4]
+
+
+def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    inputs = scan(touch(tmp_path, "b.jpg", "a.png", "notes.txt"))[""]
+    assert (inputs.paths, inputs.targets.tolist(), inputs.classes) == (["a.png", "b.jpg"], [-1, -1], ())
+    assert inputs.ignored == 1
+
+
+def test_splits_share_one_class_list(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/c/1.jpg", "val/b/1.jpg", "test/1.jpg")
+    found = scan(tmp_path)
+    assert list(found) == ["train", "val", "test"]
+    assert {inputs.classes for inputs in found.values()} == {("a", "b", "c")}
+    assert [inputs.targets.tolist() for inputs in found.values()] == [[0, 2], [1], [-1]]
+
+
+def test_a_class_that_is_called_train_is_a_class_beside_others(tmp_path: Path) -> None:
+    assert scan(touch(tmp_path, "train/1.jpg", "plane/1.jpg"))[""].classes == ("plane", "train")
+
+
+def test_images_beside_class_folders_are_refused_with_a_reason(tmp_path: Path) -> None:
+    inputs = scan(touch(tmp_path, "a/1.jpg", "stray.jpg"))[""]
+    assert inputs.paths == ["stray.jpg", "a/1.jpg"]
+    assert "lies beside the class folders" in inputs.refused[0]
+
+
+def test_a_directory_named_like_an_image_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a" / "x.jpg").mkdir(parents=True)
+    inputs = scan(touch(tmp_path, "a/1.jpg"))[""]
+    assert inputs.paths == ["a/1.jpg", "a/x.jpg"]
+    assert inputs.refused == {1: "it is a directory, not an image"}
+    flat = tmp_path / "flat"
+    (flat / "y.jpg").mkdir(parents=True)
+    inputs = scan(touch(flat, "1.jpg"))[""]
+    assert inputs.refused == {1: "it is a directory, not an image"}
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no symbolic links")
+def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+    elsewhere = touch(tmp_path / "elsewhere", "1.jpg")
+    images = touch(tmp_path / "images", "a/2.jpg")
+    (images / "b").symlink_to(elsewhere, target_is_directory=True)
+    (images / "a" / "loop").symlink_to(images / "a", target_is_directory=True)
+    inputs = scan(images)[""]
+    assert inputs.paths == ["a/2.jpg", "a/loop", "b/1.jpg"]
+    assert "a loop" in inputs.refused[1]
+
+
+def test_a_link_to_the_root_is_a_loop(tmp_path: Path) -> None:
+    images = touch(tmp_path, "c0/1.jpg", "c1/1.jpg")
+    (images / "c0" / "all").symlink_to("..", target_is_directory=True)
+    inputs = scan(images)[""]
+    assert inputs.paths == ["c0/1.jpg", "c0/all", "c1/1.jpg"]
+    assert "a loop" in inputs.refused[1]
+
+
+def test_a_link_out_of_a_split_to_the_root_is_a_loop(tmp_path: Path) -> None:
+    images = touch(tmp_path, "train/c0/1.jpg", "val/c0/2.jpg")
+    (images / "train/c0/all").symlink_to("../..", target_is_directory=True)
+    assert scan(images)["train"].paths == ["c0/1.jpg", "c0/all"]
+
+
+def test_folders_that_link_to_each_other_are_listed_once_in_each_class(tmp_path: Path) -> None:
+    """Each path that repeats no folder would be 13,700 for 7 folders."""
+    count = 7
+    images = touch(tmp_path, *(f"c{i}/a.jpg" for i in range(count)))
+    for i in range(count):
+        for j in range(count):
+            if i != j:
+                (images / f"c{i}/to{j}").symlink_to(f"../c{j}", target_is_directory=True)
+    inputs = scan(images)[""]
+    packed = [path for i, path in enumerate(inputs.paths) if i not in inputs.refused]
+    assert len(packed) == count * count
+    assert len(inputs.refused) <= count**3
+    assert any("is listed already" in reason for reason in inputs.refused.values())
+
+
+def test_a_folder_keeps_its_own_name_where_a_link_leads_there_too(tmp_path: Path) -> None:
+    images = touch(tmp_path, "a/real/1.jpg", "b/2.jpg")
+    (images / "a" / "alias").symlink_to("real", target_is_directory=True)
+    (images / "a" / "other").symlink_to("../b", target_is_directory=True)
+    inputs = scan(images)[""]
+    assert inputs.paths == ["a/alias", "a/other/2.jpg", "a/real/1.jpg", "b/2.jpg"]
+    assert list(inputs.refused) == [0]
+    assert "by symbolic links it is a/real" in inputs.refused[0]
+
+
+def test_names_that_are_no_utf8_are_kept(tmp_path: Path) -> None:
+    name = os.fsdecode(b"a/\xff\n.jpg")
+    try:
+        touch(tmp_path, name)
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    assert scan(tmp_path)[""].paths == [name]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda p: p / "missing", "missing does not exist. Expected a folder of images"),
+        (lambda p: touch(p, "file.jpg") / "file.jpg", "is a file. Expected a folder of images"),
+        (lambda p: p, r"holds no image \(0 files seen\). Expected .*<class>"),
+        (lambda p: touch(p, "a/notes.txt"), "holds no image"),
+    ],
+)
+def test_what_cannot_be_scanned_is_named(tmp_path: Path, make: Any, text: str) -> None:
+    with pytest.raises(ScanError, match=text):
+        scan(make(tmp_path))
+
+
+def test_a_class_list_can_be_imposed(tmp_path: Path, shared_store: Path) -> None:
+    images = make_tree(tmp_path / "images", classes=2, each=1)
+    assert load_classes(str(shared_store)) == ("class0", "class1", "class2")
+    (tmp_path / "list.txt").write_text("class1\nother\nclass0\n")
+    inputs = scan(images, classes=load_classes(str(tmp_path / "list.txt")))[""]
+    assert inputs.targets.tolist() == [2, 0]
+    with pytest.raises(ScanError, match="has the class 'class0' that --classes does not list"):
+        scan(images, classes=("class1",))
+
+
+@pytest.mark.parametrize("content", ["", "a\na\n", "[1]"])
+def test_a_bad_class_list_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / ("list.json" if content.startswith("[") else "list.txt")
+    path.write_text(content)
+    with pytest.raises(ScanError, match=r"--classes .*list"):
+        load_classes(str(path))
+
+
+def test_shuffle_is_a_permutation_fixed_by_the_seed(tmp_path: Path) -> None:
+    inputs = scan(touch(tmp_path, *(f"a/{n}.jpg" for n in range(20)), "stray.jpg"))[""]
+    one, again, other = inputs.shuffled(1), inputs.shuffled(1), inputs.shuffled(2)
+    assert one.paths == again.paths != other.paths
+    assert sorted(one.paths) == sorted(inputs.paths)
+    assert [one.paths[i] for i in one.refused] == ["stray.jpg"]

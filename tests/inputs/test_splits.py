@@ -1,0 +1,418 @@
+"""Folders of splits: which names are splits, what is left out beside and inside them, as a folder, a zip, a tar or a URL."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_tree, photo, store_bytes
+
+from packer import PackError, ScanError, pack, update
+from packer.cli.app import run
+from packer.inputs.scan import scan
+from packer.inputs.splits import split_folders, stores_of
+from packer.operations.info import describe
+from reader import MemmapDataset
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+
+def touch(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["train", "val", "valid", "test"], ["train", "val", "valid", "test"]),
+        (["training", "validation", "testing"], ["training", "validation", "testing"]),
+        (["dev", "eval", "train"], ["train", "dev", "eval"]),
+        (["TEST", "Train"], ["Train", "TEST"]),
+        (["train"], ["train"]),
+        (["train", ".git", "@eaDir", "__MACOSX", "lost+found"], ["train"]),
+        (["train", "val", "annotations", "labels"], ["train", "val"]),
+        (["val", "test", "annotations"], ["val", "test"]),
+        # a class may have such a name
+        (["train", "plane"], [""]),
+        (["val", "dev", "plane"], [""]),
+        (["cat", "dog"], [""]),
+        ([], [""]),
+    ],
+)
+def test_these_folders_are_splits(names: list[str], splits: list[str]) -> None:
+    assert split_folders(names) == split_folders(reversed(names)) == splits
+
+
+def test_two_folders_of_one_split_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=r"^Train and train are two folders of one split\. Rename one of them"):
+        split_folders(["train", "Train", "val"])
+
+
+JUNK = ("a/.ipynb_checkpoints/x.jpg", "a/@eaDir/1.jpg/SYNO.jpg", "@eaDir/y.jpg", "__MACOSX/a/._1.jpg", "a/._1.jpg")
+
+
+def test_hidden_folders_and_those_of_systems_are_no_classes_and_are_counted(tmp_path: Path) -> None:
+    inputs = scan(touch(tmp_path, "a/1.jpg", "b/1.jpg", ".cache/z.jpg", "b/.ipynb_checkpoints/x.jpg", *JUNK))[""]
+    assert (inputs.classes, inputs.paths) == (("a", "b"), ["a/1.jpg", "b/1.jpg"])
+    assert set(inputs.notes[0].removeprefix("left out: ").rstrip(".").split(", ")) == {
+        "the folder .cache",
+        "2 folders .ipynb_checkpoints",
+        "2 folders @eaDir",
+        "the folder __MACOSX",
+        "1 file named ._*",
+    }
+    assert inputs.layout == "2 classes"
+
+
+def test_a_folder_whose_images_are_all_left_out_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=r"holds no image but in folders that are left out, such as \.cache \("):
+        scan(touch(tmp_path, ".cache/1.jpg"))
+
+
+def test_what_the_classes_were_taken_from_is_said(tmp_path: Path) -> None:
+    assert scan(touch(tmp_path / "deep", "a/1.jpg", "a/b/2.jpg", "c/d/e/3.jpg"))[""].layout == (
+        "2 classes, 2 images in folders below those of the classes"
+    )
+    assert scan(touch(tmp_path / "flat", "1.jpg"))[""].layout == "no class folders"
+    assert scan(touch(tmp_path / "one", "train/1.jpg"))["train"].layout == "1 split (train), no class folders"
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Splits as they are found in the wild, beside what belongs to neither."""
+    images = tmp_path / "images"
+    make_tree(images / "train", classes=2, each=3)
+    make_tree(images / "Validation", classes=2, each=2)
+    for n, path in enumerate(sorted((images / "Validation").rglob("*.jpg"))):
+        photo(60, 50, 900 + n).save(path)
+    photo(30, 30, 1).save(images / "logo.png")
+    touch(images, "annotations/instances.json", "README.md", "train/class0/.ipynb_checkpoints/x.jpg", ".DS_Store")
+    touch(images, "train/@eaDir/y.jpg", "Validation/class0/._000.jpg")
+    return images
+
+
+def as_zip(images: Path, path: Path, above: str = "") -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for image in sorted(images.rglob("*"), reverse=True):
+            if image.is_file():
+                file.write(image, above + str(image.relative_to(images)))
+    return path
+
+
+def as_tar(images: Path, path: Path, above: str = "") -> Path:
+    with tarfile.open(path, "w") as file:
+        for image in sorted(images.rglob("*"), reverse=True):
+            if image.is_file():
+                file.add(image, above + str(image.relative_to(images)))
+    return path
+
+
+def test_splits_are_found_beside_other_folders_and_the_first_line_says_so(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([str(mixed), str(tmp_path / "out"), "--size", "16"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == "found 2 splits (train, Validation), 2 classes"
+    assert "the folder annotations" in captured.err
+    assert "1 image beside the splits" in captured.err
+    assert "the folder .ipynb_checkpoints" in captured.err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["Validation", "train"]
+    assert len(MemmapDataset(tmp_path / "out/Validation")) == 4
+
+
+@pytest.mark.parametrize("above", ["", "photos/"])
+@pytest.mark.parametrize("archive", [as_zip, as_tar], ids=["zip", "tar"])
+def test_an_archive_of_splits_gives_what_the_unpacked_folder_gives(
+    archive: Any, above: str, mixed: Path, tmp_path: Path
+) -> None:
+    pack(mixed, tmp_path / "out", size=16)
+    report = pack(archive(mixed, tmp_path / "packed", above), tmp_path / "again", size=16)
+    assert report.layout == "2 splits (train, Validation), 2 classes"
+    for split in ("train", "Validation"):
+        one, other = (MemmapDataset(tmp_path / name / split) for name in ("out", "again"))
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+        assert (one.classes, one.targets) == (other.classes, other.targets)
+        assert [f"packed/{above}{split}/{path}" for path, _ in one.samples] == [path for path, _ in other.samples]
+
+
+def test_a_zip_of_one_split_is_that_split(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images/train", classes=2, each=1)
+    assert list(scan(as_zip(tmp_path / "images", tmp_path / "images.zip"))) == ["train"]
+
+
+def test_a_tar_with_labels_beside_its_images_stays_one_set(tmp_path: Path) -> None:
+    images = touch(tmp_path / "images", "train/1.jpg", "val/2.jpg")
+    (images / "train/1.cls").write_text("0")
+    (images / "val/2.cls").write_text("1")
+    found = scan(as_tar(images, tmp_path / "t.tar"))
+    assert list(found) == [""]
+    assert "labels beside its images: what lies in train, val goes into one store, as no splits." in found[""].notes[-1]
+
+
+@pytest.mark.parametrize("name", ["note.txt", "note.cls", "note.json"])
+def test_a_stray_label_in_a_tar_of_splits_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    images = touch(tmp_path / "images", "train/a/note.jpg", "train/b/2.jpg", "val/a/3.jpg", "val/b/4.jpg")
+    (images / "train/a" / name).write_text('"a note"')
+    with pytest.raises(ScanError, match=rf"the sample t.tar/.*jpg has no .*, in t.tar/train/a/{name}\. .*unpack the tar"):
+        scan(as_tar(images, tmp_path / "t.tar"))
+
+
+def test_json_without_labels_beside_the_images_of_splits_leaves_the_splits(tmp_path: Path) -> None:
+    images = touch(tmp_path / "images", "train/a/1.jpg", "train/b/2.jpg", "val/a/3.jpg", "val/b/4.jpg")
+    for image in sorted(images.rglob("*.jpg")):
+        image.with_suffix(".json").write_text('{"version": "5.0", "imageHeight": 3}')
+    found = scan(as_tar(images, tmp_path / "t.tar"))
+    assert {split: (inputs.classes, inputs.targets.tolist()) for split, inputs in found.items()} == {
+        split: (("a", "b"), [0, 1]) for split in ("train", "val")
+    }
+    assert "have none of the columns target, label, class, cls: they are left out" in found["train"].notes[-1]
+
+
+def test_hidden_folders_and_those_of_systems_in_a_tar_are_no_classes(tmp_path: Path) -> None:
+    junk = ("a/.cache/1.jpg", "a/@eaDir/1.jpg", ".ipynb_checkpoints/1.jpg", "__MACOSX/a/2.jpg", "a/._1.jpg", "a/._1.json")
+    images = touch(tmp_path / "images", "a/1.jpg", "b/2.jpg", *junk)
+    inputs = scan(as_tar(images, tmp_path / "t.tar", "photos/"))[""]
+    assert (inputs.classes, sorted(inputs.paths)) == (("a", "b"), ["t.tar/photos/a/1.jpg", "t.tar/photos/b/2.jpg"])
+    left_out = next(note for note in inputs.notes if note.startswith("left out: "))
+    for name in (".cache", "@eaDir", ".ipynb_checkpoints", "__MACOSX", "1 file named ._*"):
+        assert name in left_out
+    only = touch(tmp_path / "only", ".cache/1.jpg")
+    with pytest.raises(ScanError, match=r"holds no image but what is left out: the folder .cache \(1 member seen\)"):
+        scan(as_tar(only, tmp_path / "only.tar"))
+
+
+def test_the_report_of_splits_names_images_in_both_and_with_two_labels(mixed: Path, tmp_path: Path) -> None:
+    shutil.copy(mixed / "train/class0/000.jpg", mixed / "Validation/class0/leaked.jpg")
+    shutil.copy(mixed / "train/class0/001.jpg", mixed / "train/class1/again.jpg")
+    report = pack(mixed, tmp_path / "out", size=16)
+    assert "1 image is packed in more than one split, such as train/class0/000.jpg = Validation/class0/leaked.jpg." in (
+        " ".join(report.notes)
+    )
+    assert "1 image is packed with different labels, such as train/class0/001.jpg = train/class1/again.jpg." in (
+        " ".join(report.notes)
+    )
+    found = describe(tmp_path / "out").duplicates
+    assert (found.images, found.across, found.conflicting) == (2, 1, 1)
+    assert describe(tmp_path / "out/train").duplicates.conflicting_examples == [["class0/001.jpg", "class1/again.jpg"]]
+    # nothing is done, nothing is read
+    assert not any("packed in" in note for note in pack(mixed, tmp_path / "out", size=16, resume=True).notes)
+
+
+def test_the_stores_of_splits_are_found_in_any_case(mixed: Path, tmp_path: Path) -> None:
+    pack(mixed, tmp_path / "out", size=16)
+    assert list(stores_of(tmp_path / "out")) == ["train", "Validation"]
+    assert list(stores_of(tmp_path / "out/train")) == [""]
+    assert list(stores_of(tmp_path / "nothing")) == [""]
+
+
+def test_splits_are_updated_in_place(mixed: Path, tmp_path: Path) -> None:
+    pack(mixed, tmp_path / "out", size=16)
+    photo(40, 40, 77).save(mixed / "Validation/class1/new.jpg")
+    assert update(mixed, tmp_path / "out").kept == 10
+    pack(mixed, tmp_path / "fresh", size=16)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+def test_the_layout_is_in_the_json_report(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([str(mixed), str(tmp_path / "out"), "--size", "16", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["layout"] == "2 splits (train, Validation), 2 classes"
+    assert any(note.startswith("left out: ") for note in report["notes"])
+
+
+def test_folders_without_an_image_are_no_classes_beside_one_split(mixed: Path, tmp_path: Path) -> None:
+    shutil.rmtree(mixed / "Validation")
+    assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "z.zip"))) == ["train"]
+    photo(20, 20, 1).save(mixed / "annotations/figure.png")
+    assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "y.zip"))) == [""]
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}, {}], ids=str)
+def test_the_store_of_a_split_that_is_gone_is_named(options: dict[str, bool], mixed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(mixed, out, size=16)
+    before = store_bytes(out)
+    (mixed / "Validation").rename(mixed / "val")
+    with pytest.raises(
+        PackError, match=r"out/Validation is the store of a split that .* does not have: it has train, val\."
+    ):
+        pack(mixed, out, size=16, **options)
+    with pytest.raises(PackError, match="Validation is the store of a split"):
+        update(mixed, out)
+    shutil.rmtree(mixed / "val")
+    photo(20, 20, 1).save(mixed / "annotations/figure.png")
+    for call in (lambda: pack(mixed, out, size=16, **options), lambda: update(mixed, out)):
+        with pytest.raises(PackError, match=r"holds the stores of the splits train, Validation, and .* \(2 classes"):
+            call()
+    assert store_bytes(out) == before
+
+
+def test_examples_show_what_differs(tmp_path: Path) -> None:
+    image = photo(30, 30, 1)
+    for split, name, count in (("train", "a", 6), ("train", "b", 1), ("val", "a", 1)):
+        (tmp_path / "images" / split / name).mkdir(parents=True)
+        for n in range(count):
+            image.save(tmp_path / "images" / split / name / f"{n}.png")
+    pack(tmp_path / "images", tmp_path / "out", size=16)
+    found = describe(tmp_path / "out").duplicates
+    assert found.conflicting_examples[0][:3] == ["train/a/0.png", "train/b/0.png", "train/a/1.png"]
+    assert found.across_examples[0][:2] == ["train/a/0.png", "val/a/0.png"]
+
+
+@pytest.mark.parametrize("out", ["/", "//", "/..", ""])
+def test_the_root_and_nothing_are_no_place_for_a_store(
+    out: str, mixed: Path, shared_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (
+        [str(mixed), out, "--size", "8"],
+        ["subset", str(shared_store), out, "--fraction", "0.5"],
+        ["seal", out],
+    ):
+        assert run(words) == 2
+        assert "OUT" in capsys.readouterr().err
+
+
+# -- every command that takes a store takes the folder of splits
+
+
+@pytest.fixture
+def packed(mixed: Path, tmp_path: Path) -> Path:
+    pack(mixed, tmp_path / "out", size=16)
+    return tmp_path / "out"
+
+
+def test_verify_reads_every_split_and_names_the_damaged_one(
+    packed: Path, mixed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["verify", str(packed), "--redecode", "2", "--images", str(mixed)]) == 0
+    assert "out is intact: 10 rows, " in (out := capsys.readouterr().out)
+    assert "4 rows decoded again" in out
+    pixels = packed / "Validation/_tensordict/pixels.memmap"
+    pixels.write_bytes(b"\xff" + pixels.read_bytes()[1:])
+    assert run(["verify", str(packed), "--json"]) == 1
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert [len(report["splits"][split]["problems"]) for split in ("train", "Validation")] == [0, 1]
+    assert "Validation/_tensordict/pixels.memmap, row" in captured.err
+
+
+def test_a_split_whose_pack_has_not_finished_is_not_passed_over(
+    packed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (packed / "test/.packing").mkdir(parents=True)
+    for words in (["verify"], ["info"], ["info", "--brief"], ["subset", "--fraction", "0.5"]):
+        out = [str(packed.parent / "half")] if words[0] == "subset" else []
+        assert run([words[0], str(packed), *out, *words[1:]]) == 1
+        assert f"{packed / 'test'} " in capsys.readouterr().err
+
+
+def test_show_draws_a_sheet_of_each_split(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", str(packed), "-o", str(tmp_path / "sheet.png")]) == 0
+    names = ["sheet-train.png", "sheet-Validation.png"]
+    assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
+    assert all((tmp_path / name).is_file() for name in names)
+    assert run(["show", str(packed), "--rows", "1"]) == 2
+    assert "--rows is about one store, and" in capsys.readouterr().err
+
+
+def test_subset_takes_of_each_split_with_one_class_list(packed: Path, mixed: Path, tmp_path: Path) -> None:
+    assert run(["subset", str(packed), str(tmp_path / "some"), "--class", "class1"]) == 0
+    shutil.rmtree(mixed / "train/class0")
+    shutil.rmtree(mixed / "Validation/class0")
+    pack(mixed, tmp_path / "fresh", size=16)
+    for split in ("train", "Validation"):
+        one, other = (MemmapDataset(tmp_path / name / split) for name in ("some", "fresh"))
+        assert (one.numpy().tobytes(), one.samples) == (other.numpy().tobytes(), other.samples)
+    assert run(["subset", str(packed), str(tmp_path / "no"), "--rows", "0-1"]) == 2
+
+
+def test_nothing_is_written_where_one_split_has_no_such_row(packed: Path, tmp_path: Path) -> None:
+    run(["subset", str(packed / "train"), str(tmp_path / "few/train"), "--class", "class0"])
+    run(["subset", str(packed / "Validation"), str(tmp_path / "few/Validation"), "--class", "class1"])
+    assert run(["subset", str(tmp_path / "few"), str(tmp_path / "none"), "--class", "class0"]) == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_merge_joins_split_by_split_in_one_class_list(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tree(tmp_path / "more/train", classes=3, each=1)
+    pack(tmp_path / "more", tmp_path / "other", size=16)
+    assert run(["merge", str(packed), str(tmp_path / "other"), str(tmp_path / "all")]) == 0
+    train, val = (MemmapDataset(tmp_path / "all" / split) for split in ("train", "Validation"))
+    # the list of both, though the validation images came from one of them alone
+    assert train.classes == val.classes == ["class0", "class1", "class2"]
+    assert (len(train), len(val)) == (9, 4)
+    assert run(["merge", str(packed), str(tmp_path / "other/train"), str(tmp_path / "bad")]) == 1
+    assert "cannot be merged: one is a store, the other a folder of splits" in capsys.readouterr().err
+
+
+def test_info_brief_and_class_lists_know_splits(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["info", str(packed), "--brief", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["splits"]) == ["train", "Validation"]
+    assert run(["info", str(packed), "--brief"]) == 0
+    assert capsys.readouterr().out.count("store       ") == 2
+    make_tree(tmp_path / "one", classes=1, each=1)
+    assert pack(tmp_path / "one", tmp_path / "like", size=16, classes=str(packed)).classes == 2
+    shutil.rmtree(packed / "Validation")
+    shutil.copytree(tmp_path / "like", packed / "test")
+    pack(tmp_path / "one", packed / "val", size=16)
+    with pytest.raises(ScanError, match="holds splits with different class lists"):
+        pack(tmp_path / "one", tmp_path / "odd", size=16, classes=str(packed))
+
+
+def test_bench_measures_the_largest_split(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", str(packed), "--seconds", "0.1", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert f"{packed / 'train'}, which has most rows, is measured" in captured.err
+    assert json.loads(captured.out)["sections"]
+
+
+def test_push_and_pull_copy_every_split(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{tmp_path}/remote"
+    for _ in range(2):
+        assert run(["push", str(packed), url]) == 0
+        assert run(["pull", url, str(tmp_path / "back")]) == 0
+        assert store_bytes(tmp_path / "back") == store_bytes(packed)
+    assert f"{packed} is at {url}" in capsys.readouterr().out
+    assert run(["push", str(packed / "train"), f"{url}/Validation"]) == 2
+    assert run(["push", str(packed), f"{url}/train"]) == 2
+    assert run(["pull", url, str(tmp_path / "back/train")]) == 2
+
+
+def test_no_pull_takes_some_splits_for_all(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from packer.operations.transfer import splits as push_splits
+
+    url, pushed = f"file://{tmp_path}/remote", push_splits.push_store
+
+    def stop_at_the_second(out: Path, place: str, **options: Any) -> Any:
+        if place.endswith("Validation"):
+            raise KeyboardInterrupt
+        return pushed(out, place, **options)
+
+    monkeypatch.setattr(push_splits, "push_store", stop_at_the_second)
+    assert run(["push", str(packed), url]) == 130
+    assert run(["pull", url, str(tmp_path / "back")]) == 1
+    assert f"{url}/Validation holds no whole store: push the splits again, then pull." in capsys.readouterr().err
+    assert not (tmp_path / "back").exists()
+    monkeypatch.undo()
+    assert run(["push", str(packed), url]) == run(["pull", url, str(tmp_path / "back")]) == 0
+    assert store_bytes(tmp_path / "back") == store_bytes(packed)
+
+
+def test_another_store_at_one_split_keeps_all_from_being_pushed(packed: Path, tmp_path: Path) -> None:
+    assert run(["push", str(packed / "train"), f"file://{tmp_path}/remote/Validation"]) == 0
+    assert run(["push", str(packed), f"file://{tmp_path}/remote"]) == 2
+    assert not (tmp_path / "remote/train").exists()

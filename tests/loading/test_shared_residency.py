@@ -1,0 +1,312 @@
+"""Copies of rows in memory: loaders hold what they read, share what they both read, and count what the host's ranks take."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import devices, make_tree
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer import pack
+from reader import MemmapDataset, MemmapLoader, order, system
+from reader.format.manifest import PIXELS
+from reader.loading import loader as loaders
+from reader.loading import shared_residency
+from reader.memory import residency
+from reader.memory.slots import Slots
+
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def own_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 rows of many sizes."""
+    root = tmp_path_factory.mktemp("own")
+    make_tree(root / "images", classes=2, each=20, size=(160, 120))
+    pack(root / "images", root / "out", fit="none", workers=1)
+    return root / "out"
+
+
+@pytest.fixture(params=["equal rows", "own sizes"])
+def data(request: pytest.FixtureRequest, shared_store: Path, own_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store if request.param == "equal rows" else own_store, as_tuple=False)
+
+
+_DEVICES = [pytest.param("cpu", id="gpu-cpu"), pytest.param("cuda", id="gpu-cuda", marks=pytest.mark.cuda)]
+
+
+@pytest.fixture(params=["ram", *_DEVICES])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Where copies are; the CPU plays a device."""
+    if request.param == "cuda":
+        return {"residency": "gpu", "device": "cuda"}
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: GB)
+    return {"residency": "ram" if request.param == "ram" else "gpu"}
+
+
+def held(loader: MemmapLoader) -> Any:
+    """Return the copy that a loader reads."""
+    return loader.gathering.copy if loader.residency == "ram" else loader.resident
+
+
+def check(loader: MemmapLoader) -> None:
+    """Compare every row of an epoch with the store's."""
+    seen = 0
+    for batch in loader:
+        for n, row in enumerate(batch.rows.tolist()):
+            pixels = batch.image(n) if hasattr(batch, "image") else batch.pixels[n]
+            assert torch.equal(pixels.cpu(), loader.dataset.whole()[[row]].images[0].movedim(0, -1))
+            seen += 1
+    assert seen == len(loader.dataset)
+
+
+def test_train_val_and_a_subset_share_one_copy_of_what_they_read(data: MemmapDataset, place: dict[str, Any]) -> None:
+    train, val = data.split(0.8)
+    some = data.subset(slice(0, None, 3))
+    first = MemmapLoader(train, 7, shuffle="full", **place, as_tuple=False)
+    copy = held(first)
+    alone = copy.slots.filled
+    assert alone < copy.slots.count
+    begun = iter(first)
+    next(begun)
+    loaders_of_all = [
+        first,
+        *(MemmapLoader(part, 7, shuffle="full", **place, as_tuple=False) for part in (val, some, data, train)),
+    ]
+    assert {id(held(loader)) for loader in loaders_of_all} == {id(copy)}
+    # each row, or page, is there once
+    assert copy.slots.filled == copy.slots.count
+    assert sum(1 for _ in begun) == len(first) - 1
+    for loader in loaders_of_all:
+        check(loader)
+
+
+def test_a_copy_of_all_rows_serves_every_part(data: MemmapDataset, place: dict[str, Any]) -> None:
+    whole, part = (
+        MemmapLoader(data, 7, **place, as_tuple=False),
+        MemmapLoader(data.subset([3, 1, 3]), 2, **place, as_tuple=False),
+    )
+    assert held(whole) is held(part)
+    check(whole)
+    check(part)
+
+
+def test_a_copy_goes_with_the_last_loader_that_reads_it(data: MemmapDataset, place: dict[str, Any]) -> None:
+    known = shared_residency._copies if place["residency"] == "ram" else shared_residency._residents
+    gc.collect()
+    before = len(known)
+    one, other = (MemmapLoader(part, 7, **place, as_tuple=False) for part in data.split(0.5))
+    kept = next(iter(other))
+    assert len(known) == before + 1
+    del one
+    gc.collect()
+    assert len(known) == before + 1
+    del other
+    gc.collect()
+    assert len(known) == before
+    assert len(kept.rows) == 7
+
+
+def test_a_copy_that_could_not_be_read_holds_what_it_held(store: Path) -> None:
+    data = MemmapDataset(store, as_tuple=False)
+    loader = MemmapLoader(data.subset(slice(10)), 5, residency="ram", as_tuple=False)
+    right = data[list(range(10))].pixels
+    os.truncate(store / PIXELS, 40 * data.manifest.row_bytes)
+    with pytest.raises(ValueError, match="it was cut short while it was read"):
+        MemmapLoader(data, 5, residency="ram", as_tuple=False)
+    copy = held(loader)
+    assert copy.slots.filled == 10
+    assert torch.equal(copy.units[:10].view(10, 32, 32, 3), right)
+
+
+def test_loaders_that_threads_make_at_one_time_share_one_copy(shared_store: Path) -> None:
+    data, made = MemmapDataset(shared_store, as_tuple=False), []
+    parts = [data.subset(slice(n, None, 8)) for n in range(8)]
+    threads = [
+        threading.Thread(target=lambda part=part: made.append(MemmapLoader(part, 4, residency="ram", as_tuple=False)))
+        for part in parts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(held(loader)) for loader in made}) == 1
+    for loader in made:
+        check(loader)
+
+
+@given(st.integers(1, 60), st.data())
+def test_each_unit_has_one_slot_whatever_is_added_when(count: int, data: st.DataObject) -> None:
+    slots, there = Slots(count), set()
+    for _ in range(data.draw(st.integers(1, 4))):
+        units = data.draw(st.none() | st.sets(st.integers(0, count - 1)))
+        asked = None if units is None else np.array(sorted(units), np.int64)
+        slots.add(slots.missing(asked))
+        there |= set(range(count)) if units is None else units
+        assert slots.filled == len(there)
+        found = slots.of(np.array(sorted(there), np.int64)).tolist()
+        assert sorted(found) == list(range(len(there)))
+        assert len(slots.missing(np.array(sorted(there), np.int64))) == 0
+
+
+# -- what is counted
+
+
+def test_memory_is_counted_for_the_rows_that_are_read(data: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, part = shared_residency.reads_of(data, 1), shared_residency.reads_of(data.subset([5, 2, 5]), 1)
+    rows = [data.whole()[[row]].images[0].numel() for row in (2, 5)]
+    assert whole.size_bytes == data.store.pixels.nbytes
+    assert part.size_bytes == sum(rows)
+    # the store does not fit, the part does
+    monkeypatch.setattr(system, "available_bytes", lambda: 100_000)
+    with pytest.raises(ValueError, match=r"residency 'ram' needs \d+\.\d [kM]B, but 100\.0 kB of memory are free\."):
+        MemmapLoader(data, 4, residency="ram", as_tuple=False)
+    loader = MemmapLoader(data.subset([2]), 1, residency="ram", as_tuple=False)
+    assert MemmapLoader(data.subset([2]), 1).residency == "cache"
+    # what is there already is not counted again
+    monkeypatch.setattr(system, "available_bytes", lambda: 0)
+    assert held(MemmapLoader(data.subset([2]), 1, residency="ram", as_tuple=False)) is held(loader)
+    monkeypatch.setattr(system, "file_system", lambda path: "ext4")
+    assert MemmapLoader(data.subset([2]), 1).residency == "disk"
+
+
+def test_a_device_is_asked_for_the_rows_that_are_read(data: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = data.subset([2])
+    needed = shared_residency.missing_on(part, torch.device("cpu"))
+    assert needed < shared_residency.missing_on(data, torch.device("cpu")) / 3
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: needed)
+    with pytest.raises(ValueError, match=r"residency 'gpu': the rows need \d+\.\d [kM]B, and"):
+        MemmapLoader(data, 4, residency="gpu", as_tuple=False)
+    loader = MemmapLoader(part, 1, residency="gpu", as_tuple=False)
+    assert shared_residency.missing_on(part, torch.device("cpu")) == 0
+    check(loader)
+
+
+def test_rows_that_weights_exclude_take_no_memory(data: MemmapDataset, place: dict[str, Any]) -> None:
+    weights = torch.zeros(len(data))
+    weights[[3, 7, 8]] = torch.tensor([1.0, 0.5, 2.0])
+    loader = MemmapLoader(data, 7, weights=weights, **place, as_tuple=False)
+    alone = held(loader).slots.filled
+    assert alone < held(loader).slots.count / 3
+    seen = [row for batch in loader for row in batch.rows.tolist()]
+    assert len(seen) == len(data)
+    assert set(seen) == {3, 7, 8}
+    # not even by a product that is rounded up to the sum
+    cumulative = np.cumsum(weights.numpy(), dtype=np.float64)
+    assert set(order.drawn(cumulative, 0, 10_000, seed=0).tolist()) == {3, 7, 8}
+    whole = [batch.rows.tolist() for batch in MemmapLoader(data, 7, weights=weights, as_tuple=False)]
+    assert [row for rows in whole for row in rows] == seen
+
+
+def test_an_excluded_last_row_is_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "_uniform", lambda counters, keys: np.full(len(counters), 1.0))
+    assert order.drawn(np.array([0.0, 1.0, 3.0, 3.0, 3.0]), 0, 2, seed=0).tolist() == [2, 2]
+
+
+def test_ranks_that_share_a_device_are_counted_together(
+    shared_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MemmapDataset(shared_store, as_tuple=False)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    needed = shared_residency.missing_on(data, torch.device("cpu"))
+    monkeypatch.setattr(loaders, "free_bytes", lambda device: needed)
+    monkeypatch.setattr(loaders, "total_bytes", lambda device: 2 * needed - 1)
+    with pytest.raises(
+        ValueError, match=r"the rows need \S+ kB in each of 2 processes that share the device of \S+ kB, and \S+ kB are free"
+    ):
+        MemmapLoader(data, 4, residency="gpu", as_tuple=False)
+    monkeypatch.setattr(loaders, "total_bytes", lambda device: 2 * needed)
+    loader = MemmapLoader(data, 4, residency="gpu", as_tuple=False)
+    # a launcher that shows each rank a device of its own
+    monkeypatch.setattr(loaders, "total_bytes", lambda device: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    del loader
+    gc.collect()
+    assert MemmapLoader(data, 4, residency="gpu", as_tuple=False).residency == "gpu"
+
+
+@pytest.mark.parametrize("kind", ["torchrun", "Open MPI", "Lightning"])
+def test_copies_of_all_ranks_of_this_host_are_counted(
+    shared_store: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {
+        "torchrun": {"RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"},
+        "Open MPI": {"RANK": "1", "WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
+        "Lightning": {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"},
+    }[kind]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    data = MemmapDataset(shared_store, as_tuple=False)
+    # 276.5 kB of rows: three copies fit
+    monkeypatch.setattr(system, "memory_bytes", lambda: 900_000)
+    with pytest.raises(ValueError) as raised:
+        MemmapLoader(data, 4, residency="ram", as_tuple=False)
+    assert str(raised.value).startswith(
+        "residency 'ram' needs 276.5 kB in each of 4 processes of this host, which has 900.0 kB, but "
+    )
+    # all rows on this rank alone
+    assert MemmapLoader(data, 4, residency="ram", rank=0, world_size=1).residency == "ram"
+
+
+@pytest.mark.parametrize("processes, name", [(1, "ram"), (2, "ram"), (3, "cache")])
+def test_auto_leaves_copies_of_a_network_store_to_ranks_that_fit_together(
+    processes: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "file_system", lambda path: "nfs4")
+    monkeypatch.setattr(system, "cached_share", lambda path, offset=None: 0.0)
+    monkeypatch.setattr(system, "available_bytes", lambda: 18 * GB)
+    monkeypatch.setattr(system, "memory_bytes", lambda: 32 * GB)
+    chosen = residency.choose("auto", residency.Reads(Path("pixels"), 8 * GB, processes=processes))
+    assert chosen.name == name
+    assert ("processes of this host" in chosen.reason) is (processes > 1 and name == "ram")
+
+
+def test_a_part_whose_rows_are_cached_is_not_taken_for_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree(tmp_path / "images", classes=2, each=20)
+    pack(tmp_path / "images", tmp_path / "out", size=512, workers=1)
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
+    with open(data.path / PIXELS, "rb+") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if system.cached_share(data.path / PIXELS) > 0.5:
+            pytest.skip("the file system of the temporary folder keeps or hides what is cached")
+        # every second row, as an epoch of its loader leaves them; the system is not to read their neighbours
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for row in range(0, 40, 2):
+            os.pread(file.fileno(), data.manifest.row_bytes, row * data.manifest.row_bytes)
+    part = shared_residency.reads_of(data.subset(slice(0, None, 2)), 1)
+    assert part.cached_share() == 1.0
+    assert shared_residency.reads_of(data.subset(slice(1, None, 2)), 1).cached_share() < 0.1
+    assert 0.3 < shared_residency.reads_of(data, 1).cached_share() < 0.7
+    monkeypatch.setattr(residency, "SMALL_BYTES", 0)
+    assert not residency.is_cold(part.path, part.size_bytes, part.offset)
+
+
+def test_shuffle_true_counts_the_rows_that_are_read(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "memory_bytes", lambda: 300_000)
+    data = MemmapDataset(shared_store, as_tuple=False)
+    assert MemmapLoader(data, 4, shuffle=True).order == "block"
+    assert MemmapLoader(data.subset(slice(40)), 4, shuffle=True).order == "full"
+
+
+@pytest.mark.parametrize("device", devices())
+def test_a_copy_that_grew_after_it_was_pinned_gives_the_same_batches(
+    shared_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MemmapDataset(shared_store, as_tuple=False)
+    first = MemmapLoader(data.subset(slice(50)), 8, device=device, residency="ram", as_tuple=False)
+    second = MemmapLoader(data, 8, device=device, residency="ram", as_tuple=False)
+    assert (first.gathering.is_pinned, second.gathering.is_pinned) == (device == "cuda", False)
+    check(first)
+    check(second)

@@ -1,0 +1,360 @@
+"""Where rows are read from: the choice and its reason, the same batches from everywhere, stores larger than memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reader import MemmapDataset, MemmapLoader, system
+from reader.format.errors import StoreError
+from reader.format.manifest import PIXELS
+from reader.memory import residency, row_file
+from reader.memory.residency import Reads
+from reader.memory.row_file import RowFile, RowMemory
+
+GB = 10**9
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store, as_tuple=False)
+
+
+@pytest.mark.parametrize("where", ["cache", "ram", "disk"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_residency_changes_no_batch(
+    train: MemmapDataset, where: str, shuffle: bool | str, world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # blocks and windows small enough that 90 rows are several
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 7 * train.manifest.row_bytes)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
+    monkeypatch.setattr("reader.loading.host_batches._AHEAD_BYTES", 20 * train.manifest.row_bytes)
+    for rank in range(world_size):
+        arguments = {"shuffle": shuffle, "rank": rank, "world_size": world_size}
+        expected = MemmapLoader(train, 8, **arguments, as_tuple=False)
+        loader = MemmapLoader(train, 8, **arguments, residency=where, as_tuple=False)
+        assert loader.residency == where
+        for _ in range(2):
+            pairs = list(zip(loader, expected, strict=True))
+            assert all(torch.equal(a.rows, b.rows) and torch.equal(a.pixels, b.pixels) for a, b in pairs)
+
+
+@pytest.mark.parametrize("where", ["ram", "disk"])
+def test_a_subset_weights_and_a_sampler_are_read_from_everywhere(train: MemmapDataset, where: str) -> None:
+    part = train.subset([5, 80, 5, 33, 2, 2, 71])
+    for batch in MemmapLoader(part, 3, residency=where, as_tuple=False):
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+    for batch in MemmapLoader(train, 8, weights=np.arange(90), residency=where, as_tuple=False):
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+    sampler = torch.utils.data.RandomSampler(train)
+    for batch in MemmapLoader(train, 8, sampler=sampler, residency=where, as_tuple=False):
+        assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+
+
+def test_a_state_moves_between_residencies(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 8, shuffle="block", residency="disk", as_tuple=False)
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    state = loader.state_dict()
+    rest = [batch.rows.tolist() for batch in iterator]
+    other = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
+    other.load_state_dict(state)
+    assert [batch.rows.tolist() for batch in other] == rest
+
+
+def test_a_store_cut_short_under_the_loader_is_named(store: Path) -> None:
+    data = MemmapDataset(store, as_tuple=False)
+    loader = MemmapLoader(data, 8, residency="disk", as_tuple=False)
+    os.truncate(store / PIXELS, 40 * data.manifest.row_bytes)
+    with pytest.raises(StoreError, match=r"pixels\.memmap (ends at byte|has) 122880"):
+        list(loader)
+
+
+def test_targets_cut_short_under_the_loader_are_named(store: Path) -> None:
+    loader = MemmapLoader(MemmapDataset(store, as_tuple=False), 8, residency="disk", as_tuple=False)
+    os.truncate(store / "_tensordict/targets.memmap", 0)
+    with pytest.raises(StoreError, match=r"targets\.memmap has 0 bytes, it had 720"):
+        list(loader)
+
+
+# -- the choice
+
+
+@pytest.mark.parametrize(
+    "size, free, cached, kind, name, reason",
+    [
+        (
+            3 * GB,
+            20 * GB,
+            0.2,
+            "ext4",
+            "cache",
+            "3.0 GB of rows, 20.0 GB of memory free, 20% of them in the page cache on ext4",
+        ),
+        (30 * GB, 20 * GB, 0.5, "ext4", "disk", "30.0 GB of rows, 20.0 GB of memory free: they do not fit; ext4"),
+        (17 * GB, 20 * GB, 0.9, "xfs", "disk", "they do not fit; xfs"),
+        (30 * GB, 20 * GB, 1.0, "tmpfs", "cache", "tmpfs is memory itself"),
+        (3 * GB, 20 * GB, 0.1, "nfs4", "ram", "nfs4 is a network file system"),
+        (3 * GB, 20 * GB, 0.99, "nfs4", "cache", "99% of them in the page cache"),
+        (15 * GB, 20 * GB, 0.1, "nfs4", "cache", "10% of them in the page cache on nfs4"),
+        (30 * GB, 20 * GB, 0.1, "fuse.sshfs", "disk", "they do not fit; fuse.sshfs"),
+    ],
+)
+def test_auto_says_what_it_chose_and_why(
+    monkeypatch: pytest.MonkeyPatch, size: int, free: int, cached: float, kind: str, name: str, reason: str
+) -> None:
+    monkeypatch.setattr(system, "available_bytes", lambda: free)
+    monkeypatch.setattr(system, "cached_share", lambda path, offset=None: cached)
+    monkeypatch.setattr(system, "file_system", lambda path: kind)
+    chosen = residency.choose("auto", Reads(Path("pixels"), size))
+    assert chosen.name == name
+    assert reason in chosen.reason
+
+
+@pytest.mark.parametrize(
+    "asked, free, store, windows, name, in_windows, reason",
+    [
+        # a device's memory is for the model: "auto" leaves it alone, however much is free
+        ("auto", 80, 1, 0, "cache", False, "20.0 GB of memory free"),
+        ("auto", 80, 0, 0, "cache", False, "20.0 GB of memory free"),
+        ("auto", 80, 21, 1, "cache", False, "20.0 GB of memory free"),
+        ("gpu", 80, 79, 0, "gpu", False, "as asked"),
+        ("gpu", 80, 0, 0, "gpu", False, "as asked, and there already"),
+        (
+            "gpu",
+            80,
+            81,
+            1,
+            "gpu",
+            True,
+            "as asked, in windows of blocks: the rows need 81.0 GB, and 80.0 GB are free on the device",
+        ),
+        ("ram", 80, 1, 1, "ram", False, "as asked"),
+    ],
+)
+def test_a_device_takes_rows_only_where_asked_and_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    free: int,
+    store: int,
+    windows: int,
+    name: str,
+    in_windows: bool,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(system, "available_bytes", lambda: 20 * GB)
+    monkeypatch.setattr(system, "cached_share", lambda path, offset=None: 1.0)
+    monkeypatch.setattr(system, "file_system", lambda path: "ext4")
+    room = residency.Room(free * GB, store * GB, windows * GB)
+    chosen = residency.choose(asked, Reads(Path("pixels"), 3 * GB), room)
+    assert (chosen.name, chosen.in_windows, chosen.host) == (name, in_windows, "ram" if asked == "ram" else "cache")
+    assert reason in chosen.reason
+
+
+@pytest.mark.parametrize("windows", [0, 9 * GB])
+def test_a_store_too_large_for_the_device_is_one_sentence(monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
+    monkeypatch.setattr(residency, "_way_there", lambda reads: "cache")
+    with pytest.raises(ValueError) as raised:
+        residency.choose("gpu", Reads(Path("pixels"), 3 * GB), residency.Room(8 * GB, 12 * GB, windows))
+    assert str(raised.value) == (
+        "residency 'gpu': the rows need 12.0 GB, and 8.0 GB are free on the device. Leave it to 'auto'; or shuffle='block'"
+        " sends windows of blocks, of a whole dataset to one rank."
+    )
+
+
+def test_what_does_not_fit_or_exist_is_one_sentence(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ValueError, match=r"residency is 'gpu2', expected one of 'auto', 'cache', 'ram', 'disk', 'gpu'\."
+    ):
+        MemmapLoader(train, 8, residency="gpu2", as_tuple=False)
+    with pytest.raises(
+        ValueError, match=r"residency 'gpu' needs a CUDA device, but device is 'cpu'\. Use device='cuda', or 'ram'"
+    ):
+        MemmapLoader(train, 8, residency="gpu", as_tuple=False)
+    monkeypatch.setattr(system, "available_bytes", lambda: 1000)
+    with pytest.raises(
+        ValueError, match=r"residency 'ram' needs 276\.5 kB, but 1\.0 kB of memory are free\. Use 'disk'"
+    ):
+        MemmapLoader(train, 8, residency="ram", as_tuple=False)
+
+
+def test_a_cold_epoch_of_the_cache_reads_ahead_and_a_warm_one_does_not(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = MemmapLoader(train, 8, shuffle="full", residency="cache", as_tuple=False)
+    for cold in (True, False):
+        monkeypatch.setattr(residency, "is_cold", lambda path, size, offset=None, cold=cold: cold)
+        caplog.clear()
+        with caplog.at_level("INFO", logger="reader"):
+            for batch in loader:
+                assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+        assert ("reads ahead from the disk" in caplog.text) is cold
+
+
+# -- what the machine tells
+
+
+def test_the_cached_share_of_a_file_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(64 << 20))
+    descriptor = os.open(path, os.O_RDWR)
+    with contextlib.closing(os.fdopen(descriptor, "rb")):
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        if system.cached_share(path) > 0.5:
+            pytest.skip("the file system of the temporary folder keeps or hides what is cached")
+        assert system.cached_share(path) < 0.1, "looking must not fill the cache"
+        os.pread(descriptor, 32 << 20, 0)
+        assert 0.3 < system.cached_share(path) < 0.8
+        os.pread(descriptor, 32 << 20, 32 << 20)
+        assert system.cached_share(path) > 0.95
+
+
+def test_a_disk_that_answers_before_the_call_returns_is_not_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(64 << 20))
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if not Path("/proc/thread-self/io").exists() or system.cached_share(path) > 0.5:
+        pytest.skip("the system does not count what is read from disks, or keeps or hides what is cached")
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda descriptor, into, at, flags: preadv(descriptor, into, at))
+    assert system.cached_share(path) < 0.1
+    path.read_bytes()
+    assert system.cached_share(path) == 1.0
+
+
+def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
+    assert system.file_system(Path("/proc/self/status")) == "proc"
+    assert system.file_system(tmp_path) not in ("proc", "unknown")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_ram_asks_for_huge_pages_and_tells_how_many_it_got(
+    train: MemmapDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="reader"):
+        MemmapLoader(train, 8, residency="ram", as_tuple=False)
+    assert re.search(r"276\.5 kB copied into memory, (0 bytes|\d+\.\d kB) of it in huge pages", caplog.text)
+    rows = RowMemory(64, 1 << 20).rows.fill_(1)
+    # hg: asked for by madvise(2)
+    assert "hg" in _flags(rows.data_ptr())
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("this system gives no huge pages")
+    assert system.huge_page_bytes(rows.data_ptr(), rows.nbytes) in range(1 << 20, (64 << 20) + 1)
+    small = torch.zeros(1000)
+    assert system.huge_page_bytes(small.data_ptr(), small.nbytes) in range(small.nbytes + 1)
+
+
+def _flags(address: int) -> list[str]:
+    """Return what /proc/self/smaps calls VmFlags, of the memory at an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            start, stop = (int(bound, 16) for bound in line.split(" ")[0].split("-"))
+            inside = start <= address < stop
+        elif inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError("no such memory")
+
+
+def test_memory_is_bounded_by_the_machine() -> None:
+    total = system._meminfo("MemTotal")
+    assert 0 < system.available_bytes() <= total
+    assert 0 < system.memory_bytes() <= total
+
+
+_IN_CGROUP = """
+import sys
+sys.path.insert(0, sys.argv[1])
+open(sys.argv[2] + "/cgroup.procs", "w").write("0")
+import logging
+from pathlib import Path
+from reader import MemmapDataset, MemmapLoader
+from reader.loading import shared_residency
+from reader.memory import residency, row_file
+if sys.argv[4] == "through the cache":
+    rawfile._open_direct = lambda path, row_bytes: (-1, 1)
+data = MemmapDataset(sys.argv[3])
+loader = MemmapLoader(data, 64, shuffle=True)
+rows = sum(len(targets) for _, targets in loader)
+print(loader.order, loader.residency, rows, residency.memory_bytes())
+"""
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup of 500 MB, of either version."""
+    for parent, limit_file in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        folder = parent / f"pixpack-test-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if (folder / limit_file).exists():
+                (folder / limit_file).write_text(str(500 << 20))
+                yield folder
+                return
+        except OSError:
+            pass
+        finally:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+    pytest.skip("no memory cgroup can be made here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["past the cache", "through the cache"])
+def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(
+    small_cgroup: Path, tmp_path: Path, way: str
+) -> None:
+    scripts = Path(__file__).resolve().parents[2] / "scripts"
+    make = f"import sys; sys.path.insert(0, {str(scripts)!r}); from bench_open import sparse_store; from pathlib import Path"
+    out = tmp_path / "store"
+    subprocess.run([sys.executable, "-c", f"{make}; sparse_store(Path({str(out)!r}), 8_000)"], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_CGROUP, str(scripts.parent), str(small_cgroup), str(out), way],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["block", "disk", "8000", str(500 << 20)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["past the cache", "through the cache"])
+def test_what_was_read_from_a_disk_is_let_go(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(64 << 20))
+    if way == "through the cache":
+        monkeypatch.setattr(row_file, "_open_direct", lambda path, row_bytes: (-1, 1))
+    file = RowFile(path, 1 << 20, past_cache=True)
+    with open(path, "rb+") as written:
+        os.fsync(written.fileno())
+        os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if system.cached_share(path) > 0.5:
+        pytest.skip("the file system of the temporary folder keeps or hides what is cached")
+    for start in range(0, 64, 8):
+        file.read(RowMemory(8, 1 << 20).bytes, [(start, 8, 0)])
+    file.close()
+    assert system.cached_share(path) < 0.1

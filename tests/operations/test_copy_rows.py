@@ -1,0 +1,826 @@
+"""`pack subset` and `pack merge`: rows of other stores, the bytes that packing those images alone, or together, would give."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import interrupt_after, store_bytes
+from PIL import Image
+from test_boxes import coco
+from test_lists import listed
+from test_store import write_head
+from test_update import WAYS, flip, labels
+
+from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
+from packer.cli.app import run
+from packer.errors import DiskFullError, LockedError
+from packer.operations import copy_rows, row_sources
+from packer.operations import subset as subsetting
+from packer.operations.verify import verify
+from packer.report import Progress
+from packer.store.lock import Lock
+from packer.store.out_folder import is_replaced
+from reader import MemmapDataset
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, encode_manifest, read_blocks, read_manifest
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+PACK = [sys.executable, "-m", "packer"]
+# those whose rows do not depend on the whole of the inputs
+ALIKE = {name: options for name, options in WAYS.items() if "shuffle" not in options}
+
+
+def part_of(images: Path, folder: Path, names: Iterable[str]) -> Path:
+    """Copy some classes of a folder of images into another."""
+    for name in names:
+        shutil.copytree(images / name, folder / name)
+    return folder
+
+
+def names_file(path: Path, names: Iterable[str]) -> Path:
+    path.write_text("\n".join(names) + "\n")
+    return path
+
+
+def rows_of(out: Path) -> list[tuple[str, str, bytes]]:
+    """Return path, class and pixels of each row."""
+    data = MemmapDataset(out, as_tuple=False)
+    assert verify(out).problems == []
+    rows = range(len(data))
+    return [(data.source(row)["path"], class_of(data, row), data[row].pixels.numpy().tobytes()) for row in rows]
+
+
+def class_of(data: MemmapDataset, row: int) -> str:
+    target = int(data.targets[row])
+    assert data.source(row)["target"] == target
+    return data.classes[target] if target >= 0 else ""
+
+
+# -- subset
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_all_rows_are_the_store_again(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", **options)
+    report = subset(tmp_path / "out", tmp_path / "again", fraction=1)
+    assert (report.rows, report.rejected) == (24, 0)
+    assert store_bytes(tmp_path / "again") == store_bytes(tmp_path / "out")
+
+
+@pytest.mark.parametrize("options", ALIKE.values(), ids=ALIKE)
+def test_the_rows_of_some_classes_are_what_packing_these_alone_gives(
+    options: dict[str, Any], images: Path, tmp_path: Path
+) -> None:
+    pack(images, tmp_path / "out", **options)
+    pack(part_of(images, tmp_path / "some", ["class0", "class2"]), tmp_path / "alone", **options)
+    subset(tmp_path / "out", tmp_path / "chosen", classes=["class0", "class2"])
+    assert store_bytes(tmp_path / "chosen") == store_bytes(tmp_path / "alone")
+
+
+def test_classes_count_in_the_order_in_which_they_are_given(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    names = names_file(tmp_path / "names.txt", ["class2", "class0"])
+    pack(part_of(images, tmp_path / "some", ["class0", "class2"]), tmp_path / "alone", size=32, classes=str(names))
+    subset(tmp_path / "out", tmp_path / "chosen", classes=names)
+    assert store_bytes(tmp_path / "chosen") == store_bytes(tmp_path / "alone")
+
+
+def without_labels(out: Path) -> dict[str, bytes]:
+    """Read every file of a store, of the manifest all but how labels were read."""
+    manifest = dataclasses.replace(read_manifest(out), labels={})
+    return store_bytes(out) | {MANIFEST: encode_manifest(manifest, read_blocks(out))}
+
+
+@pytest.mark.parametrize("options", [{"size": 32}, {"fit": "none"}], ids=["one size", "own sizes"])
+def test_boxes_and_masks_come_along(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", **options, **labels(images, tmp_path))
+    subset(tmp_path / "out", tmp_path / "all", rows=range(24))
+    assert store_bytes(tmp_path / "all") == store_bytes(tmp_path / "out")
+    rows = [20, 3, 3, 11]
+    subset(tmp_path / "out", tmp_path / "few", rows=rows)
+    assert verify(tmp_path / "few").problems == []
+    whole, few = MemmapDataset(tmp_path / "out", as_tuple=False), MemmapDataset(tmp_path / "few", as_tuple=False)
+    for row, source in enumerate(rows):
+        one, other = few[row], whole[source]
+        assert np.array_equal(one.pixels, other.pixels)
+        assert few.source(row) == whole.source(source)
+        for name in ("boxes", "box_targets", "box_count", "masks"):
+            assert np.array_equal(one.extras[name], other.extras[name])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [slice(3, 17, 2), np.array([5, 2, 9]), [7], iter([23, 0]), slice(-4, None)],
+    ids=["slice", "array", "list", "iterator", "last"],
+)
+def test_rows_come_in_the_order_of_their_numbers(rows: Any, images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32, fit="pad")
+    numbers = list(range(24))[rows] if isinstance(rows, slice) else [23, 0] if hasattr(rows, "__next__") else list(rows)
+    report = subset(tmp_path / "out", tmp_path / "few", rows=rows)
+    assert (report.inputs, report.rows) == (len(numbers), len(numbers))
+    whole = rows_of(tmp_path / "out")
+    assert rows_of(tmp_path / "few") == [whole[number] for number in numbers]
+
+
+def test_draws_are_fixed_by_the_seed_and_keep_the_order(shared_store: Path, tmp_path: Path) -> None:
+    whole = [path for path, _, _ in rows_of(shared_store)]
+    found = {}
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        assert subset(shared_store, tmp_path / name, fraction=0.2, seed=seed).rows == 18
+        found[name] = [whole.index(path) for path, _, _ in rows_of(tmp_path / name)]
+        assert found[name] == sorted(found[name])
+    assert found["a"] == found["b"] != found["c"]
+    subset(shared_store, tmp_path / "each", per_class=4, rows=slice(0, 63))
+    kinds = [name for _, name, _ in rows_of(tmp_path / "each")]
+    assert kinds == ["class0"] * 4 + ["class1"] * 4 + ["class2"] * 3
+    assert MemmapDataset(tmp_path / "each").classes == ["class0", "class1", "class2"]
+
+
+def test_a_store_may_be_replaced_by_some_of_its_rows(store: Path) -> None:
+    whole = rows_of(store)
+    data = MemmapDataset(store, as_tuple=False)
+    subset(store, store, rows=slice(10, 20), overwrite=True)
+    assert rows_of(store) == whole[10:20]
+    assert data[89].pixels.numpy().tobytes() == whole[89][2]  # whoever has the old one open keeps it
+    assert os.listdir(store.parent) == [store.name]
+
+
+def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) -> None:
+    images = [(np.full((8, 8, 3), n, np.uint8), n % 3 - 1) for n in range(9)]
+    pack_dataset(images, tmp_path / "out", workers=1)
+    assert MemmapDataset(tmp_path / "out").classes == ["0", "1"]
+    assert subset(tmp_path / "out", tmp_path / "each", per_class=9).rows == 6
+    assert subset(tmp_path / "out", tmp_path / "one", classes=["1"]).rows == 3
+    assert list(MemmapDataset(tmp_path / "one").targets) == [0, 0, 0]
+    assert subset(tmp_path / "out", tmp_path / "half", fraction=1).rows == 9
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({}, "nothing says which rows"),
+        ({"rows": [90]}, "row 90 is out of range: the store has rows 0 to 89"),
+        ({"rows": [-1]}, "row -1 is out of range"),
+        ({"rows": ["a"]}, "not a slice, nor row numbers"),
+        ({"rows": [1.5]}, "not a slice, nor row numbers"),
+        ({"rows": [True, False]}, "not a slice, nor row numbers"),
+        ({"rows": [-(10**30)]}, "is out of range"),
+        ({"rows": np.zeros((2, 2), int)}, "not a slice, nor row numbers"),
+        ({"rows": slice(0, 5, 0)}, "not a slice, nor row numbers"),
+        ({"rows": [1, 2**70]}, f"row {2**70} is out of range"),
+        ({"seed": -1, "fraction": 0.5}, "--seed is -1, expected 0 or more"),
+        ({"seed": None, "fraction": 0.5}, "--seed is None, expected 0 or more"),
+        ({"per_class": True}, "--per-class is True, expected 1 or more"),
+        ({"classes": [3]}, "--classes has 3, expected names"),
+        ({"rows": 7}, "not a slice, nor row numbers"),
+        ({"classes": ["class1", "dog"]}, "has no class 'dog'. It has 3: 'class0', 'class1', 'class2'"),
+        ({"classes": ["class1", "class1"]}, "the class 'class1' is named twice"),
+        ({"per_class": 0}, "--per-class is 0, expected 1 or more"),
+        ({"fraction": 0}, "fraction is 0, expected a share above 0"),
+        ({"fraction": 1.5}, "fraction is 1.5"),
+        ({"fraction": 0.5, "per_class": 3}, "give one of them"),
+    ],
+)
+def test_what_cannot_be_chosen_is_one_sentence(
+    chosen: dict[str, Any], said: str, shared_store: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionsError, match=said):
+        subset(shared_store, tmp_path / "out", **chosen)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("chosen", [{"rows": []}, {"fraction": 0.001}, {"rows": slice(5, 5)}])
+def test_a_store_of_no_row_is_not_made(chosen: dict[str, Any], shared_store: Path, tmp_path: Path) -> None:
+    with pytest.raises(PackError, match="no row of .* is chosen"):
+        subset(shared_store, tmp_path / "out", **chosen)
+
+
+def test_classes_choose_only_where_a_row_has_one(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "boxed", size=32, **labels(images, tmp_path))
+    with pytest.raises(OptionsError, match="are those of its boxes"):
+        subset(tmp_path / "boxed", tmp_path / "few", classes=["cat"])
+    pack_dataset([(np.zeros((8, 8, 3), np.uint8), 0.5)], tmp_path / "number", workers=1)
+    with pytest.raises(OptionsError, match="has regression targets"):
+        subset(tmp_path / "number", tmp_path / "few", per_class=1)
+
+
+# -- merge
+
+
+@pytest.mark.parametrize("options", ALIKE.values(), ids=ALIKE)
+def test_stores_of_two_halves_are_the_store_of_the_whole(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "whole", **options)
+    for name, classes in (("a", ["class0", "class1"]), ("b", ["class2"])):
+        pack(part_of(images, tmp_path / f"images-{name}", classes), tmp_path / name, **options)
+    report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    assert (report.rows, report.classes, report.size[0] > 0) == (24, 3, True)
+    assert store_bytes(tmp_path / "both") == store_bytes(tmp_path / "whole")
+    numbered = f"those of {tmp_path / 'a'}, {tmp_path / 'b'} have new numbers."
+    assert report.notes == [f"targets count in one list of 3 classes; {numbered}"]
+
+
+@pytest.mark.parametrize("options", [{"size": 32}, {"fit": "none"}], ids=["one size", "own sizes"])
+def test_boxes_and_masks_are_merged_with_room_for_the_most(
+    options: dict[str, Any], images: Path, tmp_path: Path
+) -> None:
+    sizes: dict[str, tuple[int, int] | None] = {}
+    for path in map(Path, listed(images)):
+        with Image.open(path) as image:
+            sizes[str(path.relative_to(images))] = image.size
+    boxes = [(name, [n, 3, 20, 25]) for name in sizes for n in range(3 if name == "class2/007.jpg" else 1)]
+    masks = labels(images, tmp_path)["masks"]
+
+    def packed(name: str, folder: Path) -> Path:
+        own = {one: size for one, size in sizes.items() if (folder / one).exists()}
+        file = coco(tmp_path / f"{name}.json", own, [box for box in boxes if box[0] in own])
+        pack(folder, tmp_path / name, **options, boxes=file, masks=masks)
+        return tmp_path / name
+
+    whole = packed("whole", images)
+    parts = (("a", ["class0", "class1"]), ("b", ["class2"]))
+    halves = [packed(name, part_of(images, tmp_path / f"images-{name}", classes)) for name, classes in parts]
+    rooms = [MemmapDataset(half).manifest.extras["boxes"].row_shape for half in halves]
+    assert rooms == [(1, 4), (3, 4)]
+    merge(halves, tmp_path / "both")
+    # the digest of the label file is that of neither
+    assert without_labels(tmp_path / "both") == without_labels(whole)
+    assert read_manifest(tmp_path / "both").labels == {}
+
+
+def test_targets_of_every_kind_are_merged_and_numbered_anew(images: Path, tmp_path: Path) -> None:
+    paths = listed(images)
+    rows = [f"{p},{'abc'[n % 3]},{n % 2 + 5},{'xy'[n % 2]};z,{n + 0.5},{n * n}\n" for n, p in enumerate(paths)]
+    others = [f"{p},{'cd'[n % 2]},6,w;{'yz'[n % 2]},{n + 0.25},{n}\n" for n, p in enumerate(paths)]
+    head, columns = "path,kind,size,tags,price,weight\n", "kind,size,tags,price"
+    found = {}
+    for first, kept in (("kind", "abc"), ("tags", "xyz")):
+        order = [first, *(column for column in columns.split(",") if column != first)]
+        for name, lines in (("a", rows), ("b", others), ("both", [*rows, *others])):
+            (images / f"{name}.csv").write_text(head + "".join(lines))
+            pack(images / f"{name}.csv", tmp_path / first / name, size=32, target_column=",".join(order))
+        parts = [tmp_path / first / "a", tmp_path / first / "b"]
+        assert MemmapDataset(parts[0]).classes == list(kept)
+        merge(parts, tmp_path / first / "merged")
+        # the blocks of 48 rows are those of 24 and 24
+        found[first] = store_bytes(tmp_path / first / "merged"), store_bytes(tmp_path / first / "both")
+    for merged, packed in found.values():
+        assert merged == packed
+
+
+def test_a_list_with_all_classes_is_kept_as_it_is(images: Path, tmp_path: Path) -> None:
+    names = names_file(tmp_path / "names.txt", ["zebra", "class2", "class1", "class0"])
+    pack(part_of(images, tmp_path / "few", ["class0", "class2"]), tmp_path / "a", size=32)
+    pack(images, tmp_path / "b", size=32, classes=str(names))
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    assert MemmapDataset(tmp_path / "both").classes == ["zebra", "class2", "class1", "class0"]
+    assert rows_of(tmp_path / "both") == rows_of(tmp_path / "a") + rows_of(tmp_path / "b")
+    merge([tmp_path / "b", tmp_path / "a"], tmp_path / "listed", classes=tmp_path / "b")
+    assert MemmapDataset(tmp_path / "listed").classes == ["zebra", "class2", "class1", "class0"]
+    with pytest.raises(PackError, match="b has classes that the list given by --classes has not: zebra, class1"):
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "no", classes=tmp_path / "a")
+    with pytest.raises(ScanError, match="cannot be read"):
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "no", classes=tmp_path / "none")
+
+
+def test_what_the_stores_rejected_is_said_of_both(images: Path, tmp_path: Path) -> None:
+    first = part_of(images, tmp_path / "first", ["class0"])
+    (first / "class0" / "bad.jpg").write_bytes(b"no image")
+    pack(first, tmp_path / "a", size=32, max_rejects=1)
+    pack(part_of(images, tmp_path / "second", ["class0", "class1"]), tmp_path / "b", size=32)
+    report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    assert (report.inputs, report.rows, report.rejected) == (25, 24, 1)
+    assert (tmp_path / "both" / REJECTED).read_bytes() == (tmp_path / "a" / REJECTED).read_bytes()
+    assert verify(tmp_path / "both").problems == []
+    assert subset(tmp_path / "both", tmp_path / "half", fraction=0.5).rejected == 0
+
+
+def test_a_store_is_added_to_another_in_its_place(store: Path, shared_store: Path, tmp_path: Path) -> None:
+    assert run(["merge", str(store), str(shared_store), str(store)]) == 1
+    assert run(["merge", str(store), str(shared_store), str(store), "--overwrite"]) == 0
+    assert rows_of(store) == rows_of(shared_store) * 2
+
+
+def test_shuffled_stores_keep_no_seed(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "1", size=32, shuffle=1)
+    merge([tmp_path / "1", tmp_path / "1"], tmp_path / "both")
+    assert MemmapDataset(tmp_path / "both").manifest.options["shuffle"] is None
+    assert rows_of(tmp_path / "both") == rows_of(tmp_path / "1") * 2
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"size": 40}, r"packed with other options \(size: \[32, 32\] and \[40, 40\]\)"),
+        ({"size": 32, "resample": "bicubic"}, r"packed with other options \(resample: bilinear and bicubic\)"),
+        ({"fit": "none"}, r"packed with other options \(size: \[32, 32\] and None; fit: crop and none\)"),
+        ({"size": 32, "channels": "gray"}, r"packed with other options \(channels: rgb and gray\)"),
+    ],
+)
+def test_stores_that_are_not_alike_are_refused(
+    other: dict[str, Any], said: str, images: Path, tmp_path: Path, shared_store: Path
+) -> None:
+    pack(images, tmp_path / "other", **other)
+    with pytest.raises(PackError, match=f"{shared_store} and .*other cannot be one store: they were {said}"):
+        merge([shared_store, tmp_path / "other"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_stores_with_other_tensors_are_refused(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "plain", size=32)
+    paths = listed(images)
+    for name, head, cell in (("more", "path,target,weight", "a,1"), ("number", "path,target", "0.5")):
+        (images / f"{name}.csv").write_text(f"{head}\n" + "".join(f"{path},{cell}\n" for path in paths))
+        pack(images / f"{name}.csv", tmp_path / name, size=32)
+    with pytest.raises(PackError, match=r"hold of each row differs \(weight: none and int64 \[\]\)"):
+        merge([tmp_path / "plain", tmp_path / "more"], tmp_path / "out")
+    with pytest.raises(PackError, match=r"differs \(targets: class and regression of 1\)"):
+        merge([tmp_path / "plain", tmp_path / "number"], tmp_path / "out")
+    with pytest.raises(OptionsError, match="merge takes two stores or more"):
+        merge([tmp_path / "plain"], tmp_path / "out")
+    with pytest.raises(OptionsError, match="merge takes two stores or more"):
+        merge(str(tmp_path / "plain"), tmp_path / "out")
+    with pytest.raises(PackError, match="does not exist"):
+        merge([tmp_path / "plain", tmp_path / "none"], tmp_path / "out")
+
+
+def test_stores_of_other_decoders_are_refused(shared_store: Path, store: Path, tmp_path: Path) -> None:
+    head = json.loads((store / "manifest.json").read_bytes())
+    head["decoders"]["pillow"]["version"] = "1.0"
+    write_head(store, head)
+    with pytest.raises(PackError, match="packed by other decoders .* Pack one of them anew, by the same versions"):
+        merge([shared_store, store], tmp_path / "out")
+
+
+def test_classes_of_boxes_are_numbered_anew(images: Path, tmp_path: Path) -> None:
+    lists = {"a": ["cat", "ant"], "b": ["bee", "cat"]}
+    sizes = {str(Path(path).relative_to(images)): None for path in listed(images)}
+    for name, classes in lists.items():
+        boxes = tmp_path / f"{name}.json"
+        coco(boxes, dict(sizes), [])
+        found = json.loads(boxes.read_text())
+        found["categories"] = [{"id": n, "name": label} for n, label in enumerate(classes)]
+        found["annotations"] = [
+            {"id": n, "image_id": image["id"], "category_id": n % 2, "bbox": [1, 1, 30, 30]}
+            for n, image in enumerate(found["images"][: 23 if name == "a" else 24])
+        ]
+        boxes.write_text(json.dumps(found))
+        pack(images, tmp_path / name, size=32, boxes=boxes)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+
+    def names_of(name: str) -> list[str]:
+        data = MemmapDataset(tmp_path / name, as_tuple=False)
+        targets = data.store.extras["box_targets"]  # type: ignore[index]
+        return [data.classes[number] if number >= 0 else "" for (number,) in targets.tolist()]
+
+    assert MemmapDataset(tmp_path / "both").classes == ["ant", "bee", "cat"]
+    assert names_of("both") == names_of("a") + names_of("b")
+    assert {"ant", "bee", "cat", ""} == set(names_of("both"))
+    assert verify(tmp_path / "both").problems == []
+
+
+def test_rows_without_a_label_stay_so(images: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    shutil.copytree(images / "class0", flat)
+    pack(flat, tmp_path / "a", size=32)
+    pack(images, tmp_path / "b", size=32)
+    report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    assert list(MemmapDataset(tmp_path / "both").targets[:9]) == [-1] * 8 + [0]
+    assert report.notes == []
+
+
+@pytest.mark.parametrize("name", ["pixels", "targets", "content", "box_targets", "shapes"])
+def test_columns_with_the_names_of_tensors_are_columns(name: str, images: Path, tmp_path: Path) -> None:
+    paths = listed(images)
+    for out, cell, kind in (("a", "1", "a"), ("b", "1000", "b"), ("float", "0.5", "a")):
+        (images / f"{out}.csv").write_text(
+            f"path,target,{name}\n" + "".join(f"{path},{kind},{cell}\n" for path in paths)
+        )
+        pack(images / f"{out}.csv", tmp_path / out, size=32)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    assert verify(tmp_path / "both").problems == []
+    store = MemmapDataset(tmp_path / "both").store
+    assert store.extras[name].tolist() == [1] * 24 + [1000] * 24
+    assert store.targets.tolist() == [0] * 24 + [1] * 24
+    with pytest.raises(PackError, match=f"{name}: int64 .* and float64"):
+        merge([tmp_path / "a", tmp_path / "float"], tmp_path / "no")
+    assert subset(tmp_path / "a", tmp_path / "few", classes=["a"]).rows == 24
+
+
+def test_a_class_list_for_numbers_is_refused(tmp_path: Path) -> None:
+    pack_dataset([(np.zeros((8, 8, 3), np.uint8), 0.5)], tmp_path / "a", workers=1)
+    with pytest.raises(OptionsError, match="has regression targets, which have no classes: leave --classes out"):
+        merge([tmp_path / "a"] * 2, tmp_path / "out", classes=names_file(tmp_path / "names", ["x"]))
+
+
+def test_of_rows_that_come_twice_each_counts(shared_store: Path, tmp_path: Path) -> None:
+    assert subset(shared_store, tmp_path / "one", rows=[3] * 10 + [9], per_class=1).rows == 1
+    assert subset(shared_store, tmp_path / "two", rows=[0] * 6 + [40], per_class=np.int64(2)).rows == 3
+    assert subset(shared_store, tmp_path / "set", rows={1, 2}).rows == 2
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Also where few rows of a block that was checked before are read alone."""
+    pack(images, tmp_path / "out", fit="none", **labels(images, tmp_path))
+    order = np.random.default_rng(0).permutation(np.tile(np.arange(24), 4))
+    if only:
+        monkeypatch.setattr(copy_rows, "_TASK_BYTES", 1)
+    subset(tmp_path / "out", tmp_path / "any", rows=order)
+    whole = rows_of(tmp_path / "out")
+    assert rows_of(tmp_path / "any") == [whole[row] for row in order]
+
+
+# -- what is damaged, in the way, or interrupted
+
+
+def test_damaged_rows_are_named_and_the_rest_can_be_had(store: Path, shared_store: Path, tmp_path: Path) -> None:
+    blocks = read_blocks(store)
+    flip(store / PIXELS, blocks[1].start * 32 * 32 * 3)
+    with pytest.raises(PackError, match=rf"rows {blocks[1].start} to {blocks[1].stop - 1} are not what was packed"):
+        merge([shared_store, store], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    whole = [*range(blocks[1].start), *range(blocks[1].stop, 90)]
+    subset(store, tmp_path / "out", rows=whole)
+    assert rows_of(tmp_path / "out") == [rows_of(shared_store)[row] for row in whole]
+
+
+@pytest.mark.parametrize("name", [SAMPLES, "_tensordict/targets.memmap", REJECTED, "_tensordict/meta.json"])
+def test_a_damaged_small_file_is_named(name: str, store: Path, tmp_path: Path) -> None:
+    path = store / name
+    data = path.read_bytes() or b"{}\n"
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(PackError, match=Path(name).name):
+        subset(store, tmp_path / "out", rows=[0])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("chosen", [{"classes": ["class1"]}, {"per_class": 2}])
+def test_damaged_targets_choose_no_row(chosen: dict[str, Any], store: Path, tmp_path: Path) -> None:
+    path = store / "_tensordict/targets.memmap"
+    data = bytearray(path.read_bytes())
+    data[4:8] = (2**31 - 1).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(PackError, match="not what was packed"):
+        subset(store, tmp_path / "out", **chosen)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("other", ["gone", "smaller", "of another kind"])
+def test_a_store_that_is_another_one_half_way_is_told(
+    other: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "out", size=32)
+    opened = subsetting.opened
+
+    def replace(store: Path) -> Any:
+        found = opened(store)
+        shutil.rmtree(store)
+        if other != "gone":
+            part_of(images, tmp_path / "part", ["class0"])
+            pack(tmp_path / "part", store, **({"size": 32} if other == "smaller" else {"fit": "none"}))
+        return found
+
+    monkeypatch.setattr(subsetting, "opened", replace)
+    with pytest.raises(PackError, match="out was replaced or removed while it was copied. Do it again"):
+        subset(tmp_path / "out", tmp_path / "few", rows=range(24))
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    shutil.rmtree(tmp_path / "part", ignore_errors=True)
+    pack(images, tmp_path / "out", size=32)
+    with pytest.raises(PackError, match="replaced or removed while|out/_tensordict/targets.memmap cannot be read"):
+        subset(tmp_path / "out", tmp_path / "few", per_class=2)
+    assert not (tmp_path / "few").exists()
+
+
+def test_many_stores_are_not_all_open_at_once(shared_store: Path, tmp_path: Path) -> None:
+    code = (
+        "import resource, sys\nfrom packer import merge\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
+        "print(merge([sys.argv[1]] * 60, sys.argv[2]).rows)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(shared_store), str(tmp_path / "out")], capture_output=True)
+    assert (done.stdout, done.stderr) == (b"5400\n", b"")
+
+
+def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
+    shared_store: Path, images: Path, tmp_path: Path
+) -> None:
+    out, code = (
+        tmp_path / "out",
+        (
+            "import os, sys\nfrom packer import merge\n"
+            "def die(progress):\n    if progress.stage == 'copy':\n        os.kill(os.getpid(), 9)\n"
+            "merge([sys.argv[1]] * 2, sys.argv[2], overwrite=True, progress=die)"
+        ),
+    )
+    shutil.copytree(shared_store, out)
+    done = subprocess.run([sys.executable, "-c", code, str(shared_store), str(out)], capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / ".out.packing/.packing/lock").exists()
+    with pytest.raises(PackError, match="is finished, but with another number of inputs"):
+        pack(images, out, size=32, resume=True)
+    assert store_bytes(out) == store_bytes(shared_store)
+    # and a pack that does replace it is resumed, though a copy was cut short in its place
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True, progress=interrupt_after(8))
+    pack(images, out, size=32, resume=True)
+    assert len(MemmapDataset(out)) == 24
+    assert sorted(os.listdir(tmp_path)) == ["images", "out"]
+
+
+def test_a_refused_pack_does_not_announce_itself_in_the_folder_of_a_copy(
+    store: Path, shared_store: Path, images: Path
+) -> None:
+    def refused(progress: Progress) -> None:
+        if progress.stage == "copy":
+            with pytest.raises(LockedError):
+                pack(images, store, size=32, overwrite=True)
+            assert not is_replaced(store)
+
+    merge([store, shared_store], store, overwrite=True, progress=refused)
+    assert len(MemmapDataset(store)) == 180
+
+
+def test_what_fails_once_a_store_has_taken_its_own_place_is_not_laid_to_others(
+    store: Path, shared_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(sites: Any, locks: Any) -> None:
+        finish(sites, locks)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(store))
+
+    finish = copy_rows.finish
+    monkeypatch.setattr(copy_rows, "finish", failing)
+    with pytest.raises(PackError, match=r"cannot be read or written: Input/output error"):
+        merge([store, shared_store], store, overwrite=True)
+    assert len(MemmapDataset(store)) == 180
+
+
+def test_a_lock_that_cannot_be_written_is_let_go(
+    shared_store: Path, store: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for out, overwrite in ((tmp_path / "new", False), (store, True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", full)
+            with pytest.raises(DiskFullError):
+                merge([shared_store] * 2, out, overwrite=overwrite)
+        assert out.exists() == overwrite
+        assert not (out.parent / f".{out.name}.packing").exists()
+        if overwrite:  # no pack is to be resumed; where there is no OUT, --resume begins one
+            with pytest.raises(PackError, match="is finished, but with another number"):
+                pack(images, out, size=32, resume=True)
+        merge([shared_store] * 2, out, overwrite=overwrite)
+        assert len(MemmapDataset(out)) == 180
+
+
+def test_a_shared_lock_that_cannot_be_written_stays_for_who_holds_it(tmp_path: Path, monkeypatch: Any) -> None:
+    def failing(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    (tmp_path / ".packing").mkdir()
+    held = Lock(tmp_path, is_shared=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            Lock(tmp_path, is_shared=True)
+    with pytest.raises(LockedError):
+        Lock(tmp_path)
+    held.close()
+
+
+def test_rows_that_come_very_often_are_copied_block_by_block(
+    shared_store: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    taken: list[int] = []
+    read = row_sources.Source.read
+
+    def watched(source: row_sources.Source, rows: Any, *scratch: Any) -> Any:
+        taken.append(len(rows))
+        return read(source, rows, *scratch)
+
+    monkeypatch.setattr(row_sources.Source, "read", watched)
+    rows = np.arange(1000) % 7
+    subset(shared_store, tmp_path / "out", rows=rows)
+    whole = rows_of(shared_store)
+    assert rows_of(tmp_path / "out") == [whole[row] for row in rows]
+    assert max(taken) <= read_blocks(shared_store)[0].stop
+
+
+def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(shared_store, out)
+    (out / "manifest.json").unlink()
+    (out / ".packing").mkdir()
+    with pytest.raises(StoreError, match="is incomplete: it is being made, or what made it was ended early"):
+        MemmapDataset(out, as_tuple=False)
+    with pytest.raises(PackError, match="is incomplete, and no parts are in it"):
+        pack(images, out, size=32, part="1/2")
+
+
+def test_stores_that_would_be_deleted_are_refused(shared_store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(shared_store, out)
+    for place, said in (
+        (tmp_path / ".out.packing", "lies where OUT .* is built"),
+        (out / "_tensordict/in", "lies inside"),
+    ):
+        shutil.copytree(shared_store, place)
+        with pytest.raises(OptionsError, match=said):
+            subset(place, out, fraction=1, overwrite=True)
+        assert store_bytes(place) == store_bytes(shared_store)
+
+
+def test_a_store_that_is_replaced_while_it_is_copied_is_told(
+    store: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(progress: Progress) -> None:
+        if progress.stage == "copy" and progress.done == progress.total:
+            pack(images, store, size=32, overwrite=True)
+
+    with pytest.raises(PackError, match="was replaced or removed while it was copied"):
+        subset(store, tmp_path / "out", fraction=1, progress=replace)
+    assert not (tmp_path / "out").exists()
+
+
+def stop(progress: Progress) -> None:
+    if progress.stage == "copy":
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_interrupt_leaves_nothing_behind(exists: bool, shared_store: Path, tmp_path: Path) -> None:
+    if exists:
+        (tmp_path / "out").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        merge([shared_store, shared_store], tmp_path / "out", progress=stop)
+    assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if exists else [])
+
+
+def test_an_interrupt_leaves_the_store_that_would_be_replaced(store: Path, shared_store: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        merge([store, shared_store], store, overwrite=True, progress=stop)
+    assert store_bytes(store) == store_bytes(shared_store)
+    assert os.listdir(store.parent) == [store.name]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_store: Path, tmp_path: Path) -> None:
+    out, code = (
+        tmp_path / "out",
+        (
+            "import os, sys\nfrom packer import merge\n"
+            "def die(progress):\n    if progress.stage == 'copy':\n        os.kill(os.getpid(), 9)\n"
+            "merge([sys.argv[1]] * 2, sys.argv[2], overwrite=len(sys.argv) > 3, progress=die)"
+        ),
+    )
+    more = ["--overwrite"] if replaced else []
+    if replaced:
+        shutil.copytree(shared_store, out)
+    done = subprocess.run([sys.executable, "-c", code, str(shared_store), str(out), *more], capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    if replaced:
+        assert store_bytes(out) == store_bytes(shared_store)
+    else:
+        with pytest.raises(StoreError):
+            MemmapDataset(out, as_tuple=False)
+    assert run(["merge", str(shared_store), str(shared_store), str(out), *more, "--quiet"]) == 0
+    assert rows_of(out) == rows_of(shared_store) * 2
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.usefixtures("heard_signals")
+def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations import copy_rows\n"
+        "copy_rows.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))"
+    )
+    words = ["subset", str(shared_store), str(tmp_path / "out"), "--fraction", "0.5"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (130, False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_told_before_anything_is_copied(
+    shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
+    with pytest.raises(DiskFullError, match="are missing. Free some space and do it again, or choose another OUT"):
+        subset(shared_store, tmp_path / "out", fraction=1)
+    assert run(["merge", str(shared_store), str(shared_store), str(tmp_path / "out")]) == 28
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_in_the_way_is_kept(shared_store: Path, store: Path, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for out, said in (
+        (store, "already holds a store. Replace it with --overwrite"),
+        (tmp_path / "mine", "is not empty"),
+        (store / "inside", "lies in the store"),
+    ):
+        with pytest.raises((PackError, OptionsError), match=said):
+            merge([shared_store, store], out)
+    assert store_bytes(store) == store_bytes(shared_store)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
+
+
+def test_two_at_once_one_wins(shared_store: Path, tmp_path: Path) -> None:
+    said = []
+
+    def second(progress: Progress) -> None:
+        if progress.stage == "copy" and not said:
+            with pytest.raises(PackError) as caught:
+                merge([shared_store] * 2, tmp_path / "out")
+            said.append(str(caught.value))
+
+    subset(shared_store, tmp_path / "out", fraction=1, progress=second)
+    assert "is being packed by process" in said[0]
+    assert store_bytes(tmp_path / "out") == store_bytes(shared_store)
+
+
+# -- the commands
+
+
+def test_the_commands_say_what_they_made(
+    shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "out")
+    assert run(["subset", str(shared_store), out, "--class", "class2", "--class", "class0"]) == 0
+    assert capsys.readouterr().out.startswith(f"{out}: 60 rows of 32 x 32 x 3, 2 classes")
+    assert run(["subset", str(shared_store), out, "--rows", "0,4-6", "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 4
+    monkeypatch.setattr("sys.stdin", iter_text("5 7\n3\n"))
+    assert run(["subset", str(shared_store), out, "--rows", "-", "--overwrite", "--quiet"]) == 0
+    assert [path for path, _, _ in rows_of(tmp_path / "out")] == [rows_of(shared_store)[n][0] for n in (5, 7, 3)]
+    assert run(["merge", out, str(shared_store), str(tmp_path / "both")]) == 0
+    assert "93 rows copied in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 x", "standard input has 'x'"),
+        ("", "is empty"),
+        ("1,2", "has '1,2'"),
+        ("² 1", "has '²'"),
+        ("1" * 20, "has '111"),
+    ],
+)
+def test_what_is_no_row_number_on_standard_input_is_named(
+    text: str, said: str, shared_store: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", iter_text(text))
+    assert run(["subset", str(shared_store), str(tmp_path / "out"), "--rows", "-"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def iter_text(text: str) -> Any:
+    import io
+
+    return io.StringIO(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["subset", "{store}", "{out}"], 2, "nothing says which rows"),
+        (["subset", "{store}", "{out}", "--rows", "7-"], 2, "expected rows such as 0,7,20-29"),
+        (
+            ["subset", "{store}", "{out}", "--rows", "0-99999999999999"],
+            2,
+            "row 99999999999999 is out of range",
+        ),
+        (["subset", "{store}", "{out}", "--rows", "90"], 2, "row 90 is out of range"),
+        (["subset", "{store}", "{out}", "--class", "dog"], 2, "has no class 'dog'"),
+        (["subset", "{store}", "{out}", "--class", "class0", "--classes", "{store}"], 2, "give one of them"),
+        (["subset", "{out}", "{out}", "--fraction", "1"], 1, "does not exist"),
+        (["merge", "{store}", "{out}"], 2, "merge takes two stores or more"),
+        (["subset", "{store}", "{out}", "--rows", "²"], 2, "expected rows such as 0,7,20-29"),
+        (["subset", "{store}", "{out}", "--rows", "9" * 5000], 2, "expected rows such as 0,7,20-29"),
+        (["subset", "{store}", "{out}", "--rows", "9-7"], 2, "expected the smaller row first"),
+        (["subset", "{store}", "s3://bucket/out", "--rows", "0"], 2, "is a URL, expected a folder"),
+        (["merge", "{store}", "{store}", __file__], 2, "is a file. Expected a folder"),
+        (["merge", "{out}"], 2, "merge takes two stores or more"),
+    ],
+)
+def test_wrong_words_are_one_sentence(
+    words: list[str], code: int, said: str, shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert run([word.format(store=shared_store, out=out) for word in words]) == code
+    assert said in capsys.readouterr().err
+    assert not out.exists()

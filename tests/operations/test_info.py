@@ -1,0 +1,125 @@
+"""`pack info` on what the one pass has found: rows a class, sizes, exact duplicates; `pack show` with a line for each class."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import make_tree, photo
+from PIL import Image
+
+from packer import pack
+from packer.cli.app import run
+from packer.cli.messages import manifest_lines, source_lines
+from packer.operations.info import Sources, describe
+from reader import MemmapDataset
+from reader.format.errors import StoreError
+
+
+def test_rows_a_class_and_sizes_of_the_sources_are_counted(tmp_path: Path) -> None:
+    for name, sizes in {"a": [(40, 30)] * 3 + [(300, 70)], "b": [(40, 30), (64, 64)], "c": []}.items():
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for n, (width, height) in enumerate(sizes):
+            photo(width, height, ord(name) + n).save(tmp_path / "images" / name / f"{n}.jpg")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo(30, 40, 7).save(tmp_path / "images/b/turned.jpg", exif=exif)
+    pack(tmp_path / "images", tmp_path / "out", size=16)
+    sources = describe(tmp_path / "out").sources[""]
+    assert sources.class_counts == [4, 3, 0]
+    assert sources.sizes == [[40, 30, 5], [64, 64, 1], [300, 70, 1]]
+    assert (sources.distinct_sizes, sources.unlabelled) == (3, 0)
+    assert sources.short_sides == [[16, 32, 5], [64, 128, 2]]
+    assert sources.source_bytes == sum(path.stat().st_size for path in (tmp_path / "images").rglob("*.jpg"))
+
+
+def test_rows_without_a_class_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_tree(tmp_path / "images", classes=1, each=2)
+    pack(tmp_path / "images/class0", tmp_path / "flat", size=16)
+    sources = describe(tmp_path / "flat").sources[""]
+    assert (sources.class_counts, sources.unlabelled) == ([], 2)
+    assert run(["show", str(tmp_path / "flat"), "--per-class", "2", "-o", str(tmp_path / "s.png")]) == 2
+    assert "flat has no classes to draw a line of" in capsys.readouterr().err
+
+
+def test_rows_of_several_classes_count_in_each(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images", classes=1, each=3)
+    lines = [{"path": f"class0/00{n}.jpg", "target": target} for n, target in enumerate([["x", "y"], ["y"], []])]
+    (tmp_path / "images/list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pack(tmp_path / "images/list.jsonl", tmp_path / "out", size=16)
+    sources = describe(tmp_path / "out").sources[""]
+    assert (sources.class_counts, sources.unlabelled) == ([1, 2], 1)
+
+
+def test_images_that_come_twice_are_named_across_splits_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, classes=2, each=3)
+    # make_tree draws the same pictures in both: other ones for val, but for one
+    for n, path in enumerate(sorted((tmp_path / "images/val").rglob("*.jpg"))):
+        photo(60, 50, 900 + n).save(path)
+    train = tmp_path / "images/train"
+    shutil.copy(train / "class0/000.jpg", tmp_path / "images/val/class1/leaked.jpg")
+    shutil.copy(train / "class0/001.jpg", train / "class1/again.jpg")
+    pack(tmp_path / "images", tmp_path / "out", size=16)
+    found = describe(tmp_path / "out").duplicates
+    assert (found.images, found.rows, found.across) == (2, 4, 1)
+    assert ["train/class0/000.jpg", "val/class1/leaked.jpg"] in found.examples
+    assert describe(tmp_path / "out/train").duplicates.examples == [["class0/001.jpg", "class1/again.jpg"]]
+    assert run(["info", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "2 images come more than once, in 4 rows\n" in out
+    assert "2 of them with different labels:\n              train/class0/000.jpg = val/class1/leaked.jpg\n" in out
+    assert "1 of them in more than one split:\n              train/class0/000.jpg = val/class1/leaked.jpg" in out
+    assert run(["info", str(tmp_path / "out"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["splits"]["train"]["rows"], report["duplicates"]["across"]) == (7, 1)
+
+
+def test_info_is_the_manifest_with_more_and_brief_is_it_alone(
+    shared_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = []
+    for words in (["--json"], ["--json", "--brief"]):
+        assert run(["info", str(shared_store), *words]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    assert {key: value for key, value in reports[0].items() if key not in ("sources", "duplicates")} == reports[1]
+    assert reports[0]["sources"]["class_counts"] == [30, 30, 30]
+    assert run(["info", str(shared_store)]) == 0
+    out = capsys.readouterr().out
+    assert "\na class     30 rows\n" in out
+    assert out.endswith("duplicates  none\n")
+
+
+def test_one_class_is_one_and_long_lines_are_folded(shared_store: Path) -> None:
+    manifest = MemmapDataset(shared_store).manifest
+    decoders = {"libjpeg-turbo": {"jpeg4py": "0.1.4"}, "pillow": {"version": "12"}}
+    lines = manifest_lines("out", dataclasses.replace(manifest, classes=("cat",), decoders=decoders))
+    assert lines["targets"] == "class, 1 class (cat)"
+    assert lines["decoders"] == "libjpeg-turbo (jpeg4py 0.1.4),\n            pillow (version 12)"
+    assert max(map(len, lines["options"].split("\n"))) <= 100
+    assert source_lines(manifest, Sources([0, 0, 0], 90, [], 0, [], 0))["a class"] == "no row has a label"
+
+
+def test_no_store_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        describe(tmp_path)
+
+
+def test_a_sheet_has_a_line_for_each_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, colour, count in (("red", "red", 5), ("blue", "blue", 1)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for n in range(count):
+            Image.new("RGB", (32, 32), colour).save(tmp_path / "images" / name / f"{n}.png")
+    pack(tmp_path / "images", tmp_path / "out", size=32)
+    sheet = tmp_path / "classes.png"
+    assert run(["show", str(tmp_path / "out"), "--per-class", "3", "-o", str(sheet)]) == 0
+    with Image.open(sheet) as image:
+        assert image.size == (3 * 134 + 6, 2 * 150 + 6)
+        centres = [[image.getpixel((70 + 134 * x, 70 + 150 * y)) for x in range(3)] for y in range(2)]
+    blue, red, paper = (0, 0, 255), (255, 0, 0), (250, 250, 248)
+    assert centres == [[blue, paper, paper], [red, red, red]]
+    assert run(["show", str(tmp_path / "out"), "--per-class", "3", "--rows", "1", "-o", str(sheet)]) == 2
+    assert "leave --rows and --single out" in capsys.readouterr().err

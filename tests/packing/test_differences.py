@@ -1,0 +1,225 @@
+"""What a refused resume names, and that the command which an unfinished store names resumes it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import interrupt_after, make_tree, photo, store_bytes
+
+from packer import PackError, pack, pack_dataset
+from packer.cli.app import run
+from packer.store import blocks
+from packer.text import difference, names_difference
+from reader import IncompleteStoreError, MemmapDataset
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut 24 inputs into 12 blocks, so that a part of them can be committed."""
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+
+
+def interrupted(images: Path | str, out: Path, **options: Any) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, **{"size": 32, "workers": 1, "progress": interrupt_after(12)} | options)
+    return out
+
+
+def add(images: Path, *names: str) -> None:
+    for name in names:
+        (images / name).parent.mkdir(exist_ok=True)
+        photo(40, 40, 5).save(images / name)
+
+
+# what is done to the folder, and what the refusal says
+CHANGES: list[tuple[Callable[[Path], Any], str]] = [
+    (lambda i: add(i, "class0/0001.jpg"), r"another number of inputs \(24, now 25\): new: class0/0001\.jpg\."),
+    (
+        lambda i: add(i, *(f"class0/{n}a.jpg" for n in range(5))),
+        r"another number of inputs \(24, now 29\): new: class0/0a\.jpg, class0/1a\.jpg, class0/2a\.jpg and 2 more\.",
+    ),
+    (lambda i: (i / "class1/000.jpg").unlink(), r"another number of inputs \(24, now 23\): gone: class1/000\.jpg\."),
+    (
+        lambda i: (i / "class0/002.jpg").rename(i / "class0/002b.jpg"),
+        r"other input files: gone: class0/002\.jpg; new: class0/002b\.jpg\.",
+    ),
+    (
+        lambda i: (i / "class2/007.jpg").rename(i / "class2/008.jpg"),
+        r"other input files: the first 1\d, which are packed, have the same paths and targets\.",
+    ),
+    (lambda i: add(i, "class1b/a.jpg"), r"other classes \(3, now 4\): new: class1b\."),
+    (lambda i: (i / "class1").rename(i / "dogs"), r"other classes \(3, now 3\): gone: class1; new: dogs\."),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), CHANGES, ids=[text for _, text in CHANGES])
+def test_a_refused_resume_names_the_inputs_or_classes_that_differ(
+    images: Path, tmp_path: Path, change: Callable[[Path], Any], text: str
+) -> None:
+    out = interrupted(images, tmp_path / "out")
+    change(images)
+    with pytest.raises(PackError, match=f"out was begun with {text} Resume with the same, or start anew"):
+        pack(images, out, size=32, resume=True)
+
+
+def test_a_shuffled_pack_names_what_is_gone_alone(images: Path, tmp_path: Path) -> None:
+    """Its order is another with one input more, so that nothing says what is new among the first."""
+    out = interrupted(images, tmp_path / "out", shuffle=1)
+    add(images, "class0/new.jpg")
+    with pytest.raises(PackError, match=r"another number of inputs \(24, now 25\)\. Resume"):
+        pack(images, out, size=32, shuffle=1, resume=True)
+    for path in images.rglob("00[0-6].jpg"):
+        path.unlink()
+    with pytest.raises(PackError, match=r"\(24, now 4\): gone: class.* and \d more\. Resume"):
+        pack(images, out, size=32, shuffle=1, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [("class0/003.jpg,0", "class0/003.jpg,2", r"class0/003\.jpg had the target 0, now 2"), ("", "", "")],
+)
+def test_a_list_with_another_target_or_order_is_named(
+    images: Path, tmp_path: Path, old: str, new: str, text: str
+) -> None:
+    lines = [f"{path.relative_to(images)},{path.parent.name[-1]}" for path in sorted(images.rglob("*.jpg"))]
+    listed = tmp_path / "list.csv"
+    listed.write_text("\n".join(["path,target", *lines, ""]))
+    out = interrupted(listed, tmp_path / "out", root=images)
+    swapped = [lines[1], lines[0], *lines[2:]] if not old else [new if line == old else line for line in lines]
+    listed.write_text("\n".join(["path,target", *swapped, ""]))
+    with pytest.raises(PackError, match=text or r"class0/001\.jpg is in the place of class0/000\.jpg"):
+        pack(listed, out, size=32, root=images, resume=True)
+
+
+def test_a_finished_store_names_what_differs_too(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    add(images, "class0/new.jpg")
+    with pytest.raises(
+        PackError, match=r"is finished, but with another number of inputs \(24, now 25\): new: class0/new"
+    ):
+        pack(images, tmp_path / "out", size=32, resume=True)
+    (images / "class0").rename(images / "cats")
+    said = r"other classes \(3, now 3\): gone: class0; new: cats\. Bring it up to date: pack update"
+    with pytest.raises(PackError, match=said):
+        pack(images, tmp_path / "out", size=32, resume=True)
+
+
+def test_names_that_are_the_same_differ_in_nothing() -> None:
+    assert names_difference(["a", "b"], ["b", "a"]) == ""
+
+
+def test_an_option_that_only_one_side_has_is_named() -> None:
+    assert difference({"fit": "pad"}, {"fit": "pad", "exact": True}) == " (exact: None, now True)"
+    assert difference({"fit": "pad", "exact": True}, {"fit": "pad"}) == " (exact: True, now None)"
+
+
+# -- the command to resume with
+
+
+def named_command(out: Path) -> list[str]:
+    """Return the command that opening OUT names, without `pack`; a new pack of it names the same."""
+    with pytest.raises(IncompleteStoreError) as caught:
+        MemmapDataset(out, as_tuple=False)
+    program, *words = shlex.split(str(caught.value).partition("Resume with: ")[2])
+    assert program == "pack"
+    return words
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"size": "30x40", "fit": "pad", "channels": "gray", "resample": "bicubic", "exact": True},
+        {"crop_fraction": 0.875, "shuffle": 7, "max_pixels": 10**6, "timeout": 5.5, "max_rejects": "5%"},
+        {"size": None, "fit": "none", "max_size": 40},
+        {"classes": "names.txt"},
+    ],
+    ids=["size", "fit", "shuffle", "own sizes", "classes"],
+)
+def test_the_command_that_an_unfinished_store_names_goes_on_from_any_folder(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("names.txt").write_text("class2\nclass1\nclass0\n")
+    Path("my images").symlink_to(images)
+    out = interrupted("my images", tmp_path / "out", **options)
+    words = named_command(out)
+    with pytest.raises(PackError, match="is incomplete: ") as refused:
+        pack("my images", out, **{"size": 32} | options)
+    assert f"Resume with: {shlex.join(['pack', *words])} (or" in str(refused.value)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run([*words, "--quiet"]) == 0
+    monkeypatch.chdir(tmp_path)
+    pack(images, "whole", **{"size": 32} | options)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+
+
+def test_the_command_of_a_split_goes_on_with_all_splits(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images/train")
+    make_tree(tmp_path / "images/val", each=2)
+    out = interrupted(tmp_path / "images", tmp_path / "out")
+    assert named_command(out / "train") == [str(tmp_path / "images"), str(out), "--size", "32", "--resume"]
+    assert run([*named_command(out / "train"), "--quiet"]) == 0
+    assert len(MemmapDataset(out / "val")) == 6
+
+
+def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Path, tmp_path: Path) -> None:
+    listed = "".join(f"{path}\n" for path in sorted(images.rglob("*.jpg")))
+    script = (
+        "import packer\n"
+        "from packer.store import blocks\n"
+        "blocks._SMALLEST_BLOCK = 2\n"
+        "def stop(progress):\n    if progress.stage == 'pack' and progress.done >= 12:\n        raise SystemExit\n"
+        f"packer.pack('-', {str(tmp_path / 'out')!r}, size=32, workers=1, progress=stop)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], input=listed, text=True, check=True)
+    words = named_command(tmp_path / "out")
+    assert words == ["-", str(tmp_path / "out"), "--size", "32", "--resume"]
+    code = "import sys; from packer import cli; from packer.store import blocks; blocks._SMALLEST_BLOCK = 2"
+    go_on = f"{code}; sys.exit(cli.run(sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", go_on, *words, "--quiet"], input=listed, text=True, check=True)
+    assert len(MemmapDataset(tmp_path / "out")) == 24
+
+
+def test_a_part_names_the_command_that_goes_on_with_it(images: Path, tmp_path: Path) -> None:
+    interrupted(images, tmp_path / "out", part="1/2", fit="pad", progress=interrupt_after(6))
+    with pytest.raises(PackError, match="was begun before") as caught:
+        pack(images, tmp_path / "out", size=32, fit="pad", part="1/2")
+    words = shlex.split(str(caught.value).partition("Resume with: ")[2].partition(" (or")[0])
+    expected = ["pack", str(images), str(tmp_path / "out"), "--size", "32", "--fit", "pad", "--part", "1/2", "--resume"]
+    assert words == expected
+    assert run([*words[1:], "--quiet"]) == 0
+
+
+def test_a_dataset_is_gone_on_with_by_the_same_call(tmp_path: Path) -> None:
+    items = [(photo(32, 32, n), n) for n in range(24)]
+    with pytest.raises(KeyboardInterrupt):
+        pack_dataset(items, tmp_path / "out", workers=1, progress=interrupt_after(12))
+    with pytest.raises(
+        IncompleteStoreError, match=f"the same call of pack_dataset, with out='{tmp_path}/out' and resume=True"
+    ):
+        MemmapDataset(tmp_path / "out", as_tuple=False)
+    assert pack_dataset(items, tmp_path / "out", workers=1, resume=True).rows == 24
+
+
+def test_many_changed_sources_are_counted_and_the_first_few_named(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = interrupted(images, tmp_path / "out")
+    for path in images.glob("class0/*.jpg"):
+        photo(50, 50, 3).save(path)
+    photo(50, 50, 3).save(images / "class2/007.jpg")  # not packed yet: no change
+    assert run([str(images), str(out), "--size", "32", "--resume"]) == 0
+    names = "class0/000.jpg, class0/001.jpg, class0/002.jpg, class0/003.jpg, class0/004.jpg and 3 more"
+    assert f"{names} changed since the pack was interrupted: all images from the block of the first" in capsys.readouterr().out
+    pack(images, tmp_path / "whole", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")

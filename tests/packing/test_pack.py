@@ -1,0 +1,994 @@
+"""The pipeline: right rows in right order, the same bytes however it ran, nothing lost, nothing that looks finished."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
+from PIL import Image
+
+from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
+from packer.operations.verify import verify
+from packer.packing import build
+from packer.report import Progress
+from packer.store import blocks, build_folder, swap
+from packer.store.lock import Lock
+from packer.workers import engine as engines
+from reader import IncompleteStoreError, MemmapDataset
+from reader.format.manifest import read_blocks, read_json_lines, read_manifest
+
+PACK = [sys.executable, "-m", "packer"]
+
+
+def test_rows_are_the_resized_and_cropped_images_in_order(images: Path, tmp_path: Path) -> None:
+    report = pack(images, tmp_path / "out", size=32)
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    assert (report.rows, report.inputs, report.rejected, report.classes, report.size) == (24, 24, 0, 3, (32, 32))
+    paths = sorted(images.rglob("*.jpg"))
+    assert [path for path, _ in train.samples] == [str(path.relative_to(images)) for path in paths]
+    assert train.targets == [int(path.parent.name[-1]) for path in paths]
+    for row, path in enumerate(paths):
+        image = Image.open(path).convert("RGB")
+        scale = 32 / min(image.size)
+        size = (32, int(32 * image.height / image.width)) if image.width <= image.height else None
+        image = image.resize(size or (int(32 * image.width / image.height), 32), Image.Resampling.BILINEAR)
+        left, top = round((image.width - 32) / 2), round((image.height - 32) / 2)
+        expected = np.asarray(image.crop((left, top, left + 32, top + 32)))
+        assert np.array_equal(train[row].pixels.numpy(), expected), (path, scale)
+    mean = train.numpy().reshape(-1, 3).mean(0) / 255
+    assert train.manifest.mean == pytest.approx(mean, rel=1e-9)
+    assert train.manifest.std == pytest.approx(train.numpy().reshape(-1, 3).std(0) / 255, rel=1e-9)
+    assert verify(tmp_path / "out", redecode=24, images=images).problems == []
+
+
+def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=40, fit="pad")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    inside = []
+    for row in train:
+        y0, x0, y1, x1 = row.content.tolist()
+        inside.append(row.pixels[y0:y1, x0:x1].reshape(-1, 3).numpy())
+        assert row.pixels.sum() == inside[-1].astype(int).sum()
+    assert train.manifest.mean == pytest.approx(np.concatenate(inside).mean(0) / 255, rel=1e-9)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_same_bytes_from_any_number_of_workers_and_start_method(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (images / "class1" / "broken.jpg").write_bytes(b"no image")
+    for workers in (1, 2, 8):
+        pack(images, tmp_path / f"out{workers}", size=32, workers=workers, max_rejects=1)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "spawn")
+    pack(images, tmp_path / "spawned", size=32, workers=2, max_rejects=1)
+    moved = shutil.copytree(images, tmp_path / "moved")
+    pack(moved, tmp_path / "from-elsewhere", size=32, workers=2, max_rejects=1)
+    one = store_bytes(tmp_path / "out1")
+    for other in ("out2", "out8", "spawned", "from-elsewhere"):
+        assert store_bytes(tmp_path / other) == one
+    everything = b"".join(one.values())
+    assert str(tmp_path).encode() not in everything
+    assert len(read_blocks(tmp_path / "out1")) == 13
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    """Classes and files, nested too, with names from outside ASCII and from outside UTF-8, and a file that is no image."""
+    root = tmp_path / "named"
+    folders = ["zebra", "Ärger", "ärger", "\u65e5\u672c\u8a9e", "\U0001f431", "b/c", "b/ä", "b-", "latin1-\udce9"]
+    for n, folder in enumerate(folders):
+        (root / folder).mkdir(parents=True)
+        for m, name in enumerate(["x.jpg", "É.jpg", "\uff5e.png", "\udcff.jpg"]):
+            photo(40 + n, 30 + m, 10 * n + m).save(root / folder / name)
+    (root / "zebra/ö.jpg").write_text("no image")
+    return root
+
+
+def _pack_in(images: Path, out: Path, **environment: str) -> tuple[int, str]:
+    command = [*PACK, str(images), str(out), "--size", "24", "--quiet", "--max-rejects", "1"]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+def test_the_same_bytes_from_any_locale(named: Path, tmp_path: Path) -> None:
+    for locale in ("C", "C.UTF-8"):
+        assert _pack_in(named, tmp_path / locale, LC_ALL=locale) == (0, "")
+    assert store_bytes(tmp_path / "C") == store_bytes(tmp_path / "C.UTF-8")
+    assert "Ärger" in MemmapDataset(tmp_path / "C").classes
+
+
+def test_names_that_would_depend_on_the_locale_are_refused(named: Path, images: Path, tmp_path: Path) -> None:
+    """Under LC_ALL=C Python takes UTF-8 for file names by itself, unless it is told not to."""
+    code, errors = _pack_in(named, tmp_path / "out", LC_ALL="C", PYTHONUTF8="0")
+    assert code == 2
+    assert re.search(r"read as ascii here, '\S+' among them: .* Set PYTHONUTF8=1 and pack again.\n$", errors)
+    assert not (tmp_path / "out").exists()
+    assert _pack_in(images, tmp_path / "out", LC_ALL="C", PYTHONUTF8="0") == (0, "")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_same_bytes_from_any_order_of_directories(
+    named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(named, tmp_path / "out0", size=24, max_rejects=1)
+    expected = store_bytes(tmp_path / "out0")
+    original = os.scandir
+    for seed in range(1, 6):
+        draw = random.Random(seed)
+
+        @contextlib.contextmanager
+        def shuffled(path: Any = ".", draw: random.Random = draw) -> Iterator[Iterator[os.DirEntry[str]]]:
+            with original(path) as entries:
+                found = list(entries)
+            draw.shuffle(found)
+            yield iter(found)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", shuffled)
+            pack(named, tmp_path / f"out{seed}", size=24, max_rejects=1, workers=[1, 2, 8][seed % 3])
+        assert store_bytes(tmp_path / f"out{seed}") == expected
+    # and a file system's own order: the same files made the other way round
+    copy = tmp_path / "copy"
+    for path in sorted((p for p in named.rglob("*") if p.is_file()), reverse=True):
+        (copy / path.relative_to(named)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy / path.relative_to(named))
+    pack(copy, tmp_path / "copied", size=24, max_rejects=1)
+    assert store_bytes(tmp_path / "copied") == expected
+
+
+def test_optional_system_calls_may_be_missing(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(images, tmp_path / "out", size=32)
+    for name in ("posix_fallocate", "sched_getaffinity", "fdatasync", "pwrite", "O_NONBLOCK"):
+        monkeypatch.delattr(os, name, raising=False)
+    # nor does a system without O_NONBLOCK remove folders by descriptors, for which shutil would need it
+    monkeypatch.setattr("shutil._use_fd_functions", False)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")  # the workers inherit what was taken away
+    pack(images, tmp_path / "bare", size=32)
+    assert store_bytes(tmp_path / "bare") == store_bytes(tmp_path / "out")
+
+
+def test_shuffle_permutes_rows_by_the_seed(images: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        pack(images, tmp_path / name, size=32, shuffle=seed)
+    a, c = MemmapDataset(tmp_path / "a", as_tuple=False), MemmapDataset(tmp_path / "c", as_tuple=False)
+    assert store_bytes(tmp_path / "a") == store_bytes(tmp_path / "b")
+    assert a.samples != c.samples
+    assert sorted(a.samples) == sorted(c.samples)
+    assert all(path.startswith(f"class{target}/") for path, target in a.samples)
+
+
+def test_splits_are_packed_with_one_class_list(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images/train", classes=2, each=4)
+    make_tree(tmp_path / "images/val", classes=3, each=2)
+    report = pack(tmp_path / "images", tmp_path / "out", size=32)
+    train, val = (
+        MemmapDataset(tmp_path / "out/train", as_tuple=False),
+        MemmapDataset(tmp_path / "out/val", as_tuple=False),
+    )
+    assert train.classes == val.classes == ["class0", "class1", "class2"]
+    assert (len(train), len(val), report.rows) == (8, 6, 14)
+    assert list(report.splits) == ["train", "val"]
+
+
+def test_without_a_size_equal_images_are_packed_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for n in range(5):
+        photo(40, 30, n).save(tmp_path / "images" / f"{n}.png")
+    report = pack(tmp_path / "images", tmp_path / "out")
+    assert report.size == (30, 40)
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    assert np.array_equal(train[3].pixels.numpy(), np.asarray(photo(40, 30, 3)))
+    assert train.targets == [-1] * 5
+
+
+def test_without_a_size_different_images_show_their_sizes(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match=r"the images have 8 sizes, width x height: 71 x 48 \(3\), .* --size 224"):
+        pack(images, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_input_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:
+    whole = (images / "class0/000.jpg").read_bytes()
+    (images / "class0/cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (images / "class1/text.png").write_text("not an image")
+    (images / "class1/empty.jpg").touch()
+    (images / "class2/folder.jpg").mkdir()
+    (images / "class2/dangling.jpg").symlink_to("nowhere")
+    os.mkfifo(images / "class2/fifo.jpg")
+    report = pack(images, tmp_path / "out", size=32, max_rejects="50%")
+    rejects = {line["path"]: line["reason"] for line in read_json_lines(tmp_path / "out/rejected.jsonl")}
+    assert report.rows == 24
+    assert report.rejected == len(rejects) == 6
+    assert re.fullmatch(r"the JPEG is cut short after \d+ %", rejects["class0/cut.jpg"])
+    assert rejects["class1/text.png"] == "it is text, not an image"
+    assert rejects["class1/empty.jpg"] == "the file is empty"
+    assert rejects["class2/folder.jpg"] == "it is a directory, not an image"
+    assert rejects["class2/dangling.jpg"] == "it is a symbolic link to a file that does not exist"
+    assert rejects["class2/fifo.jpg"] == "it is a FIFO, not an image"
+    assert sum(report.reasons.values()) == 6
+    assert not report.too_many_rejects
+    # the rows are those of a folder without the broken files
+    for name in rejects:
+        path = images / name
+        path.rmdir() if path.is_dir() else path.unlink()
+    pack(images, tmp_path / "clean", size=32)
+    assert (tmp_path / "clean/_tensordict/pixels.memmap").read_bytes() == (
+        tmp_path / "out/_tensordict/pixels.memmap"
+    ).read_bytes()
+
+
+def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.jpg").write_text("x")
+    with pytest.raises(
+        PackError, match=r"images could be packed: its only input was rejected. For example a.jpg: it is text"
+    ):
+        pack(tmp_path / "images", tmp_path / "out", size=32)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    with pytest.raises(PackError, match="could be packed"):
+        pack(tmp_path / "images", tmp_path / "out", size=32)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_on_error_fail_stops_and_can_go_on(images: Path, tmp_path: Path) -> None:
+    bad = images / "class1/bad.jpg"
+    bad.write_text("x")
+    with pytest.raises(PackError, match=r"class1/bad.jpg: it is text, not an image \(--on-error fail\)"):
+        pack(images, tmp_path / "out", size=32, on_error="fail")
+    with pytest.raises(IncompleteStoreError, match="is incomplete"):
+        MemmapDataset(tmp_path / "out", as_tuple=False)
+    photo(50, 50, 1).save(bad)
+    assert pack(images, tmp_path / "out", size=32, on_error="fail", resume=True).rows == 25
+
+
+# -- OUT
+
+
+def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    before = store_bytes(out)
+    with pytest.raises(PackError, match="already holds a store. Replace it with --overwrite"):
+        pack(images, out, size=16)
+    assert store_bytes(out) == before
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(OptionsError, match=r"is not empty \(it holds thesis.tex\) and is no store"):
+            pack(images, other, size=32, overwrite=overwrite)
+    assert store_bytes(other) == {"thesis.tex": b"years of work"}
+    with pytest.raises(OptionsError, match="is a file"):
+        pack(images, other / "thesis.tex", size=32)
+    for inside in (images, images / "packed"):
+        with pytest.raises(OptionsError, match="Choose a folder outside it"):
+            pack(images, inside, size=32)
+    assert not (images / "packed").exists()
+
+
+def test_overwrite_replaces_and_open_readers_keep_the_old_store(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    old = MemmapDataset(out, as_tuple=False)
+    expected = old.numpy().copy()
+    assert pack(images, out, size=16, overwrite=True).size == (16, 16)
+    assert np.array_equal(old.numpy(), expected)
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (16, 16, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_interrupted_overwrite_keeps_the_old_store_and_resumes(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=16)
+    before = store_bytes(out)
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True, progress=interrupt_after(8))
+    assert store_bytes(out) == before
+    report = pack(images, out, size=32, resume=True)
+    assert 0 < report.resumed_from < 24
+    pack(images, tmp_path / "whole", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out", "whole"]
+
+
+def test_an_out_that_cannot_be_made_is_named(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PackError, match="cannot be made: Not a directory"):
+        pack(images, tmp_path / "file/out", size=32)
+
+
+def test_two_packs_to_one_out_do_not_mix(images: Path, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    (tmp_path / "out/.packing").mkdir(parents=True)
+    with open(tmp_path / "out/.packing/lock", "w") as held:
+        held.write(json.dumps({"pid": 1234, "host": "elsewhere"}))
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RuntimeError, match="is being packed by process 1234 on elsewhere"):
+            pack(images, tmp_path / "out", size=32)
+    assert pack(images, tmp_path / "out", size=32).rows == 24
+
+
+def test_a_full_disk_is_told_before_decoding(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
+    with pytest.raises(
+        DiskFullError, match=r"out needs (\d+) more bytes, its disk has 5000 free: (\d+) are missing"
+    ) as e:
+        pack(images, tmp_path / "out", size=32)
+    needed, missing = map(int, re.findall(r"(\d{5,})", str(e.value).partition(" needs ")[2]))
+    # 24 rows, and at least what 24 lines in each of two files take
+    assert 73728 + 24 * 400 < needed == missing + 5000 < 73728 + 24 * 600 + 50_000
+    monkeypatch.undo()
+    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+
+
+# -- interruption
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("blocks", [0, 1, 5, 11])
+def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
+    """Stop a pack after some commits, as a crash would leave it, and go on."""
+    pack(images, tmp_path / "whole", size=32)
+    out = tmp_path / "out"
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, progress=interrupt_after(2 * blocks))
+    with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
+        MemmapDataset(out, as_tuple=False)
+    with pytest.raises(PackError, match=r"Resume with: pack .*/images .* --resume \(or start anew with --overwrite\)"):
+        pack(images, out, size=32)
+    with open(out / ".packing/journal", "ab") as journal:
+        journal.write(b'deadbeef {"torn":')
+    report = pack(images, out, size=32, resume=True)
+    assert report.rows == 24
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    again = pack(images, out, size=32, resume=True)
+    assert again.resumed_from == 24
+    with pytest.raises(PackError, match=r"is finished, but with other options \(size: \[32, 32\], now \[16, 16\]\)"):
+        pack(images, out, size=16, resume=True)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, progress=interrupt_after(8))
+    with pytest.raises(PackError, match=r"was begun with other options \(size: \[32, 32\], now \[16, 16\]\)"):
+        pack(images, out, size=16, resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.pixels.requantize.decoder_versions", lambda: {"pillow": {"version": "0"}})
+        with pytest.raises(PackError, match=r"was begun with other decoders \(pillow: .*, now \{'version': '0'\}\)"):
+            pack(images, out, size=32, resume=True)
+    (images / "class2/999.jpg").write_bytes((images / "class2/000.jpg").read_bytes())
+    with pytest.raises(PackError, match=r"was begun with another number of inputs \(24, now 25\)"):
+        pack(images, out, size=32, resume=True)
+    (images / "class2/999.jpg").unlink()
+    # sources that changed since are decoded anew, and named
+    for name in ("001", "004"):
+        photo(90, 90, 77).save(images / f"class0/{name}.jpg")
+    report = pack(images, out, size=32, resume=True)
+    assert (report.changed, report.changed_count) == ("class0/001.jpg", 2)
+    assert report.changed_paths == ["class0/001.jpg", "class0/004.jpg"]
+    assert report.resumed_from == 0
+    pack(images, tmp_path / "whole", size=32)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    # where nothing was begun, it begins
+    pack(images, tmp_path / "new", size=32, resume=True)
+    assert store_bytes(tmp_path / "new") == store_bytes(out)
+
+
+@pytest.fixture(scope="module")
+def slow_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """360 JPEGs that take seconds to decode: 18 pictures, each under 20 names."""
+    drawn = make_tree(tmp_path_factory.mktemp("drawn") / "images", each=6, size=(900, 700))
+    images = tmp_path_factory.mktemp("slow") / "images"
+    for path in sorted(drawn.rglob("*.jpg")):
+        for n in range(20):
+            target = images / path.parent.name / f"{n:03}_{path.name}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.hardlink_to(path)
+    return images
+
+
+@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
+    tmp_path: Path, slow_images: Path, number: int, code: int
+) -> None:
+    command = [*PACK, str(slow_images), str(tmp_path / "out"), "--size", "32", "--workers", "2", "--exact"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    journal = tmp_path / "out/.packing/journal"
+    deadline = time.monotonic() + 30
+    while not (journal.exists() and journal.read_bytes().count(b"\n") > 1) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    begun = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    # it takes 0.06 s; the rest is for machines that do other work as well
+    assert time.monotonic() - begun < 10
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    if number != signal.SIGKILL:
+        assert "Run a pack again with --resume" in errors
+    _wait_until_gone(process.pid)
+    done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 360
+    assert 0 < json.loads(done.stdout)["resumed_from"] < 360
+    pack(slow_images, tmp_path / "whole", size=32, exact=True)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def _wait_until_gone(session: int) -> None:
+    """Wait until no process of a session is left; an orphan worker fails the test."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        alive = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                alive.append(stat.parent.name)
+        if not alive:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"processes left: {alive}")
+
+
+# -- workers
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_image_that_kills_its_worker_costs_that_image_alone(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash() -> None:
+        faulthandler.disable()
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    harm_at(images / "class1/003.jpg", crash, monkeypatch)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
+    assert report.rows == 23
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert reject == {"path": "class1/003.jpg", "reason": "its worker ended (killed by SIGSEGV)"}
+    monkeypatch.undo()
+    (images / "class1/003.jpg").unlink()
+    pack(images, tmp_path / "clean", size=32)
+    pixels = "_tensordict/pixels.memmap"
+    assert (tmp_path / "out" / pixels).read_bytes() == (tmp_path / "clean" / pixels).read_bytes()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_image_that_stalls_is_given_up_after_the_timeout(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harm_at(images / "class0/002.jpg", lambda: time.sleep(600), monkeypatch)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1, timeout=0.5)
+    assert report.rows == 23
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert reject["reason"] == "decoding it took more than 0.5 seconds (--timeout)"
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_killed_worker_costs_nothing_but_time(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(images, tmp_path / "whole", size=32)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    killed = []
+    original = engines.LocalEngine._receive
+
+    def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
+        original(self, worker, kind, *content)
+        # a worker that holds decoded blocks whose place is known already
+        if kind == "decoded" and len(killed) < 3 and content[0].block >= 2 * len(killed):
+            killed.append(worker.process.pid)
+            worker.process.kill()
+
+    monkeypatch.setattr(engines.LocalEngine, "_receive", receive)
+    report = pack(images, tmp_path / "out", size=32, workers=2)
+    assert len(killed) == 3
+    assert (report.rows, report.rejected) == (24, 0)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_source_that_vanishes_between_two_decodes_shifts_no_row(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies with a placed block; decoded again, the block is one row shorter, so later rows must move."""
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    original = engines.LocalEngine._receive
+    done = []
+
+    def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
+        original(self, worker, kind, *content)
+        if kind == "decoded" and content[0].block == 2 and not done:
+            done.append(True)
+            worker.process.kill()
+            (images / "class0/004.jpg").unlink()
+
+    monkeypatch.setattr(engines.LocalEngine, "_receive", receive)
+    report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
+    assert report.rows == 24 - report.rejected
+    assert verify(tmp_path / "out").problems == []
+    monkeypatch.undo()
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    pack(images, tmp_path / "clean", size=32)
+    clean = MemmapDataset(tmp_path / "clean", as_tuple=False)
+    kept = {path: row for row, (path, _) in enumerate(train.samples)}
+    for row, (path, _) in enumerate(clean.samples):
+        assert np.array_equal(train[kept[path]].pixels.numpy(), clean[row].pixels.numpy())
+
+
+# -- the face
+
+
+def test_progress_tells_stages_and_counts(images: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    pack(images, tmp_path / "out", size=32, progress=seen.append)
+    stages = [progress.stage for progress in seen]
+    assert list(dict.fromkeys(stages)) == ["allocate", "pack", "seal"]
+    assert seen[-1].done == seen[-1].total == 24
+    done = [progress.done for progress in seen if progress.stage == "pack"]
+    assert done == sorted(done)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"size": 0}, "--size is 0, expected 1 to 16384 pixels a side"),
+        ({"size": 100000}, "--size is 100000, expected"),
+        ({"size": "big"}, "--size is 'big', expected pixels such as 224"),
+        ({"fit": "stretch"}, "--fit is 'stretch', expected crop, pad, squash, inside or none"),
+        ({"crop_fraction": 1.5}, "--crop-fraction is 1.5, expected 0.05 to 1"),
+        ({"crop_fraction": 0.9, "fit": "pad"}, "--crop-fraction belongs to --fit crop"),
+        ({"workers": 0}, "--workers is 0, expected 1 to 4096"),
+        ({"max_rejects": "many"}, "--max-rejects is 'many', expected a count such as 10 or a share such as 1%"),
+        ({"max_rejects": "101%"}, "--max-rejects is '101%'"),
+        ({"timeout": 0}, "--timeout is 0, expected more than 0 seconds"),
+        ({"max_pixels": 0}, "--max-pixels is 0"),
+    ],
+)
+def test_wrong_options_are_one_sentence(images: Path, tmp_path: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionsError, match=text):
+        pack(images, tmp_path / "out", **{"size": 32, **options})
+    assert not (tmp_path / "out").exists()
+
+
+def test_rejects_allowed_are_a_count_or_a_share() -> None:
+    assert PackOptions(max_rejects="7").allowed_rejects(10) == 7
+    assert PackOptions(max_rejects="1%").allowed_rejects(250) == 2
+    assert PackOptions(max_rejects="0.5%").allowed_rejects(1000) == 5
+
+
+def test_inputs_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match="nowhere does not exist"):
+        pack(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_verify_finds_what_changed_and_names_the_rows(store: Path) -> None:
+    pixels = store / "_tensordict/pixels.memmap"
+    data = bytearray(pixels.read_bytes())
+    data[40 * 3072 + 5] ^= 1
+    pixels.write_bytes(data)
+    (problem,) = verify(store).problems
+    assert problem.file == "_tensordict/pixels.memmap"
+    assert problem.rows is not None
+    assert problem.rows[0] <= 40 < problem.rows[1]
+    targets = bytearray((store / "_tensordict/targets.memmap").read_bytes())
+    targets[8 * 33] ^= 4
+    (store / "_tensordict/targets.memmap").write_bytes(targets)
+    assert "_tensordict/targets.memmap, row 33: the target is not the one in samples.jsonl" in [
+        str(problem) for problem in verify(store).problems
+    ]
+
+
+def test_sources_that_changed_are_found_by_decoding_again(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    photo(70, 70, 99).save(images / "class1/002.jpg")
+    (images / "class1/003.jpg").unlink()
+    found = [str(problem) for problem in verify(tmp_path / "out", redecode=24, images=images).problems]
+    assert found == [
+        "_tensordict/pixels.memmap, row 10: decoding class1/002.jpg again gives other pixels",
+        "_tensordict/pixels.memmap, row 11: class1/003.jpg cannot be decoded again: there is no such file",
+    ]
+
+
+def test_the_manifest_records_what_shaped_the_rows(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size="24x40", fit="inside", resample="lanczos", channels="gray")
+    manifest = read_manifest(tmp_path / "out")
+    assert (manifest.height, manifest.width, manifest.channels, manifest.has_content) == (24, 40, 1, True)
+    assert manifest.options["fit"] == "inside"
+    assert manifest.options["resample"] == "lanczos"
+    pillow = manifest.decoders["pillow"]
+    assert pillow["version"]
+    # Pillow-SIMD is built for one or the other; plain Pillow, as its wheels come, for none
+    assert (pillow["simd"] in ("avx2", "sse4")) is (pillow["distribution"] == "pillow-simd")
+
+
+# -- found by attack and review
+
+
+def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """4 queued tasks of 400 kB one way, results of 1 MB the other: a parent that sends and a worker that answers."""
+    from packer.pixels.geometry import Geometry
+    from packer.store.blocks import Task
+    from packer.workers.block_worker import Job
+    from packer.workers.engine import LocalEngine
+
+    (tmp_path / "pixels").touch()
+    job = Job(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), "rgb", False, False, 1000)
+    paths = [f"{'x' * 200}/{n}.jpg" for n in range(2000)]
+    engine = LocalEngine(job, workers=2, timeout=30)
+
+    def stands_still(number: int, frame: Any) -> None:
+        raise AssertionError("the engine stands still: parent and worker wait for each other to read")
+
+    before = signal.signal(signal.SIGALRM, stands_still)
+    signal.alarm(40)
+    try:
+        tasks = (Task(block, block * 2000, paths, [0] * 2000) for block in range(12))
+        results = list(engine.run(tasks, 0, ready=lambda: None))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        engine.close()
+    assert [result.block for result in results] == list(range(12))
+    assert all(len(result.rejects) == 2000 for result in results)
+
+
+def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) -> None:
+    web = tmp_path / "web"
+    web.mkdir()
+    (web / "manifest.json").write_text('{"name": "my web app"}')
+    for overwrite in (False, True):
+        with pytest.raises(OptionsError, match="is not empty .* and is no store"):
+            pack(images, web, size=32, overwrite=overwrite)
+    assert store_bytes(web) == {"manifest.json": b'{"name": "my web app"}'}
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(PackError, match=r"also holds notes.txt, which would be deleted with the store"):
+        pack(images, out, size=32, overwrite=True)
+    unfinished = tmp_path / "unfinished"
+    _interrupted(images, unfinished)
+    (unfinished / "thesis.tex").write_text("mine")
+    with pytest.raises(OptionsError, match="is not empty .*thesis.tex"):
+        pack(images, unfinished, size=32, overwrite=True)
+    assert (unfinished / "thesis.tex").read_text() == "mine"
+
+
+def _interrupted(images: Path, out: Path, **options: Any) -> None:
+    """Leave a pack of which at least 8 inputs are done."""
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, **{"size": 32, "progress": interrupt_after(8), **options})
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_journal_that_lost_a_line_is_never_sealed(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packer.store.journal import Journal
+
+    original = Journal.append
+
+    def fails_once(self: Journal, *arguments: Any) -> None:
+        monkeypatch.setattr(Journal, "append", original)
+        raise MemoryError("no memory for a line")
+
+    monkeypatch.setattr(Journal, "append", fails_once)
+    with pytest.raises(MemoryError):
+        pack(images, tmp_path / "out", size=32)
+    with pytest.raises(IncompleteStoreError):
+        MemmapDataset(tmp_path / "out", as_tuple=False)
+    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_on_error_fail_forgets_the_reject_whether_mended_or_not(images: Path, tmp_path: Path) -> None:
+    bad = images / "class1/000.jpg"
+    whole = bad.read_bytes()
+    bad.write_bytes(b"")
+    for resume in (False, True):
+        with pytest.raises(PackError, match=r"class1/000.jpg: the file is empty \(--on-error fail\)"):
+            pack(images, tmp_path / "out", size=32, on_error="fail", resume=resume)
+    bad.write_bytes(whole)
+    report = pack(images, tmp_path / "out", size=32, on_error="fail", resume=True)
+    assert (report.rows, report.rejected) == (24, 0)
+
+
+@pytest.mark.parametrize("fit", ["pad", "inside"])
+def test_padding_of_rgba_is_transparent_and_counted_out(images: Path, tmp_path: Path, fit: str) -> None:
+    pack(images, tmp_path / "out", size=40, fit=fit, channels="rgba")
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    assert train.manifest.mean[3] == 1
+    y0, x0, y1, x1 = train[0].content.tolist()
+    alpha = train[0].pixels[..., 3]
+    assert alpha[y0:y1, x0:x1].min() == 255
+    assert int(alpha.sum()) == 255 * (y1 - y0) * (x1 - x0)
+
+
+def test_gray_is_the_same_from_both_decoders(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from packer.pixels.formats import jpeg
+
+    pack(images, tmp_path / "fast", size=32, channels="gray")
+    monkeypatch.setattr(jpeg, "_load", lambda: None)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    pack(images, tmp_path / "slow", size=32, channels="gray")
+    pixels = "_tensordict/pixels.memmap"
+    assert (tmp_path / "fast" / pixels).read_bytes() == (tmp_path / "slow" / pixels).read_bytes()
+
+
+def test_a_link_to_itself_costs_that_link_alone(images: Path, tmp_path: Path) -> None:
+    (images / "class0/self.jpg").symlink_to("self.jpg")
+    report = pack(images, tmp_path / "out", size=32, max_rejects=1)
+    assert report.rows == 24
+    assert report.reasons == {"it is a symbolic link that leads back to itself": 1}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images/train", classes=2, each=8)
+    make_tree(tmp_path / "images/val", classes=2, each=2)
+    _interrupted(tmp_path / "images", tmp_path / "out")
+    with pytest.raises(PackError, match=rf"pack .*/images {tmp_path}/out --size 32 --resume \(or"):
+        pack(tmp_path / "images", tmp_path / "out", size=32)
+    report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    assert report.rows == 20
+    assert pack(tmp_path / "images", tmp_path / "out", size=32, resume=True).resumed_from == 20
+
+
+@pytest.mark.parametrize("stop_at", ["train", "between", "val"])
+def test_an_interrupted_overwrite_of_splits_replaces_every_one(
+    stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, classes=2)
+    pack(tmp_path / "images", tmp_path / "out", size=32)
+    for split in ("train", "val"):  # as many inputs as before
+        photo(40, 40, 77).save(tmp_path / "images" / split / "class1" / "002.jpg")
+    pack(tmp_path / "images", tmp_path / "fresh", size=32)
+
+    run = build.Build.run
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done >= 8 and progress.split == stop_at:
+            raise KeyboardInterrupt
+
+    def stop_before(one: Any) -> Any:
+        if stop_at == "between" and one._split == "val":
+            raise KeyboardInterrupt
+        return run(one)
+
+    monkeypatch.setattr(build.Build, "run", stop_before)
+    with pytest.raises(KeyboardInterrupt):
+        pack(tmp_path / "images", tmp_path / "out", size=32, overwrite=True, progress=stop)
+    monkeypatch.undo()
+    pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+    assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
+
+
+def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    make_tree(tmp_path / "splits/train", classes=2, each=2)
+    with pytest.raises(PackError, match="holds a store; the splits of .* cannot be packed into it"):
+        pack(tmp_path / "splits", tmp_path / "out", size=32)
+    (tmp_path / "splits/val").mkdir()
+    with pytest.raises(ScanError, match="val holds no image. Fill it or remove it"):
+        pack(tmp_path / "splits", tmp_path / "new", size=32)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_finished_store_of_other_inputs_or_classes_is_not_done(images: Path, tmp_path: Path) -> None:
+    (images / "class0/bad.jpg").write_text("x")
+    assert pack(images, tmp_path / "out", size=32, max_rejects=0).too_many_rejects
+    assert pack(images, tmp_path / "out", size=32, max_rejects=0, resume=True).too_many_rejects
+    (images / "class0/bad.jpg").unlink()
+    with pytest.raises(
+        PackError, match=r"is finished, but with another number of inputs \(25, now 24\): gone: class0/bad\.jpg"
+    ):
+        pack(images, tmp_path / "out", size=32, resume=True)
+
+
+def test_a_script_without_a_main_guard_packs_once_also_under_spawn(images: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, packer\n"
+        "print(packer.pack(sys.argv[1], sys.argv[2], size=32, workers=2).rows)\n"
+        "try:\n    packer.pack(sys.argv[1], sys.argv[2] + '2')\nexcept ValueError as e:\n    print('have 8 sizes' in str(e))\n"
+    )
+    environment = os.environ | {"PIXPACK_START_METHOD": "spawn"}
+    command = [sys.executable, script, images, tmp_path / "out"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "24\nTrue\n", "")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "2>&- >&- <&-"])
+def test_closed_standard_streams_cost_nothing(images: Path, tmp_path: Path, closed: str) -> None:
+    command = f"{sys.executable} -m packer {images} {tmp_path}/out --size 32 {closed}"
+    assert subprocess.run(command, shell=True, capture_output=True, timeout=60).returncode == 0
+    assert verify(tmp_path / "out", redecode=24, images=images).problems == []
+
+
+def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=16)
+
+    def killed(places: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build_folder, "swap", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True)
+    monkeypatch.undo()
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (16, 16, 3)
+    assert pack(images, out, size=32, resume=True).resumed_from == 24
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_without_renameat2_overwrite_still_replaces(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
+    pack(images, tmp_path / "out", size=16)
+    pack(images, tmp_path / "out", size=32, overwrite=True)
+    assert MemmapDataset(tmp_path / "out", as_tuple=False)[0].pixels.shape == (32, 32, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_the_working_folder_goes_with_the_lock_where_it_could_not_before(tmp_path: Path) -> None:
+    """NFS keeps a file that is open, and so its folder, when both are removed."""
+    (tmp_path / ".packing").mkdir()
+    Lock(tmp_path).close()
+    assert (tmp_path / ".packing/lock").exists()
+    lock = Lock(tmp_path)
+    (tmp_path / ".packing/lock").unlink()
+    lock.close()
+    assert not (tmp_path / ".packing").exists()
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    """NFS keeps what a reader on this host has open, and the folders that it lies in."""
+    if not exchanges:
+        monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
+    remove = shutil.rmtree
+
+    def rmtree(folder: Path, **options: Any) -> None:
+        if ".packing.old" not in str(folder):
+            remove(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    for side in (16, 24, 32):
+        pack(images, tmp_path / "out", size=side, overwrite=side > 16)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.old", ".out.packing.old1", "images", "out"]
+    assert MemmapDataset(tmp_path / ".out.packing.old1", as_tuple=False)[0].pixels.shape == (24, 24, 3)
+    (tmp_path / ".out.packing.older").mkdir()  # somebody else's
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    pack(images, tmp_path / "out", size=32, resume=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.older", "images", "out"]
+
+
+def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the exchange of the names and the removal of the old store: of the two, the one with a journal is new."""
+    out, real = tmp_path / "out", swap._exchange
+    pack(images, out, size=16)
+
+    def killed_after(one: Path, other: Path) -> bool:
+        assert real(one, other)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(swap, "_exchange", killed_after)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True)
+    monkeypatch.undo()
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
+    assert pack(images, out, size=32, resume=True).resumed_from == 24
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_killed_between_the_two_renames_of_a_replacement_resume_puts_it_in_place(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = tmp_path / "out", os.rename
+    pack(images, out, size=16)
+
+    def killed_after(one: Path, other: Path) -> None:
+        real(one, other)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(swap.os, "rename", killed_after)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, overwrite=True)
+    monkeypatch.setattr(swap.os, "rename", real)
+    assert not out.exists()
+    pack(images, out, size=32, resume=True)
+    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
+
+
+def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert pack(images, ".", size=32).rows == 24
+    assert pack(images, ".", size=16, overwrite=True).rows == 24
+    # the folder that was current is gone with the store it held; a spawned worker could not start there
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    pack(images, tmp_path / "link", size=32, overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert MemmapDataset(tmp_path / "empty", as_tuple=False)[0].pixels.shape == (32, 32, 3)
+
+
+def test_nothing_in_the_scaffold_is_open_when_it_is_removed(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows removes no open file: the journal must be closed before .packing goes (and, there only, the lock)."""
+    from packer.store import out_folder
+
+    removals: list[list[str]] = []
+    original = out_folder.shutil.rmtree
+
+    def rmtree(path: Any, *arguments: Any, **options: Any) -> None:
+        if Path(path).name == ".packing":
+            links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if os.path.lexists(link)]
+            removals.append([link for link in links if ".packing" in link and not link.endswith("lock")])
+        original(path, *arguments, **options)
+
+    monkeypatch.setattr(out_folder.shutil, "rmtree", rmtree)
+    pack(images, tmp_path / "out", size=32)
+    assert removals == [[]]
+
+
+@pytest.mark.parametrize("size", [(32,), (1, 2, 3), 1.5, ["a", "b"], object()])
+def test_a_size_of_another_kind_is_refused_before_anything_is_made(images: Path, tmp_path: Path, size: Any) -> None:
+    with pytest.raises(OptionsError, match="size is"):
+        pack(images, tmp_path / "out", size=size)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_size_may_be_any_two_whole_numbers(images: Path, tmp_path: Path) -> None:
+    assert pack(images, tmp_path / "out", size=[np.int64(24), 32]).size == (24, 32)  # type: ignore[arg-type]

@@ -1,0 +1,367 @@
+"""Parts of one pack, in any order and on any host, and what `pack seal` makes of them: the bytes of one pack, or one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_tree, store_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer import LockedError, OptionsError, PackError, pack, seal_parts
+from packer.errors import JournalError
+from packer.operations.verify import verify
+from packer.packing import build, resume
+from packer.packing import seal_parts as joins
+from packer.report import Progress
+from packer.store import blocks
+from packer.store import journal as journals
+from packer.store.blocks import block_inputs
+from packer.store.parts import Part
+from reader import IncompleteStoreError, MemmapDataset
+from reader.format.manifest import PIXELS
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+PACK = [sys.executable, "-m", "packer"]
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut 25 inputs into 13 blocks."""
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+
+
+@pytest.fixture
+def whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
+    """The bytes of one pack of `images`, which hold two broken files."""
+    for name in ("class0/001a.jpg", "class1/004.jpg"):
+        (images / name).write_bytes(b"no image")
+    return _packed(images, tmp_path / "whole")
+
+
+def _packed(images: Path, out: Path, **options: Any) -> dict[str, bytes]:
+    pack(images, out, size=32, fit="pad", workers=1, max_rejects="20%", **options)
+    return store_bytes(out)
+
+
+def _pack_parts(images: Path, out: Path, count: int, numbers: Any = None, **options: Any) -> None:
+    chosen: dict[str, Any] = {"size": 32, "fit": "pad", "workers": 1, "max_rejects": "50%"} | options
+    for number in numbers or range(1, count + 1):
+        pack(images, out, part=f"{number}/{count}", **chosen)
+
+
+@given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9))
+def test_parts_hold_every_input_once_in_whole_blocks(inputs: int, count: int, step: int) -> None:
+    spans = [Part(number, count).span(inputs, step) for number in range(1, count + 1)]
+    assert [index for span in spans for index in span] == list(range(inputs))
+    assert all(span.start % step == 0 or not span for span in spans)
+    assert max(map(len, spans)) - min(map(len, spans)) <= 2 * step
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 20])
+def test_sealed_parts_are_the_bytes_of_one_pack(
+    images: Path, tmp_path: Path, whole: dict[str, bytes], count: int
+) -> None:
+    out = tmp_path / "out"
+    order = random.Random(count).sample(range(1, count + 1), count)
+    _pack_parts(images, out, count, order)
+    with pytest.raises(IncompleteStoreError, match=r"its parts are not sealed\. .* pack seal "):
+        MemmapDataset(out, as_tuple=False)
+    report = seal_parts(out, max_rejects="20%")
+    assert store_bytes(out) == whole
+    assert (report.rows, report.inputs, report.rejected, report.too_many_rejects) == (23, 25, 2, False)
+    assert verify(out, redecode=23, images=images).problems == []
+    # done once more, nothing is done
+    assert seal_parts(out).rows == 23
+    assert store_bytes(out) == whole
+
+
+def test_splits_are_sealed_each(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, each=3)
+    expected = _packed(tmp_path / "images", tmp_path / "whole")
+    _pack_parts(tmp_path / "images", tmp_path / "out", 2)
+    assert list(seal_parts(tmp_path / "out").splits) == ["train", "val"]
+    assert store_bytes(tmp_path / "out") == expected
+
+
+def test_columns_of_a_manifest_and_lines_of_rejects_reach_the_store(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=4)
+    lines = [f"{p.relative_to(images)},{n}.25,{n / 3}" for n, p in enumerate(sorted(images.rglob("*.jpg")))]
+    (images / "list.csv").write_text("\n".join(["path,target,weight", *lines, "gone.jpg,0.5,", ""]))
+    expected = _packed(images / "list.csv", tmp_path / "whole", shuffle=3)
+    _pack_parts(images / "list.csv", tmp_path / "out", 3, shuffle=3)
+    report = seal_parts(tmp_path / "out", max_rejects=1)
+    assert store_bytes(tmp_path / "out") == expected
+    assert report.reject_lines == {"there is no such file": [14]}
+
+
+def _interrupt(images: Path, out: Path, part: str) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done * 2 >= progress.total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, fit="pad", workers=1, part=part, progress=stop)
+
+
+def test_an_interrupted_part_is_named_and_gone_on_with(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    out = tmp_path / "out"
+    _interrupt(images, out, "2/2")
+    _pack_parts(images, out, 2, [1])
+    with pytest.raises(PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* --part 2/2 --resume"):
+        seal_parts(out)
+    with pytest.raises(PackError, match=r"part 2/2 of .* was begun before.*--resume"):
+        _pack_parts(images, out, 2, [2])
+    # also where it had not begun: a job that is started again by its scheduler says the same
+    _pack_parts(images, out, 2, [1, 2], resume=True)
+    seal_parts(out, max_rejects=5)
+    assert store_bytes(out) == whole
+
+
+def test_a_part_may_be_packed_anew(images: Path, tmp_path: Path) -> None:
+    (images / "class0/000.jpg").rename(tmp_path / "good.jpg")
+    (images / "class0/000.jpg").write_bytes(b"no image")
+    _pack_parts(images, tmp_path / "out", 3)
+    (tmp_path / "good.jpg").replace(images / "class0/000.jpg")
+    _pack_parts(images, tmp_path / "out", 3, [1], overwrite=True)
+    assert seal_parts(tmp_path / "out").rejected == 0
+    assert store_bytes(tmp_path / "out") == _packed(images, tmp_path / "whole")
+
+
+Prepare = Callable[[Path, Path], None]
+
+REFUSALS: list[tuple[Prepare, str]] = [
+    (lambda i, o: _pack_parts(i, o, 3, [1, 3]), r"part 2/3 of .* is missing\. Pack it, .* --part 2/3"),
+    (lambda i, o: _pack_parts(i, o, 4, [4]), r"part 1/4 of .* and 2 more are missing"),
+    (lambda i, o: o.mkdir(), r"holds no part of a pack\. Parts are made by: pack IMAGES"),
+    (lambda i, o: None, r"holds no part of a pack"),
+]
+
+
+@pytest.mark.parametrize(("prepare", "message"), REFUSALS)
+def test_what_cannot_be_sealed_is_named(images: Path, tmp_path: Path, prepare: Prepare, message: str) -> None:
+    prepare(images, tmp_path / "out")
+    with pytest.raises(PackError, match=message):
+        seal_parts(tmp_path / "out")
+
+
+def _other_inputs(images: Path, out: Path) -> None:
+    (images / "class0/001.jpg").unlink()
+
+
+BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
+    (lambda i, o: None, {"fit": "crop"}, r"part 1/2 of .* was begun with other options \(fit: pad, now crop\)"),
+    (_other_inputs, {}, r"part 1/2 of .* was begun with another number of inputs \(24, now 23\)"),
+    (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
+    (lambda i, o: (o / "mine.txt").touch(), {}, r"is not empty \(it holds mine.txt\)"),
+    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with --part"),
+    (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Continue with --part"),
+]
+
+
+@pytest.mark.parametrize(("change", "options", "message"), BESIDE)
+def test_a_part_of_another_pack_is_refused(
+    images: Path, tmp_path: Path, change: Prepare, options: dict[str, Any], message: str
+) -> None:
+    _pack_parts(images, tmp_path / "out", 2, [1])
+    change(images, tmp_path / "out")
+    with pytest.raises((PackError, OptionsError), match=message):
+        pack(images, tmp_path / "out", **{"size": 32, "fit": "pad", "part": "2/2"} | options)
+
+
+def test_parts_of_other_decoders_are_refused(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pack_parts(images, tmp_path / "out", 2, [1])
+    monkeypatch.setattr(resume, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
+    with pytest.raises(
+        PackError, match=r"part 1/2 of .* was begun with other decoders .*\. Pack all parts with the same"
+    ):
+        _pack_parts(images, tmp_path / "out", 2, [2])
+    # begun at the same moment, so that neither saw the other
+    monkeypatch.setattr(build, "check_siblings", lambda *_: None)
+    _pack_parts(images, tmp_path / "out", 2, [2])
+    with pytest.raises(PackError, match=r"part 1/2 of .* was packed with other decoders .* in part 2/2"):
+        seal_parts(tmp_path / "out")
+
+
+def test_a_part_of_a_sealed_store_with_other_options_is_not_advised_to_overwrite(images: Path, tmp_path: Path) -> None:
+    _pack_parts(images, tmp_path / "out", 2)
+    seal_parts(tmp_path / "out")
+    with pytest.raises(PackError, match=r"is finished, but with other options .*\. Choose another OUT, or remove it\.$"):
+        _pack_parts(images, tmp_path / "out", 2, [1], size=16, resume=True)
+
+
+def test_a_store_or_a_whole_pack_in_the_way_is_named(images: Path, tmp_path: Path) -> None:
+    _packed(images, tmp_path / "out")
+    with pytest.raises(PackError, match="already holds a store, which parts cannot replace"):
+        _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True)
+    (tmp_path / "begun/.packing").mkdir(parents=True)
+    journals.Journal.create(tmp_path / "begun", {}).close()
+    with pytest.raises(PackError, match=r"is being packed as a whole\. Continue without --part"):
+        _pack_parts(images, tmp_path / "begun", 2, [1])
+
+
+def test_overwrite_of_the_whole_takes_parts_away(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    _pack_parts(images, tmp_path / "out", 2, [1])
+    assert _packed(images, tmp_path / "out", overwrite=True) == whole
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
+def test_a_part_that_is_none_is_a_usage_error(images: Path, tmp_path: Path, text: str) -> None:
+    with pytest.raises(OptionsError, match="expected i/n such as 2/8"):
+        pack(images, tmp_path / "out", size=32, part=text)
+    with pytest.raises(OptionsError, match="--part needs --size"):
+        pack(images, tmp_path / "out", part="1/2")
+    with pytest.raises(OptionsError, match="--boxes, --masks and --part do not go together yet"):
+        pack(images, tmp_path / "out", size=32, part="1/2", boxes="some.json")
+
+
+@pytest.fixture
+def held(images: Path, tmp_path: Path) -> Iterator[Path]:
+    """OUT with part 1/2 packed, and part 2/2 stopped in the middle by another process that holds it."""
+    out = tmp_path / "out"
+    _pack_parts(images, out, 2, [1])
+    script = (
+        "import sys\nfrom packer import pack\nfrom packer.store import blocks\nblocks._SMALLEST_BLOCK = 2\n"
+        "def hold(progress):\n    if progress.stage == 'pack':\n        print(flush=True)\n        sys.stdin.read()\n"
+        "pack(sys.argv[1], sys.argv[2], size=32, fit='pad', workers=1, part='2/2', progress=hold)\n"
+    )
+    command = [sys.executable, "-c", script, str(images), str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield out
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_part_under_way_is_let_alone(images: Path, held: Path) -> None:
+    holder = rf"2-of-2 is being packed by process \d+ on {os.uname().nodename}"
+    with pytest.raises(LockedError, match=holder):
+        _pack_parts(images, held, 2, [2], resume=True)
+    with pytest.raises(LockedError, match="is being packed by"):
+        _packed(images, held, overwrite=True)
+    with pytest.raises(PackError, match=holder):
+        seal_parts(held)
+    # the other part may be packed meanwhile
+    _pack_parts(images, held, 2, [1], overwrite=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="kills by process group")
+def test_killed_parts_go_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the processes cut blocks of the usual size
+    images = make_tree(tmp_path / "images", each=60, size=(200, 150))
+    pack(images, tmp_path / "whole", size=64, workers=1)
+    draw, out, unfinished = random.Random(0), tmp_path / "out", 0
+    for number in (3, 1, 2):
+        command = [*PACK, str(images), str(out), "--size", "64", "--workers", "1", "--part", f"{number}/3", "--resume"]
+        for _ in range(2):
+            process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(draw.uniform(0.1, 0.4))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            unfinished += process.wait() != 0
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert unfinished >= 3
+    subprocess.run([*PACK, "seal", str(out), "--quiet"], check=True)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_seal_that_dies_at_any_step_goes_on_to_the_same_bytes(
+    images: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after each rename, write, sync and removal; what a part has given away, it must not take back."""
+    _pack_parts(images, tmp_path / "parts", 3)
+    monkeypatch.setattr(joins, "_COPY_BYTES", 10_000)
+    deaths = 0
+    for at in itertools.count(0, 3):
+        out = tmp_path / f"out{at}"
+        shutil.copytree(tmp_path / "parts", out)
+        child = os.fork()
+        if not child:
+            _seal_and_die(out, at)
+        _, status = os.waitpid(child, 0)
+        if status == 0:
+            break
+        deaths += 1
+        if (out / PIXELS).exists() and not (out / "manifest.json").exists():
+            with pytest.raises(PackError, match=r"are being sealed\. Resume with: pack seal"):
+                _pack_parts(images, out, 3, [1], overwrite=True)
+        seal_parts(out)
+        assert store_bytes(out) == whole
+        shutil.rmtree(out)
+    assert deaths > 20
+
+
+def _seal_and_die(out: Path, at: int) -> None:
+    """Seal in this process, which ends before or after the calls that change a file, at the given one of those moments."""
+    moments = itertools.count()
+
+    def dying(call: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if next(moments) == at:
+                os._exit(9)
+            result = call(*args, **kwargs)
+            if next(moments) == at:
+                os._exit(9)
+            return result
+
+        return wrapped
+
+    for name in ("rename", "fsync", "unlink", "rmdir", "replace"):
+        setattr(os, name, dying(getattr(os, name)))
+    joins.write_at = dying(joins.write_at)
+    try:
+        seal_parts(out)
+    finally:
+        os._exit(0 if (out / "manifest.json").exists() else 1)
+
+
+def test_rows_that_are_cut_short_are_named(images: Path, tmp_path: Path) -> None:
+    _pack_parts(images, tmp_path / "out", 2)
+    os.truncate(tmp_path / "out/.packing/parts/2-of-2" / PIXELS, 5000)
+    with pytest.raises(JournalError, match=r"has 5000 bytes, its journal says 36864\. Pack that part anew"):
+        seal_parts(tmp_path / "out")
+
+
+def test_the_command_tells_of_a_part_and_of_sealing(images: Path, tmp_path: Path) -> None:
+    (images / "class0/000.jpg").write_bytes(b"no image")
+    out = str(tmp_path / "out")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*PACK, *words], capture_output=True, text=True)
+
+    first = run(str(images), out, "--size", "32", "--part", "1/2")
+    assert first.returncode == 3
+    assert "rejected 1 (see rejected.jsonl of the sealed store)" in first.stdout
+    assert "this is part 1/2; when all parts are packed, pack seal makes the store" in first.stdout
+    second = run(str(images), out, "--size", "32", "--part", "2/2", "--json")
+    assert json.loads(second.stdout)["part"] == "2/2"
+    sealed = run("seal", out)
+    assert (sealed.returncode, "23 rows of 32 x 32 x 3, 3 classes" in sealed.stdout) == (3, True)
+    assert "1 of 24 inputs was rejected, more than --max-rejects 1%" in sealed.stderr
+    assert run("seal", str(tmp_path / "nothing")).stderr.startswith(
+        f"pack: {tmp_path}/nothing holds no part of a pack."
+    )
+
+
+def test_blocks_are_cut_as_in_one_pack() -> None:
+    """Guards the spans: a part that does not begin at a block would cut other blocks than one pack does."""
+    step = block_inputs(1000, 3072)
+    assert all(Part(n, 7).span(1000, step).start % step == 0 for n in range(1, 8))

@@ -1,0 +1,559 @@
+"""What a store records of how its labels were read: an update reads them likewise, and changes none in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import interrupt_after, make_tree, photo, store_bytes
+from test_boxes import coco
+
+from packer import OptionsError, PackError, PackReport, ScanError, merge, pack, seal_parts, subset, update
+from packer.cli.app import run
+from packer.packing import build
+from packer.store import blocks
+from reader import MemmapDataset
+from reader.format.manifest import (
+    MANIFEST,
+    SAMPLES,
+    Manifest,
+    encode_manifest,
+    read_blocks,
+    read_json_lines,
+    read_manifest,
+)
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+
+def listed(images: Path, path: Path, columns: str = "path,label,breed", *, change: Any = None) -> Path:
+    """List all images with two labels of each: its folder, and another in the order of the images."""
+    lines = []
+    for number, image in enumerate(sorted(images.rglob("*.jpg"))):
+        name = str(image.relative_to(images))
+        cells = dict(zip(columns.split(","), (name, image.parent.name, f"breed{number % 4}"), strict=False))
+        cells |= {"target": "same"} if "target" in columns.split(",") else {}
+        lines.append(",".join({**cells, **(change(name) if change else {})}.values()))
+    path.write_text("\n".join([columns, *lines, ""]))
+    return path
+
+
+def labels(out: Path) -> dict[str, str]:
+    """Return the name of each row's class, by path."""
+    manifest = read_manifest(out)
+    return {line["path"]: manifest.classes[line["target"]] for line in read_json_lines(out / SAMPLES)}
+
+
+def as_1_0(out: Path) -> None:
+    """Make of a store's manifest what pixpack 0.1 wrote."""
+    manifest = dataclasses.replace(read_manifest(out), version=(1, 0), labels={})
+    (out / MANIFEST).write_bytes(encode_manifest(manifest, read_blocks(out)))
+
+
+def told(report: PackReport) -> list[str]:
+    """Return the notes, but for those on columns of names that make no tensor."""
+    return [note for note in report.notes if "is left out" not in note]
+
+
+def refused(images: Any, out: Path, text: str, error: Any = PackError, **options: Any) -> None:
+    """See that an update is refused so, and changes nothing."""
+    before = store_bytes(out)
+    with pytest.raises(error, match=text):
+        update(images, out, **options)
+    assert store_bytes(out) == before
+    assert sorted(path.name for path in out.parent.iterdir() if path.name.startswith(".")) == []
+
+
+# -- what is recorded
+
+
+def test_a_pack_of_a_folder_records_nothing_of_labels(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    assert "labels" not in read_manifest(tmp_path / "out").to_json()
+    assert read_manifest(tmp_path / "out").tells_labels
+
+
+def test_columns_classes_and_digests_are_recorded_and_no_path(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("breed3\nbreed2\nbreed1\nbreed0\n")
+    path = listed(images, tmp_path / "list.csv", "name,label,breed", change=lambda name: {"name": name[:-4]})
+    how: dict[str, Any] = {"path_column": "name", "target_column": "breed", "extension": ".jpg", "root": images}
+    pack(path, tmp_path / "out", size=32, classes=str(tmp_path / "classes.txt"), **how)
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.to_json()["labels"] == {
+        "classes": True,
+        "extension": ".jpg",
+        "path_column": "name",
+        "root": True,
+        "target_column": "breed",
+    }
+    assert str(tmp_path) not in (tmp_path / "out" / MANIFEST).read_text()
+    pack(path, tmp_path / "parts", size=32, classes=str(tmp_path / "classes.txt"), part="1/1", **how)
+    seal_parts(tmp_path / "parts")
+    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "out")
+
+
+def test_the_digest_of_boxes_hangs_on_the_label_files_alone(images: Path, tmp_path: Path) -> None:
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
+    for folder in ("one", "two"):
+        for name in names:
+            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / name).with_suffix(".txt").write_text("0 0.5 0.5 0.5 0.5")
+    pack(images, tmp_path / "a", size=32, boxes=tmp_path / "one")
+    pack(images, tmp_path / "b", size=32, boxes=tmp_path / "two", shuffle=3)
+    (tmp_path / "two" / names[0]).with_suffix(".txt").write_text("0 0.5 0.5 0.5 0.4")
+    pack(images, tmp_path / "c", size=32, boxes=tmp_path / "two")
+    found = [read_manifest(tmp_path / name).labels["boxes"] for name in "abc"]
+    assert found[0] == found[1] != found[2]
+    assert found[0].startswith("sha256:")
+
+
+def test_copies_of_rows_record_what_their_stores_do(images: Path, tmp_path: Path) -> None:
+    path = listed(images, tmp_path / "list.csv")
+    for name, column in (("one", "label"), ("two", "breed")):
+        pack(path, tmp_path / name, size=32, target_column=column, root=images)
+    subset(tmp_path / "one", tmp_path / "some", rows=[1, 2])
+    assert read_manifest(tmp_path / "some").labels == read_manifest(tmp_path / "one").labels
+    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "mixed")
+    assert read_manifest(tmp_path / "mixed").labels == {"unknown": True}
+    assert not read_manifest(tmp_path / "mixed").tells_labels
+    as_1_0(tmp_path / "one")
+    subset(tmp_path / "one", tmp_path / "again", rows=[1, 2])
+    assert not read_manifest(tmp_path / "again").tells_labels
+
+
+# -- what is not given is read as before
+
+
+@pytest.mark.parametrize("column", ["breed", "label"])
+def test_an_update_reads_labels_as_the_pack_did(column: str, images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv", "name,label,breed")
+    how: dict[str, Any] = {"path_column": "name", "target_column": column}
+    pack(path, out, size=32, root=images, **how)
+    before = labels(out)
+    photo(40, 30, 1).save(images / "class2" / "new.jpg")
+    listed(images, path, "name,label,breed")
+    report = update(path, out, root=images)
+    assert (report.rows, report.kept) == (25, 24)
+    assert before.items() <= labels(out).items()
+    pack(path, tmp_path / "fresh", size=32, root=images, **how)
+    assert store_bytes(out) == store_bytes(tmp_path / "fresh")
+
+
+def test_a_column_that_comes_later_does_not_take_the_place_of_the_one_that_was_found(
+    images: Path, tmp_path: Path
+) -> None:
+    """Of target, label, class and cls the first that there is holds the target."""
+    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv", "path,label,breed")
+    pack(path, out, size=32, root=images)
+    before = labels(out)
+    listed(images, path, "path,label,breed,target")
+    assert update(path, out, root=images).kept == 24
+    assert labels(out) == before
+
+
+def test_a_class_list_that_was_given_stays(images: Path, tmp_path: Path) -> None:
+    out, names = tmp_path / "out", tmp_path / "classes.txt"
+    names.write_text("class2\nclass0\nclass1\n")
+    pack(images, out, size=32, classes=str(names))
+    before = store_bytes(out)
+    names.unlink()
+    report = update(images, out)
+    assert (report.kept, report.notes, store_bytes(out)) == (24, [], before)
+    (images / "bee").mkdir()
+    photo(40, 30, 1).save(images / "bee" / "1.jpg")
+    refused(
+        images,
+        out,
+        r"has the class 'bee' that --classes does not list \(3 classes\)\. That is the list of .*out, which was packed with"
+        r" --classes\. Give --classes with one that fits\.",
+        ScanError,
+    )
+    names.write_text("class2\nclass0\nclass1\nbee\n")
+    assert update(images, out, classes=str(names)).kept == 24
+    assert MemmapDataset(out).classes == ["class2", "class0", "class1", "bee"]
+
+
+def test_a_folder_of_yolo_labels_is_read_by_the_list_that_was_given(images: Path, tmp_path: Path) -> None:
+    for image in images.rglob("*.jpg"):
+        image.with_suffix(".txt").write_text("1 0.5 0.5 0.5 0.5")
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    pack(images, tmp_path / "out", size=32, boxes=images, classes=str(tmp_path / "names.txt"))
+    before = store_bytes(tmp_path / "out")
+    assert update(images, tmp_path / "out", boxes=images).notes == []
+    assert store_bytes(tmp_path / "out") == before
+    next(images.rglob("*.txt")).write_text("0 0.5 0.5 0.5 0.5")
+    [note] = update(images, tmp_path / "out", boxes=images).notes
+    assert "--boxes holds other labels than those that" in note
+
+
+def test_root_is_a_path_and_must_be_given_again(images: Path, tmp_path: Path) -> None:
+    path = listed(images, tmp_path / "list.csv")
+    pack(path, tmp_path / "out", size=32, root=images)
+    refused(path, tmp_path / "out", r"out was packed with --root\. Give --root again: the folder that the paths")
+    assert update(path, tmp_path / "out", root=images).kept == 24
+
+
+def test_a_list_becomes_a_folder_where_that_gives_the_same_labels(images: Path, tmp_path: Path) -> None:
+    path = listed(images, tmp_path / "list.csv")
+    pack(path, tmp_path / "out", size=32, root=images)
+    assert update(images, tmp_path / "out").kept == 24
+    pack(path, tmp_path / "breeds", size=32, root=images, target_column="breed")
+    refused(
+        images, tmp_path / "breeds", r"24 rows of .*breeds would have another target|classes would have other numbers"
+    )
+
+
+def test_a_column_that_was_renamed_is_named_again(images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv", "name,label,breed")
+    pack(path, out, size=32, root=images, path_column="name", target_column="breed")
+    listed(images, path, "id,label,race")
+    refused(path, out, r"has no column 'name'", ScanError, root=images)
+    refused(path, out, r"has no column 'breed', which --target-column names", ScanError, root=images, path_column="id")
+    assert told(update(path, out, root=images, path_column="id", target_column="race")) == []
+    assert read_manifest(out).labels["target_column"] == "race"
+
+
+# -- what would change labels
+
+
+def test_another_column_is_refused_and_both_are_named(images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", tmp_path / "list.csv"
+    listed(images, path, "path,a,b", change=lambda name: {"a": "12"[name[-5] > "3"], "b": "12"[name[-5] > "4"]})
+    pack(path, out, size=32, root=images, target_column="a")
+    refused(
+        path,
+        out,
+        r"3 rows of .*out would have another target than before: class0/004\.jpg 2, now 1; class1/004\.jpg 2, now 1;"
+        r" class2/004\.jpg 2, now 1\. Its targets are of the column a, those of .*list\.csv of the column b\. Give the same,"
+        r" or pack anew with --overwrite\.$",
+        root=images,
+        target_column="b",
+    )
+
+
+def test_labels_that_were_corrected_are_taken_and_told(images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
+    pack(path, out, size=32, root=images)
+    listed(images, path, change=lambda name: {"label": "class2"} if name == "class0/003.jpg" else {})
+    report = update(path, out, root=images)
+    assert told(report) == [f"1 row of {out} had another target before: class0/003.jpg class0, now class2."]
+    assert labels(out)["class0/003.jpg"] == "class2"
+
+
+@pytest.mark.parametrize(
+    ("rename", "text"),
+    [
+        (("class0", "zebra"), r"class1 was 1, now 0, class2 was 2, now 1 \(gone: class0; new: zebra\)"),
+        (("class2", "bee"), r"class0 was 0, now 1, class1 was 1, now 2 \(gone: class2; new: bee\)"),
+    ],
+)
+def test_classes_of_rows_that_stay_keep_their_numbers_or_it_is_refused(
+    rename: tuple[str, str], text: str, images: Path, tmp_path: Path
+) -> None:
+    out, new = tmp_path / "out", rename[1]
+    pack(images, out, size=32)
+    (images / rename[0]).rename(images / new)
+    refused(
+        images,
+        out,
+        rf"^classes would have other numbers than in .*out: {text}\. To keep them, give --classes FILE with its names in their"
+        rf" order and {new} behind them; for those of a fresh pack, pack anew with --overwrite\.$",
+    )
+    numbers = tmp_path / "classes.txt"
+    numbers.write_text("\n".join([*MemmapDataset(out).classes, new]))
+    report = update(images, out, classes=str(numbers))
+    assert (report.kept, report.gone) == (16, 8)
+    assert report.notes == [f"{out} has other classes than before (new: {new}); all others keep their numbers."]
+    assert MemmapDataset(out).classes == ["class0", "class1", "class2", new]
+    assert update(images, out).kept == 24, "the list that was given stays"
+
+
+def test_a_class_that_is_gone_keeps_its_number_by_the_list_of_the_store(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    shutil.rmtree(images / "class1")
+    refused(
+        images,
+        out,
+        r"class2 was 2, now 1 \(gone: class1\)\. To keep them, give --classes .*out; for those of a fresh pack",
+    )
+    assert update(images, out, classes=str(out)).rows == 16
+    assert MemmapDataset(out).classes == ["class0", "class1", "class2"]
+
+
+def test_a_class_behind_the_others_moves_none(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    (images / "zebra").mkdir()
+    photo(40, 30, 1).save(images / "zebra" / "1.jpg")
+    report = update(images, tmp_path / "out")
+    assert [note for note in report.notes if "(new: zebra); all others keep their numbers" in note]
+    pack(images, tmp_path / "fresh", size=32)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
+
+
+def test_a_list_in_another_order_is_taken_where_it_is_given_and_told(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    (tmp_path / "classes.txt").write_text("class1\nclass0\nclass2\n")
+    report = update(images, out, classes=str(tmp_path / "classes.txt"))
+    assert report.kept == 24
+    assert report.notes == [
+        f"{out} has other classes than before (in another order); numbers moved: class0 was 0, now 1, class1 was 1, now 0."
+    ]
+
+
+def test_a_class_between_those_of_boxes_is_refused(images: Path, tmp_path: Path) -> None:
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
+    path = coco(tmp_path / "boxes.json", dict.fromkeys(names), [(name, [1, 2, 9, 9]) for name in names])
+    pack(images, tmp_path / "out", size=32, boxes=path)
+    content = json.loads(path.read_text())
+    content["categories"].append({"id": min(one["id"] for one in content["categories"]) - 1, "name": "first"})
+    path.write_text(json.dumps(content))
+    refused(images, tmp_path / "out", r"classes would have other numbers .*new: first", boxes=path)
+
+
+def test_classes_of_a_further_target_keep_their_numbers_too(images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
+    pack(path, out, size=32, root=images, target_column="label,breed")
+    listed(images, path, change=lambda name: {"breed": "abee"} if name == "class0/003.jpg" else {})
+    refused(path, out, r"^classes of breed would have other numbers than in .*breed0 was 0, now 1", root=images)
+    listed(images, path)
+    assert update(path, out, root=images).kept == 24
+    refused(
+        path,
+        out,
+        r"out has the further target breed, which .*list\.csv does not have",
+        root=images,
+        target_column="label",
+    )
+
+
+def test_an_update_reports_other_values_of_further_targets(images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", tmp_path / "list.jsonl"
+    names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
+    rows = [
+        {"path": name, "label": "l", "breed": f"b{n % 2}", "tags": ["x", "y"][: n % 3], "age": n / 2}
+        for n, name in enumerate(names)
+    ]
+
+    def write() -> None:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write()
+    pack(path, out, size=32, root=images, target_column="label,breed,tags,age")
+    assert told(update(path, out, root=images)) == []
+    rows[3] |= {"breed": "b0", "tags": ["y"], "age": 9.5}
+    rows[5] |= {"breed": "b0"}
+    write()
+    assert sorted(told(update(path, out, root=images))) == [
+        f"1 row of {out} had another age before: {names[3]} [1.5], now [9.5].",
+        f"1 row of {out} had another tags before: {names[3]} none, now y.",
+        f"2 rows of {out} had another breed before: {names[3]} b1, now b0; {names[5]} b1, now b0.",
+    ]
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["1.1", "1.0"])
+def test_targets_of_another_kind_are_refused(is_old: bool, images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", tmp_path / "list.csv"
+    listed(images, path, "path,label", change=lambda name: {"label": name[-5]})
+    pack(path, out, size=32, root=images)
+    if is_old:
+        as_1_0(out)
+    listed(images, path, "path,label", change=lambda name: {"label": f"{name[-5]}.5"})
+    refused(path, out, r"out has class targets, .*list\.csv has regression x 1 ones\. pack anew", root=images)
+
+
+# -- stores of format 1.0
+
+
+def test_of_an_old_store_only_what_keeps_its_labels_is_taken(images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
+    names = tmp_path / "classes.txt"
+    names.write_text("class0\nclass1\nclass2\n" + "".join(f"breed{number}\n" for number in range(4)))
+    pack(path, out, size=32, root=images, target_column="breed", classes=str(names))
+    as_1_0(out)
+    refused(
+        path,
+        out,
+        r"24 rows of .*out would have another target than before: class0/000\.jpg breed0, now class0; .* and 21 more\."
+        r" .*out does not record how its targets were read \(format 1\.0\)\. If they are of the column label, give"
+        r" --target-column label; else pack anew with --overwrite\.$",
+        root=images,
+        classes=str(names),
+    )
+    report = update(path, out, root=images, classes=str(names), target_column="breed")
+    assert (report.kept, told(report)) == (24, [])
+    assert read_manifest(out).version == (1, 1)
+    assert read_manifest(out).labels["target_column"] == "breed"
+    assert told(update(path, out, root=images)) == []
+
+
+def test_of_an_old_store_a_column_that_is_named_is_meant(images: Path, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
+    pack(path, out, size=32, root=images)
+    as_1_0(out)
+    listed(images, path, change=lambda name: {"label": "class2"} if name == "class0/003.jpg" else {})
+    refused(path, out, r"1 row of .*format 1\.0", root=images)
+    report = update(path, out, root=images, target_column="label")
+    assert [note for note in report.notes if note.startswith("1 row of ")]
+
+
+def test_an_old_store_of_a_folder_is_updated_as_before(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    before = store_bytes(tmp_path / "out")
+    as_1_0(tmp_path / "out")
+    report = update(images, tmp_path / "out")
+    assert (report.kept, report.notes) == (24, [])
+    assert store_bytes(tmp_path / "out") == before
+
+
+# -- rows that would be gone
+
+
+def remove(images: Path, count: int) -> None:
+    for path in sorted(images.rglob("*.jpg"))[:count]:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("each", "gone", "limit", "is_taken"),
+    [
+        (8, 10, None, True),  # of 24: at least 10
+        (8, 11, None, False),
+        (50, 15, None, True),  # of 150: 10 %
+        (50, 16, None, False),
+        (8, 2, "2", True),
+        (8, 3, 2, False),
+        (8, 2, "10%", True),
+        (8, 3, "10%", False),
+        (8, 1, 0, False),
+        (8, 20, "100%", True),
+    ],
+)
+def test_no_more_rows_vanish_than_allowed(each: int, gone: int, limit: Any, is_taken: bool, tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=each)
+    pack(images, tmp_path / "out", size=16)
+    remove(images, gone)
+    classes = str(tmp_path / "out")  # keeps the numbers where a class is gone
+    if is_taken:
+        assert update(images, tmp_path / "out", max_gone=limit, classes=classes).gone == gone
+    else:
+        refused(images, tmp_path / "out", rf"^{gone} of {3 * each} rows of ", max_gone=limit, classes=classes)
+
+
+def test_a_wrong_folder_is_told_by_the_rows_that_would_be_gone(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    other = make_tree(tmp_path / "other", each=9)
+    for path in other.rglob("*.jpg"):
+        path.rename(path.with_stem(f"other{path.stem}"))
+    refused(
+        other,
+        tmp_path / "out",
+        rf"^24 of 24 rows of {tmp_path}/out would be gone, as {other} does not have their images: class0/000\.jpg;"
+        rf" class0/001\.jpg; class0/002\.jpg and 21 more\. That is more than --max-gone allows, 10\. Give all that"
+        rf" {tmp_path}/out was packed from, or --max-gone 24\.$",
+    )
+
+
+def test_one_of_two_sources_of_a_merged_store_does_not_take_the_place_of_both(tmp_path: Path) -> None:
+    one, two = make_tree(tmp_path / "one", each=5), make_tree(tmp_path / "two", each=5)
+    for path in two.rglob("*.jpg"):
+        path.rename(path.with_stem(f"other{path.stem}"))
+    pack(one, tmp_path / "a", size=16)
+    pack(two, tmp_path / "b", size=16)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    refused(one, tmp_path / "out", r"^15 of 30 rows of .*class0/other000\.jpg")
+
+
+def test_the_splits_are_counted_each_before_any_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split)
+    pack(tmp_path / "images", tmp_path / "out", size=16)
+    remove(tmp_path / "images" / "val", 11)
+    before, words = store_bytes(tmp_path / "out"), ["update", str(tmp_path / "images"), str(tmp_path / "out")]
+    words += ["--classes", str(tmp_path / "out" / "train")]
+    assert run(words) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"pack: 11 of 24 rows of {tmp_path}/out/val would be gone")
+    assert told.count("\n") == 1
+    assert store_bytes(tmp_path / "out") == before
+    assert run([*words, "--max-gone", "11"]) == 0, capsys.readouterr().err
+
+
+def test_a_limit_that_is_none_is_wrong_usage(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    refused(
+        images,
+        tmp_path / "out",
+        r"--max-gone is '5 rows', expected a count such as 10 or a",
+        OptionsError,
+        max_gone="5 rows",
+    )
+
+
+# -- resumed
+
+
+def interrupted(path: Path, out: Path, **options: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pack(path, out, size=32, workers=1, progress=interrupt_after(8), **options)
+
+
+def test_a_resume_that_reads_labels_otherwise_is_refused(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    out, path = (
+        tmp_path / "out",
+        listed(images, tmp_path / "list.csv", "path,a,b", change=lambda _: {"a": "x", "b": "x"}),
+    )
+    interrupted(path, out, target_column="a", root=images)
+    with pytest.raises(PackError, match=r"was begun with other options for labels \(target_column: a, now b\)"):
+        pack(path, out, size=32, target_column="b", root=images, resume=True)
+    pack(path, out, size=32, target_column="a", root=images, resume=True)
+    with pytest.raises(PackError, match=r"is finished, but was packed with --target-column a\. Give it again"):
+        pack(path, out, size=32, target_column="b", root=images, resume=True)
+
+
+def test_a_pack_that_pixpack_0_1_has_begun_goes_on(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    header = build.journal_header
+
+    def old_header(*given: Any, **more: Any) -> dict[str, Any]:
+        return {name: value for name, value in header(*given, **more).items() if name != "labels"}
+
+    monkeypatch.setattr(build, "journal_header", old_header)
+    path, out = listed(images, tmp_path / "list.csv"), tmp_path / "out"
+    interrupted(path, out, root=images)
+    monkeypatch.setattr(build, "journal_header", header)
+    assert pack(path, out, size=32, root=images, resume=True).resumed_from > 0
+    pack(path, tmp_path / "fresh", size=32, root=images)
+    assert store_bytes(out) == store_bytes(tmp_path / "fresh")
+
+
+def test_an_update_that_was_interrupted_goes_on_as_it_names(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
+    (tmp_path / "classes.txt").write_text("breed3\nbreed2\nbreed1\nbreed0\n")
+    pack(path, out, size=32, root=images, target_column="breed", classes=str(tmp_path / "classes.txt"))
+    before = store_bytes(out)
+    with pytest.raises(KeyboardInterrupt):
+        update(path, out, root=images, workers=1, progress=interrupt_after(8))
+    words = json.loads((tmp_path / ".out.packing/.packing/journal").read_bytes().splitlines()[0][9:])["words"]
+    assert run([str(path), str(out), *words, "--resume", "--quiet"]) == 0
+    assert store_bytes(out) == before
+
+
+def test_labels_of_another_form_are_no_manifest(store: Path) -> None:
+    head = read_manifest(store).to_json()
+    assert Manifest.from_json(head | {"labels": {"later": [1]}}).labels == {"later": [1]}
+    with pytest.raises(ValueError, match="lacks or garbles a field"):
+        Manifest.from_json(head | {"labels": 3})

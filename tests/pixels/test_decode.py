@@ -1,0 +1,249 @@
+"""Bytes of all kinds: upright, in the right colours, or rejected with a reason that a person understands."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import photo
+from PIL import Image
+
+from packer import PackError, pack
+from packer.errors import DecodeError
+from packer.pixels.decode import Decoder
+from packer.pixels.formats import jpeg
+from packer.pixels.geometry import Geometry
+
+SIZE = (60, 44)
+
+
+def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format, **options)
+    return stream.getvalue()
+
+
+def decoded(data: bytes, size: tuple[int, int] = SIZE, **options: Any) -> np.ndarray[Any, Any]:
+    """Decode at full size: uint8[H, W, C]."""
+    width, height = size
+    row = Decoder(Geometry(height, width, "squash"), exact=True, **options).row(data)
+    return np.frombuffer(row.pixels, np.uint8).reshape(height, width, -1)
+
+
+def pillow(data: bytes, mode: str = "RGB") -> np.ndarray[Any, Any]:
+    return np.asarray(Image.open(io.BytesIO(data)).convert(mode)).reshape(SIZE[1], SIZE[0], -1)
+
+
+PHOTO = photo(*SIZE, seed=4)
+
+
+@pytest.mark.parametrize("options", [{"quality": 90}, {"progressive": True}, {"subsampling": 0}, {"subsampling": 1}])
+def test_jpeg_is_pillows_bit_for_bit(options: dict[str, Any]) -> None:
+    data = encoded(PHOTO, "JPEG", **options)
+    assert np.array_equal(decoded(data), pillow(data))
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+def test_other_formats_are_pillows(format: str) -> None:
+    data = encoded(PHOTO, format)
+    assert np.array_equal(decoded(data), pillow(data))
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK", "I;16"])
+def test_every_mode_becomes_rgb_as_people_expect(mode: str) -> None:
+    if mode == "I;16":
+        deep = (np.asarray(PHOTO.convert("L")).astype(np.uint16) << 8) + 99
+        data = encoded(Image.fromarray(deep), "PNG")
+        # the high byte, not saturated as a plain convert would
+        expected = np.repeat(np.asarray(PHOTO.convert("L"))[:, :, None], 3, axis=2)
+    else:
+        data = encoded(PHOTO.convert(mode), "JPEG" if mode == "CMYK" else "PNG")
+        expected = pillow(data)
+    assert np.array_equal(decoded(data), expected)
+
+
+def test_gray_jpeg_becomes_rgb_and_channels_are_chosen() -> None:
+    gray = encoded(PHOTO.convert("L"), "JPEG")
+    assert np.array_equal(decoded(gray), pillow(gray))
+    assert np.array_equal(decoded(gray, channels="gray"), pillow(gray, "L"))
+    colour = encoded(PHOTO, "JPEG")
+    assert np.array_equal(decoded(colour, channels="gray"), pillow(colour, "L"))
+    assert np.array_equal(decoded(colour, channels="rgba"), pillow(colour, "RGBA"))
+    half = PHOTO.convert("RGBA")
+    half.putalpha(77)
+    assert np.array_equal(decoded(encoded(half, "PNG"), channels="rgba")[..., 3], np.full(SIZE[::-1], 77))
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_all_eight_exif_orientations_come_out_upright(orientation: int, format: str) -> None:
+    stored = _stored(PHOTO, orientation)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 95, "subsampling": 0} if format == "JPEG" else {"lossless": True} if format == "WEBP" else {}
+    data = encoded(stored, format, exif=exif.tobytes() if format == "WEBP" else exif, **options)
+    assert np.abs(decoded(data).astype(int) - np.asarray(PHOTO).astype(int)).max() <= (60 if format == "JPEG" else 0)
+    assert np.abs(decoded(data).astype(int) - np.asarray(PHOTO).astype(int)).mean() < 5
+    assert Decoder(None).upright_size(data) == SIZE[::-1]
+    row = Decoder(Geometry(8, 8)).row(data)
+    assert (row.width, row.height) == SIZE
+
+
+def _stored(image: Image.Image, orientation: int) -> Image.Image:
+    """Store an upright image as a camera with this EXIF orientation does: the inverse of making it upright."""
+    inverse = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    return image.transpose(inverse[orientation]) if orientation > 1 else image
+
+
+def test_dct_scaling_is_recorded_and_close() -> None:
+    data = encoded(photo(2000, 1500, seed=5), "JPEG", quality=95)
+    geometry = Geometry(96, 96)
+    fast, exact = Decoder(geometry).row(data), Decoder(geometry, exact=True).row(data)
+    assert fast.done["dct_scale"] == 4
+    assert "dct_scale" not in exact.done
+    a, b = (np.frombuffer(row.pixels, np.uint8).astype(int) for row in (fast, exact))
+    assert np.abs(a - b).mean() < 1.5
+    assert (fast.width, fast.height) == (2000, 1500)
+
+
+def test_without_libturbojpeg_pillow_gives_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(photo(1000, 750, seed=6), "JPEG", quality=92)
+    geometry = Geometry(64, 64)
+    fast = Decoder(geometry).row(data)
+    monkeypatch.setattr(jpeg, "_load", lambda: None)
+    slow = Decoder(geometry).row(data)
+    assert slow.done["decoder"] == "Pillow"
+    assert slow.done["dct_scale"] == fast.done["dct_scale"] == 4
+    assert slow.pixels == fast.pixels
+
+
+# -- what is rejected
+
+JPEG = encoded(photo(200, 150, seed=7), "JPEG", quality=90)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "the file is empty"),
+        (JPEG[: len(JPEG) * 4 // 10], r"^the JPEG is cut short after [3-5]\d %$"),
+        (JPEG[:-2], "^the JPEG is cut short after 99 %$"),
+        (encoded(photo(200, 150, seed=7), "JPEG", progressive=True)[:4000], "^the JPEG is cut short$"),
+        (JPEG[:300], "it begins as a JPEG but its header is damaged or cut short|cut short"),
+        (encoded(photo(200, 150, seed=8), "PNG")[:4000], "^it is cut short$"),
+        (encoded(photo(200, 150, seed=8), "WEBP")[:400], "^its pixel data is cut short or damaged$"),
+        (b"<!DOCTYPE html><html><body>404", "it is an HTML page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "it is a git-LFS pointer"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "it is a PostScript file"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'></svg>", "it is an SVG drawing"),
+        (bytes(5000), "it holds only NUL bytes"),
+        (b"hello world\n", "it is text, not an image"),
+        (b"\x01\x02\x03\xff" * 99, "it is in no known image format"),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 50, "it begins as a PNG but its header is damaged"),
+        (JPEG.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc1\x00\x11\x0c"), "it is a 12-bit JPEG"),
+        (JPEG.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc3\x00\x11\x08"), "it is a lossless JPEG"),
+        (
+            JPEG.replace(b"\xff\xc0\x00\x11\x08\x00\x96\x00\xc8", b"\xff\xc0\x00\x11\x08\xff\xff\xff\xff"),
+            "4294836225 pixels",
+        ),
+    ],
+)
+def test_what_is_no_image_says_what_it_is(data: bytes, text: str) -> None:
+    with pytest.raises(DecodeError, match=text) as caught:
+        Decoder(Geometry(32, 32)).row(data)
+    assert "cannot identify image file" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_how_far_a_jpeg_goes_is_told_without_changing_what_the_next_one_may_lack() -> None:
+    """Pillow's leave to load a part is the process's, so it must be taken back, also where the part does not load."""
+    from PIL import ImageFile
+
+    decoder = Decoder(Geometry(32, 32))
+    cuts = [len(JPEG) * share // 20 for share in range(1, 20)] + [JPEG.index(b"\xff\xda") + n for n in (2, 14, 20)]
+    for cut in cuts:
+        with pytest.raises(DecodeError, match="cut short"):
+            decoder.row(JPEG[:cut])
+        assert ImageFile.LOAD_TRUNCATED_IMAGES is False
+
+
+def test_one_bad_file_does_not_poison_the_next() -> None:
+    decoder = Decoder(Geometry(32, 32))
+    good = decoder.row(JPEG).pixels
+    for bad in (b"\xff\xd8\xff\xdb\x00\x43" + b"\xff" * 80, JPEG[:500], JPEG[:-400], b"\xff\xd8\xff\xd9"):
+        with pytest.raises(DecodeError):
+            decoder.row(bad)
+        assert decoder.row(JPEG).pixels == good
+
+
+def test_warnings_are_recorded_and_strict_rejects_them() -> None:
+    data = JPEG.replace(b"\xff\xc4", b"abc\xff\xc4", 1)
+    row = Decoder(Geometry(32, 32)).row(data)
+    assert row.done["decoder"] == "Pillow"
+    assert "extraneous bytes" in row.done["warnings"][0]
+    with pytest.raises(DecodeError, match=r"it decodes only with warnings \(--strict\): .*extraneous"):
+        Decoder(Geometry(32, 32), strict=True).row(data)
+
+
+def test_strict_is_refused_where_nothing_tells_what_libjpeg_warns_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg, "_load", lambda: None)
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a.jpg").write_bytes(JPEG)
+    with pytest.raises(
+        PackError, match=r"--strict needs jpeg4py and libturbojpeg, .* is missing\. Install it \(pack doctor"
+    ):
+        pack(images, tmp_path / "out", size=32, strict=True)
+    assert not (tmp_path / "out").exists()
+    assert pack(images, tmp_path / "out", size=32, workers=1).rows == 1
+
+
+def test_large_headers_are_rejected_before_decoding() -> None:
+    with pytest.raises(
+        DecodeError, match=r"200 x 150 = 30000 pixels on \d+ bytes of data, more than --max-pixels 1000"
+    ):
+        Decoder(Geometry(32, 32), max_pixels=1000).row(JPEG)
+    with pytest.raises(DecodeError, match="more than --max-pixels"):
+        Decoder(Geometry(32, 32), max_pixels=1000).row(encoded(photo(200, 150, seed=1), "PNG"))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "CMYK"])
+def test_a_jpeg_that_was_cut_and_closed_is_rejected(mode: str) -> None:
+    """Pillow takes it without a word and leaves the rest gray."""
+    data = encoded(PHOTO.convert(mode), "JPEG")
+    cut = data[: len(data) * 6 // 10] + b"\xff\xd9"
+    Image.open(io.BytesIO(cut)).load()
+    with pytest.raises(DecodeError, match="the JPEG lacks part of its data"):
+        decoded(cut)
+    assert decoded(data).shape == (44, 60, 3)
+
+
+def test_a_cmyk_jpeg_with_a_warning_says_so() -> None:
+    data = encoded(PHOTO.convert("CMYK"), "JPEG")
+    odd = data.replace(b"\xff\xc4", b"abc\xff\xc4", 1)
+    decoder = Decoder(Geometry(44, 60, "squash"))
+    assert "extraneous bytes" in decoder.row(odd).done["warnings"][0]
+    assert "warnings" not in decoder.row(data).done
+    with pytest.raises(DecodeError, match="only with warnings"):
+        Decoder(Geometry(44, 60, "squash"), strict=True).row(odd)
+
+
+def test_the_callers_settings_of_pillow_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import ImageFile
+
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(DecodeError, match="cut short"):
+        Decoder(Geometry(32, 32)).row(encoded(PHOTO, "PNG")[:3000])

@@ -1,0 +1,112 @@
+"""Files and members of any size: what is too large is refused unread, and what is not takes its size in memory once."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from packer import pack
+from packer.errors import DecodeError
+from packer.inputs.archives import member_places
+from packer.options import MAX_PIXELS
+from packer.packing.image_sizes import upright_sizes
+from packer.sources.base import most_file_bytes
+from packer.sources.local import Source
+
+MEGABYTE = 1_000_000
+LIMIT = 64 << 20  # that of all small --max-pixels
+
+# read one source with --max-pixels 1000; print the reason, or nothing, and by how many bytes the process has grown
+READ = """
+import resource, sys
+from packer.pixels.decode import DecodeError, Decoder
+from packer.pixels.geometry import Geometry
+from packer.inputs.archives import member_places
+from packer.sources.local import Source
+path, member = sys.argv[1], sys.argv[2]
+source = Source(path, member_places(path)[member]) if member else Source(path)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    print(end=str(len(source.read(max_pixels=1000)[0])))
+except DecodeError as e:
+    print(end=str(e))
+print(" +", (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+def sparse(path: Path, size_bytes: int) -> Path:
+    """Make a file that begins as a JPEG and takes no room on the disk."""
+    with open(path, "wb") as file:
+        file.write(b"\xff\xd8\xff\xe0")
+        file.truncate(size_bytes)
+    return path
+
+
+def zip_of_zeros(path: Path, megabytes: int) -> Path:
+    """Make a zip of some kB whose one member inflates to so many megabytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open("a/zeros.jpg", "w") as member:
+        for _ in range(megabytes):
+            member.write(bytes(MEGABYTE))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("max_pixels", "limit"), [(1, LIMIT), (1000, LIMIT), (MAX_PIXELS, 512 * MEGABYTE), (10**9, 4 * 10**9)]
+)
+def test_a_file_may_have_four_bytes_for_each_pixel_that_an_image_may_have(
+    tmp_path: Path, max_pixels: int, limit: int
+) -> None:
+    assert most_file_bytes(max_pixels) == limit
+    path = sparse(tmp_path / "a.jpg", limit + 1)
+    with pytest.raises(
+        DecodeError, match=f"it has {limit + 1} bytes, more than the {limit} of --max-pixels {max_pixels}$"
+    ):
+        Source(str(path)).read(max_pixels=max_pixels)
+    assert upright_sizes([Source(str(path))], max_pixels) == {}
+    with open(path, "r+b") as file:
+        file.truncate(limit)
+    assert len(Source(str(path)).read(max_pixels=max_pixels, most_bytes=5000)[0]) == 5000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in kB there")
+@pytest.mark.parametrize(
+    ("kind", "megabytes", "most"), [("file", 60, 75), ("file", 900, 4), ("zip", 60, 75), ("zip", 70, 4)]
+)
+def test_a_bomb_takes_no_more_memory_than_its_bytes_and_none_above_the_limit(
+    tmp_path: Path, kind: str, megabytes: int, most: int
+) -> None:
+    size_bytes = megabytes * MEGABYTE
+    if kind == "file":
+        source = [str(sparse(tmp_path / "a.jpg", size_bytes)), ""]
+    else:
+        source = [str(zip_of_zeros(tmp_path / "a.zip", megabytes)), "a/zeros.jpg"]
+    done = subprocess.run([sys.executable, "-c", READ, *source], capture_output=True, text=True, check=True)
+    told, _, grown = done.stdout.rpartition(" +")
+    refusal = f"it has {size_bytes} bytes, more than the {LIMIT} of --max-pixels 1000"
+    assert told == (str(size_bytes) if megabytes == 60 else refusal)
+    assert int(grown) < most * MEGABYTE
+
+
+@pytest.mark.parametrize("size_bytes", [1, 65_536, MEGABYTE + 1, 3 * MEGABYTE])
+@pytest.mark.parametrize("content", ["zeros", "noise"])
+def test_members_are_inflated_whole_or_to_any_byte(tmp_path: Path, size_bytes: int, content: str) -> None:
+    data = bytes(size_bytes) if content == "zeros" else random.Random(0).randbytes(size_bytes)
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.jpg", data)
+    source = Source(str(path), member_places(path)["a.jpg"])
+    assert source.read()[0] == data
+    for most_bytes in (1, size_bytes // 2 or 1, size_bytes - 1 or 1):
+        assert source.read(most_bytes=most_bytes)[0] == data[:most_bytes]
+
+
+def test_a_file_above_the_limit_is_a_reject_of_its_pack(images: Path, tmp_path: Path) -> None:
+    sparse(images / "class0/huge.jpg", 900 * MEGABYTE)
+    report = pack(images, tmp_path / "out", size=32, max_rejects=1)
+    assert report.rows == 24
+    assert report.reasons == {"it has 900000000 bytes, more than the 512000000 of --max-pixels 128000000": 1}

@@ -1,0 +1,242 @@
+"""OUT and what lies beside it: links in places of ours, what file managers drop, and the rights of files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import interrupt_after, make_tree, store_bytes
+
+from packer import OptionsError, PackError, SourceError, merge, pack, push, seal_parts, update
+from packer.cli.app import run
+from packer.store import blocks
+from packer.store.out_folder import check_no_links
+from reader import MemmapDataset
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    """A store and a journal of another pack, that a link may lead to."""
+    images = make_tree(tmp_path / "other-images", each=2)
+    pack(images, tmp_path / "others", size=16)
+    (tmp_path / "others" / ".packing").mkdir()
+    (tmp_path / "others" / ".packing" / "journal").write_text("theirs")
+    return tmp_path / "others"
+
+
+def interrupted(images: Path, out: Path, **options: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, size=32, workers=1, progress=interrupt_after(4), **options)
+
+
+# A place of ours below the folder that holds OUT, what is there before, and what is asked for then.
+LINKS: dict[str, tuple[str, str, str]] = {
+    "the folder of a replacement": (".out.packing", "store", "overwrite"),
+    "the same, update": (".out.packing", "store", "update"),
+    "the same, merge": (".out.packing", "store", "merge"),
+    "the working folder": ("out/.packing", "nothing", "pack"),
+    "that of a store": ("out/.packing", "store", "overwrite"),
+    "that of a replacement": (".out.packing/.packing", "store", "overwrite"),
+    "the tensors": ("out/_tensordict", "unfinished", "resume"),
+    "the tensors, anew": ("out/_tensordict", "unfinished", "overwrite"),
+    "the extras": ("out/_tensordict/extras", "unfinished", "resume"),
+    "the pixels": ("out/_tensordict/pixels.memmap", "unfinished", "resume"),
+    "the lock": ("out/.packing/lock", "unfinished", "resume"),
+    "the journal": ("out/.packing/journal", "unfinished", "resume"),
+    "a temporary file": ("out/.manifest.json.tmp", "unfinished", "resume"),
+    "a file of the store": ("out/samples.jsonl", "unfinished", "resume"),
+    "a part": ("out/.packing/parts/1-of-2", "nothing", "part"),
+    "a part's journal": ("out/.packing/parts/1-of-2/.packing", "nothing", "part"),
+    "a part that is sealed": ("out/.packing/parts/1-of-2", "nothing", "seal"),
+    "a store to be removed": (".out.packing.old", "store", "overwrite"),
+    "a store to be removed, update": (".out.packing.old7", "store", "update"),
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links")
+@pytest.mark.parametrize(("link", "before", "asked"), LINKS.values(), ids=LINKS)
+def test_a_link_in_a_place_of_ours_is_refused_and_followed_nowhere(
+    link: str, before: str, asked: str, images: Path, others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    out = tmp_path / "out"
+    if before == "store":
+        pack(images, out, size=32)
+    elif before == "unfinished":
+        interrupted(images, out)
+    theirs, place = store_bytes(others), tmp_path / link
+    target = others / "manifest.json" if place.suffix in (".memmap", ".jsonl", ".tmp") else others
+    target = others / ".packing" / "journal" if place.name in ("lock", "journal") else target
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.symlink_to(target)
+    mine = store_bytes(out) if out.exists() else {}
+
+    ask: dict[str, Callable[[], Any]] = {
+        "pack": lambda: pack(images, out, size=32),
+        "overwrite": lambda: pack(images, out, size=32, overwrite=True),
+        "resume": lambda: pack(images, out, size=32, resume=True),
+        "update": lambda: update(images, out),
+        "merge": lambda: merge([others, others], out, overwrite=True),
+        "part": lambda: pack(images, out, size=32, part="1/2"),
+        "seal": lambda: seal_parts(out),
+    }
+    with pytest.raises(PackError, match=rf"{place} is a symbolic link to {target}, where pack keeps what is its own"):
+        ask[asked]()
+    assert store_bytes(others) == theirs
+    assert place.is_symlink()
+    assert (store_bytes(out) if out.exists() else {}) == mine
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links")
+def test_the_folder_of_a_split_that_is_a_link_is_not_replaced(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        make_tree(tmp_path / "images" / split, each=2)
+    out = tmp_path / "out"
+    pack(tmp_path / "images", out, size=32)
+    (out / "val").rename(tmp_path / "elsewhere")
+    (out / "val").symlink_to(tmp_path / "elsewhere")
+    before = store_bytes(tmp_path / "elsewhere")
+    with pytest.raises(PackError, match=r"out/val is a symbolic link, which cannot be replaced\. Put the folder"):
+        update(tmp_path / "images", out)
+    assert store_bytes(tmp_path / "elsewhere") == before
+    assert (out / "val").is_symlink()
+
+
+def test_places_without_links_are_fine_whether_they_are_there_or_not(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").touch()
+    check_no_links(tmp_path / "a", tmp_path / "a" / "b" / "file", tmp_path / "none")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights of files")
+@pytest.mark.parametrize("umask", [0o002, 0o027])
+def test_every_file_of_a_store_has_the_rights_that_the_umask_leaves(umask: int, images: Path, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        pack(images, tmp_path / "out", size=32)
+        merge([tmp_path / "out", tmp_path / "out"], tmp_path / "merged")
+        interrupted(images, tmp_path / "begun")
+    finally:
+        os.umask(before)
+    for out in ("out", "merged", "begun"):
+        files = [path for path in (tmp_path / out).rglob("*") if path.is_file()]
+        assert {path.name: path.stat().st_mode & 0o777 for path in files} == {
+            path.name: 0o666 & ~umask for path in files
+        }
+
+
+# -- what file managers drop
+
+
+def drop(*folders: Path) -> None:
+    for folder in folders:
+        (folder / "@eaDir").mkdir()
+        for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._manifest.json"):
+            (folder / name).write_text("dropped")
+
+
+@pytest.mark.parametrize("way", ["update", "overwrite", "merge"])
+def test_what_the_system_dropped_into_a_store_goes_with_it_and_is_told(way: str, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    before = store_bytes(out)
+    drop(out)
+    if way == "update":
+        report = update(images, out)
+    elif way == "overwrite":
+        report = pack(images, out, size=32, overwrite=True)
+    else:
+        pack(images, tmp_path / "other", size=32)
+        report = merge([tmp_path / "other"] * 2, out, overwrite=True)
+    names = r"\.DS_Store, \._manifest\.json, @eaDir, Thumbs\.db, desktop\.ini"
+    assert [note for note in report.notes if note.startswith(f"{out} also held ")] == [
+        f"{out} also held {names}, which went with the old store.".replace("\\", "")
+    ]
+    assert way == "merge" or store_bytes(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_what_the_system_dropped_is_in_nobodys_way_elsewhere(images: Path, tmp_path: Path) -> None:
+    out, parts = tmp_path / "out", tmp_path / "parts"
+    for folder in (out, parts):
+        folder.mkdir()
+        drop(folder)
+    interrupted(images, out)
+    pack(images, out, size=32, resume=True)
+    for number in (1, 2):
+        pack(images, parts, size=32, part=f"{number}/2")
+    seal_parts(parts)
+    assert len(MemmapDataset(out)) == len(MemmapDataset(parts)) == 24
+    assert (out / ".DS_Store").read_text() == (parts / ".DS_Store").read_text() == "dropped"
+
+
+def test_what_is_not_the_systems_still_keeps_out(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    drop(out)
+    (out / "notes.txt").touch()
+    with pytest.raises((PackError, OptionsError), match=r"out also holds notes\.txt, which would be deleted"):
+        update(images, out)
+
+
+def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    before = store_bytes(out)
+    for place in (out / "sub", out / "sub/below", out / "_tensordict"):
+        with pytest.raises(OptionsError, match=rf"OUT {place} lies in the store {out}\. Choose a folder outside it"):
+            pack(images, place, size=16)
+    assert store_bytes(out) == before
+    begun = tmp_path / "begun"
+    interrupted(images, begun)
+    with pytest.raises(OptionsError, match=f"lies in the store {begun}"):
+        pack(images, begun / "sub", size=16)
+    pack(images, begun, size=32, resume=True)
+    assert store_bytes(begun) == before
+
+
+def test_the_first_message_on_a_store_with_generations_advises_no_overwrite_that_is_refused(
+    images: Path, tmp_path: Path
+) -> None:
+    for name, size in (("out", 16), ("other", 32)):
+        pack(images, tmp_path / name, size=size)
+    push(tmp_path / "out", str(tmp_path / "other"), overwrite=True)
+    with pytest.raises(PackError, match=r"and generations, so that --overwrite cannot replace it\. Choose another OUT"):
+        pack(images, tmp_path / "other", size=32)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["push", "out", ""], ["push", "", "copy"], ["pull", "", "copy"], ["pull", "out", ""], ["images", ""], ["", "new"]],
+)
+def test_an_empty_path_or_url_is_none(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
+    pack(images, tmp_path / "out", size=16)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert run(arguments) == 2
+    assert "it is empty, expected a path or URL." in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_list_whose_folder_is_not_there_says_what_to_do(tmp_path: Path) -> None:
+    table = tmp_path / "list.csv"
+    table.write_text("path,label\nnowhere/a.jpg,x\nnowhere/b.jpg,y\n")
+    expected = rf"{tmp_path}/nowhere is gone; inputs lie there: mount or restore it, or correct the paths"
+    with pytest.raises(SourceError, match=expected):
+        pack(table, tmp_path / "out", size=16)
+    assert not (tmp_path / "out").exists()

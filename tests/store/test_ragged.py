@@ -1,0 +1,636 @@
+"""Rows with sizes of their own: the format, packing to the same bytes, and fixed-size batches cropped from them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import devices, harm_at, interrupt_after, make_tree, photo, store_bytes, torchvision_or_skip
+from PIL import Image
+from tensordict import TensorDict
+from torch.utils.data import DataLoader
+
+from packer import DiskFullError, OptionsError, pack
+from packer.cli.app import run
+from packer.operations.show import contact_sheet, row_image
+from packer.operations.verify import verify
+from packer.store import blocks
+from reader import (
+    CenterCrop,
+    ColorJitter,
+    ImageBatch,
+    MemmapDataset,
+    MemmapLoader,
+    RaggedBatch,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    StoreError,
+    open_store,
+)
+from reader.epoch import stamped
+from reader.format import manifest
+from reader.format.check import check_store
+from reader.format.manifest import PIXELS, Manifest, encode_manifest, read_blocks, read_json_lines, read_manifest
+from reader.format.tensordict_meta import metadata_files
+from reader.format.tensors import TensorSpec
+from reader.memory.pages import pages_of
+from reader.order import permuted
+from reader.transforms.resample import resized_by_padding, resized_images
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "own-sizes"
+
+
+@pytest.fixture(scope="module")
+def ragged_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 90 rows of many sizes that no test may change."""
+    root = tmp_path_factory.mktemp("ragged")
+    make_tree(root / "images", each=30)
+    pack(root / "images", root / "out", fit="none", workers=2)
+    return root / "out"
+
+
+@pytest.fixture
+def own(ragged_store: Path, tmp_path: Path) -> Path:
+    """A store of a test's own."""
+    return Path(shutil.copytree(ragged_store, tmp_path / "own"))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+
+
+# -- the format
+
+
+def test_the_golden_store_of_own_sizes_loads_for_ever() -> None:
+    head, store = open_store(GOLDEN)
+    assert (head.rows, head.height, head.width, head.channels) == (3, 4, 5, 3)
+    assert [image.shape for image in store.images] == [(3, 2, 3), (3, 4, 1), (3, 1, 5)]
+    for r in range(3):
+        # row r, pixel y x, channel c holds (97 r + 13 y + 7 x + 31 c) mod 256
+        height, width, _ = store.image(r).shape
+        y, x, c = np.ogrid[:height, :width, :3]
+        assert np.array_equal(store.image(r).numpy(), (97 * r + 13 * y + 7 * x + 31 * c) % 256)
+    assert [(block.stop, block.size_bytes) for block in read_blocks(GOLDEN)] == [(2, 30), (3, 15)]
+    assert verify(GOLDEN).problems == []
+
+
+def test_todays_writer_makes_the_golden_bytes_of_own_sizes() -> None:
+    head = read_manifest(GOLDEN)
+    assert encode_manifest(head, read_blocks(GOLDEN)) == (GOLDEN / "manifest.json").read_bytes()
+    for name, content in metadata_files(head).items():
+        assert (GOLDEN / name).read_bytes() == content
+    pixels = (GOLDEN / PIXELS).read_bytes()
+    assert head.files[PIXELS].digest == f"crc32:{zlib.crc32(pixels):08x}"
+
+
+def test_a_reader_that_does_not_know_the_feature_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "READER_FEATURES", ())
+    with pytest.raises(StoreError, match=r"reading this store needs own-sizes, unknown here\. Update pixpack\.$"):
+        MemmapDataset(GOLDEN, as_tuple=False)
+
+
+@pytest.mark.parametrize("kind", ["class", "regression"])
+def test_the_meta_json_of_own_sizes_is_what_tensordict_writes(tmp_path: Path, kind: str) -> None:
+    RaggedBatch(
+        pixels=torch.zeros(8192, dtype=torch.uint8),
+        targets=torch.zeros(3, dtype=torch.int64) if kind == "class" else torch.zeros(3, 2),
+        offsets=torch.zeros(3, dtype=torch.int64),
+        shapes=torch.zeros(3, 3, dtype=torch.int32),
+        extras=TensorDict({"area": torch.zeros(3, dtype=torch.float64)}, batch_size=[3]),
+        batch_size=[],
+    ).memmap(tmp_path)
+    written = {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("meta.json")}
+    fields = read_manifest(GOLDEN).to_json() | {"extras": {"area": {"dtype": "float64", "shape": []}}}
+    fields["targets"] = {"kind": kind, "count": None if kind == "class" else 2}
+    entry = {"size_bytes": 0, "digest": ""}
+    fields["files"] |= {f"_tensordict/extras/{name}": entry for name in ("meta.json", "area.memmap")}
+    fields["files"][PIXELS] = {"size_bytes": 8192, "digest": ""}
+    head = Manifest.from_json(fields)
+    assert head.extras == {"area": TensorSpec("float64", ())}
+    assert metadata_files(head) == written
+
+
+def test_a_store_of_own_sizes_opens_without_our_reader(ragged_store: Path) -> None:
+    _, store = open_store(ragged_store)
+    plain = RaggedBatch.load_memmap(ragged_store)
+    bare = TensorDict.load_memmap(ragged_store / "_tensordict")
+    assert torch.equal(plain.pixels, store.pixels)
+    assert torch.equal(bare["shapes"], store.shapes)
+    assert torch.equal(plain.image(7), store.image(7))
+
+
+@pytest.mark.parametrize("change", [-4096, -1, 1])
+def test_a_cut_or_grown_store_of_own_sizes_is_refused(own: Path, change: int) -> None:
+    size = (own / PIXELS).stat().st_size
+    with open(own / PIXELS, "r+b") as file:
+        file.truncate(size + change)
+    with pytest.raises(StoreError, match=f"is {size + change} bytes, the manifest says {size}"):
+        MemmapDataset(own, as_tuple=False)
+
+
+def test_a_row_that_leads_out_of_the_pixels_is_refused(own: Path) -> None:
+    offsets = np.memmap(own / "_tensordict/offsets.memmap", np.int64, "r+")
+    offsets[4], offsets[5] = 1 << 40, -1
+    offsets.flush()
+    data = MemmapDataset(own, as_tuple=False)
+    for row in (4, 5):
+        sentence = f"row {row} does not lie within the pixels: the store is damaged"
+        for index in (row, [0, row], slice(row, row + 1)):
+            with pytest.raises(StoreError, match=sentence):
+                data[index]
+        # a worker reads its rows from the files
+        with pytest.raises(StoreError, match=sentence):
+            list(DataLoader(data.subset([0, row]), batch_size=2, num_workers=1))
+    assert data[[6, 7]].rows.tolist() == [6, 7]
+
+
+# -- packing
+
+
+def _expected(path: Path, max_size: int | str | None) -> Image.Image:
+    """Decode as a viewer would, and scale as torchvision's Resize(max_size=) of a PIL image does, or its Resize(size)."""
+    from PIL import ImageOps
+
+    image = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+    side = min(image.size) if max_size == "short:40" else max(image.size)
+    limit = 40 if max_size == "short:40" else max_size
+    if not isinstance(limit, int) or side <= limit:
+        return image
+    return image.resize((int(limit * image.width / side), int(limit * image.height / side)), 2)
+
+
+@pytest.mark.parametrize("max_size", [None, 80, "short:40"])
+def test_rows_are_the_images_in_their_own_sizes_upright(tmp_path: Path, max_size: int | str | None) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(8):
+        exif = Image.Exif()
+        exif[0x0112] = n + 1
+        photo(90 + 3 * n, 61, n).save(images / f"{n}.jpg", exif=exif, quality=95)
+    photo(50, 70, 9).save(images / "8.png")
+    pack(images, tmp_path / "out", fit="none", max_size=max_size, exact=True, workers=1)
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
+    total = np.zeros(3)
+    for row, path in enumerate(sorted(images.iterdir())):
+        expected = np.asarray(_expected(path, max_size))
+        assert np.array_equal(data[row].pixels.numpy(), expected)
+        total += expected.sum((0, 1), dtype=np.int64)
+    pixels = int(data.store.shapes[:, :2].long().prod(1).sum())
+    assert data.manifest.mean == pytest.approx((total / pixels / 255).tolist(), rel=1e-12)
+    assert (data.manifest.height, data.manifest.width) == tuple(data.store.shapes[:, :2].amax(0).tolist())
+    assert data[0].pixels.shape[1] == {None: 90, 80: 80, "short:40": 59}[max_size]
+    assert data.manifest.options["max_size"] == max_size
+    assert verify(tmp_path / "out", redecode=9, images=images).problems == []
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_own_sizes_are_the_same_bytes_from_any_number_of_workers(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (images / "class1" / "broken.jpg").write_bytes(b"no image")
+    for workers in (1, 2, 8):
+        pack(images, tmp_path / f"out{workers}", fit="none", max_size=70, workers=workers, max_rejects=1)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "spawn")
+    pack(images, tmp_path / "spawned", fit="none", max_size=70, workers=2, max_rejects=1)
+    one = store_bytes(tmp_path / "out1")
+    for other in ("out2", "out8", "spawned"):
+        assert store_bytes(tmp_path / other) == one
+    assert len(read_blocks(tmp_path / "out1")) == 13
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("blocks", [0, 1, 7])
+def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
+    pack(images, tmp_path / "whole", fit="none", max_size=70)
+    out = tmp_path / "out"
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, out, fit="none", max_size=70, progress=interrupt_after(2 * blocks))
+    # what a crash left behind the committed blocks, and would be there still if the rest were shorter
+    with open(out / PIXELS, "ab") as file:
+        file.write(b"left from before" * 1000)
+    report = pack(images, out, fit="none", max_size=70, resume=True)
+    assert (report.rows, report.has_own_sizes) == (24, True)
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert pack(images, out, fit="none", max_size=70, resume=True).resumed_from == 24
+    with pytest.raises(RuntimeError, match=r"is finished, but with other options \(max_size: 70, now None\)"):
+        pack(images, out, fit="none", resume=True)
+
+
+def test_a_pack_goes_on_though_its_sources_grew_meanwhile(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many inputs make a block follows from what headers said when it began."""
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 40_000)
+    monkeypatch.setattr(blocks, "_BLOCKS_AT_LEAST", 1)
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "out", fit="none", progress=interrupt_after(1), workers=1)
+    photo(900, 700, 1).save(images / "class2/007.jpg")
+    report = pack(images, tmp_path / "out", fit="none", resume=True)
+    assert 0 < report.resumed_from < 24
+    assert MemmapDataset(tmp_path / "out", as_tuple=False)[23].pixels.shape == (700, 900, 3)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_image_that_stalls_costs_a_pack_of_own_sizes_that_image(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harm_at(images / "class0/002.jpg", lambda: time.sleep(600), monkeypatch)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    # longer than the engine's patience, after which others go around
+    report = pack(images, tmp_path / "out", fit="none", workers=2, max_rejects=1, timeout=1.5)
+    assert report.rows == 23
+    monkeypatch.undo()
+    (images / "class0/002.jpg").unlink()
+    pack(images, tmp_path / "without", fit="none")
+    for name in ("pixels", "offsets", "shapes", "targets"):
+        path = f"_tensordict/{name}.memmap"
+        assert (tmp_path / "out" / path).read_bytes() == (tmp_path / "without" / path).read_bytes()
+
+
+def test_the_room_is_known_by_headers_before_decoding(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
+    with pytest.raises(DiskFullError, match="its disk has 5000 free") as full:
+        pack(images, tmp_path / "out", fit="none")
+    # what the finished pixels will have, and the estimate of the small files
+    needed = int(re.search(r"needs (\d+) more bytes", str(full.value)).group(1))
+    assert 299008 < needed < 299008 + 50_000
+    monkeypatch.undo()
+    pack(images, tmp_path / "out", fit="none", resume=True)
+    assert (tmp_path / "out" / PIXELS).stat().st_size == 299008
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"fit": "none", "size": 32}, "--size gives all rows one size, --fit none leaves each its own"),
+        ({"max_size": 32, "size": 32}, "--max-size belongs to --fit none, not to --fit crop"),
+        ({"fit": "none", "max_size": 0}, "--max-size is 0, expected 1 to 16384 pixels"),
+        ({"fit": "none", "max_size": "short:0"}, "--max-size is 'short:0', expected 1 to 16384 pixels"),
+        ({"fit": "none", "max_size": "broad:9"}, "--max-size is 'broad:9', expected pixels such as 512 for the longer"),
+        ({"fit": "none", "max_size": "short"}, "--max-size is 'short', expected pixels such as 512 for the longer"),
+        ({"fit": "none", "max_size": -3}, "--max-size is -3, expected pixels such as 512"),
+        ({"fit": "none", "max_size": True}, "--max-size is True, expected pixels such as 512"),
+        ({"fit": "none", "crop_fraction": 0.5}, "--crop-fraction belongs to --fit crop"),
+    ],
+)
+def test_wrong_options_of_own_sizes_are_one_sentence(
+    images: Path, tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(OptionsError, match=text):
+        pack(images, tmp_path / "out", **options)
+
+
+@pytest.mark.parametrize(("channels", "mode"), [("gray", "L"), ("rgba", "RGBA")])
+def test_own_sizes_have_any_channels(tmp_path: Path, channels: str, mode: str) -> None:
+    (tmp_path / "images").mkdir()
+    for n in range(3):
+        photo(20 + n, 30 - n, n).convert(mode).save(tmp_path / f"images/{n}.png")
+    pack(tmp_path / "images", tmp_path / "out", fit="none", channels=channels)
+    data = MemmapDataset(tmp_path / "out", as_tuple=False)
+    expected = np.asarray(Image.open(tmp_path / "images/1.png")).reshape(29, 21, -1)
+    assert np.array_equal(data[1].pixels.numpy(), expected)
+    crops = next(iter(MemmapLoader(data, 3, transform=RandomResizedCrop(8), as_tuple=False)))
+    assert crops.pixels.shape == (3, 8, 8, data.manifest.channels)
+    assert row_image(tmp_path / "out", 1).size == (21, 29)
+
+
+# -- the commands
+
+
+def test_verify_names_what_changed_in_a_store_of_own_sizes(own: Path) -> None:
+    blocks = read_blocks(own)
+    names = [
+        (PIXELS, blocks[1].size_bytes + 5),
+        ("_tensordict/shapes.memmap", 12 * 7),
+        ("_tensordict/offsets.memmap", 80),
+    ]
+    for name, place in names:
+        data = bytearray((own / name).read_bytes())
+        data[place] ^= 1
+        (own / name).write_bytes(data)
+    found = [str(problem) for problem in verify(own).problems]
+    assert f"{PIXELS}, rows {blocks[1].start} to {blocks[1].stop - 1}: its pixels are not what was packed" in found
+    assert "_tensordict/shapes.memmap, row 7: the shape is not what samples.jsonl implies" in found
+    assert "_tensordict/offsets.memmap: its content is not what was packed" in found
+    assert len(found) == 3
+
+
+def test_verify_finds_what_stands_behind_the_last_row(own: Path) -> None:
+    data = bytearray((own / PIXELS).read_bytes())
+    data[-1] = 1
+    (own / PIXELS).write_bytes(data)
+    assert [str(problem) for problem in verify(own).problems] == [f"{PIXELS}: there is something behind its rows"]
+
+
+def test_rows_of_own_sizes_are_decoded_again(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", fit="none", max_size=60)
+    assert verify(tmp_path / "out", redecode=24, images=images).problems == []
+    photo(48, 48, 77).save(images / "class1/003.jpg")
+    found = verify(tmp_path / "out", redecode=24, images=images).problems
+    assert [problem.rows for problem in found] == [(11, 12)]
+
+
+def test_info_and_show_know_own_sizes(ragged_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", str(ragged_store), "--brief"]) == 0
+    assert "90 of up to uint8[204, 267, 3]" in capsys.readouterr().out
+    sheet = contact_sheet(ragged_store, rows=[0, 1], columns=2)
+    # tiles of 128 in margins of 6: row 0 is 48 x 64 and stands upright in its tile, row 1 is 71 x 48
+    paper = (250, 250, 248)
+    assert sheet.getpixel((6 + 10, 6 + 64)) == paper != sheet.getpixel((6 + 64, 6 + 2))
+    assert sheet.getpixel((140 + 64, 6 + 2)) == paper != sheet.getpixel((140 + 2, 6 + 64))
+    assert row_image(ragged_store, 0).size == (48, 64)
+
+
+def test_a_notebook_shows_rows_of_own_sizes(ragged_store: Path) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    html = data._repr_html_()
+    assert html.count("<img ") == 24
+    # 48 x 64, of which the longer side becomes 96
+    assert 'width="72" height="96" alt="row 0"' in MemmapDataset(ragged_store, as_tuple=False).subset([0])._repr_html_()
+
+
+def test_the_command_packs_own_sizes(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([str(images), str(tmp_path / "out"), "--fit", "none", "--max-size", "64"]) == 0
+    assert "24 rows of up to 64 x 64 x 3" in capsys.readouterr().out
+    options = json.loads((tmp_path / "out/manifest.json").read_text())["options"]
+    assert (options["fit"], options["size"], options["max_size"]) == ("none", None, 64)
+
+
+# -- the dataset
+
+
+def test_rows_slices_and_lists_of_own_sizes_are_the_same_images(ragged_store: Path) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    assert isinstance(data[3], ImageBatch)
+    assert data[3].pixels.shape == tuple(data.store.shapes[3].tolist())
+    chosen = [17, 3, 3, 89, 0]
+    some, part, stepped = data[chosen], data[80:], data[2:30:9]
+    assert (len(some), len(part), stepped.rows.tolist()) == (5, 10, [2, 11, 20, 29])
+    for n, row in enumerate(chosen):
+        assert torch.equal(some.image(n), data[row].pixels)
+        assert torch.equal(some.images[n], data[row].images)
+    assert all(torch.equal(part.image(n), data[80 + n].pixels) for n in range(10))
+    assert some.targets.tolist() == [data.targets[row] for row in chosen]
+    assert len(data[[]]) == len(data[5:5]) == 0
+    # a slice is a view, of its own rows alone; a list and a row are copies
+    assert part.pixels.data_ptr() == data.store.image(80).data_ptr()
+    assert part.pixels.untyped_storage().nbytes() == part.pixels.nbytes < data.store.pixels.nbytes
+    begin = data.store.pixels.data_ptr()
+    for copy in (some.pixels, data[3].pixels):
+        assert not begin <= copy.data_ptr() < begin + data.store.pixels.nbytes
+    with pytest.raises(ValueError, match=r"have sizes of their own, which no one array holds\. Take dataset\[i\]"):
+        data.numpy()
+
+
+def test_parts_of_a_store_of_own_sizes_are_without_copies(ragged_store: Path) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    first, rest = data.split(0.8, seed=1, stratify=True)
+    assert sorted([*first[:].rows.tolist(), *rest[:].rows.tolist()]) == list(range(90))
+    again = pickle.loads(pickle.dumps(rest))
+    assert torch.equal(again[3].pixels, rest[3].pixels)
+    assert len(pickle.dumps(data)) < 1000
+    assert rest.source(2)["path"] == rest.samples[2][0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_dataloader_gives_ragged_batches(ragged_store: Path, workers: int) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    loaded = list(DataLoader(data, batch_size=40, num_workers=workers))
+    assert [len(batch) for batch in loaded] == [40, 40, 10]
+    for batch in loaded:
+        for n, row in enumerate(batch.rows.tolist()):
+            assert torch.equal(batch.image(n), data[row].pixels)
+    # only its own rows travel, not the store
+    assert all(batch.pixels.nbytes < data.store.pixels.nbytes for batch in loaded)
+
+
+def test_transforms_of_samples_see_each_image_in_its_own_size(ragged_store: Path) -> None:
+    data = MemmapDataset(ragged_store, transform=lambda image: image[:, :40, :40], as_tuple=True)
+    images, targets = next(iter(DataLoader(data, batch_size=8)))
+    assert images.shape == (8, 3, 40, 40)
+    assert targets.tolist() == [0] * 8
+
+
+# -- the loader
+
+
+def _batches(loader: MemmapLoader) -> dict[int, torch.Tensor]:
+    return {row: image for batch in loader for row, image in zip(batch.rows.tolist(), batch.pixels, strict=True)}
+
+
+@pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), CenterCrop(24, fraction=0.875)])
+def test_crops_are_those_of_each_image_alone(ragged_store: Path, transform: Any) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    loader = MemmapLoader(data, 16, shuffle="full", transform=transform, as_tuple=False)
+    loader.set_epoch(2)
+    made = _batches(loader)
+    assert sorted(made) == list(range(90))
+    order = permuted(90, 0, 90, seed=0, epoch=2).tolist()
+    for row in (0, 7, 61):
+        one = data[row]
+        alone = ImageBatch(one.pixels[None], one.targets[None], rows=one.rows[None], batch_size=[1])
+        stamped(alone, epoch=2, position=order.index(row), seed=0)
+        assert torch.equal(made[row], transform(alone).pixels[0])
+
+
+@pytest.mark.parametrize("device", devices())
+def test_neither_batches_ranks_nor_residency_change_a_crop(ragged_store: Path, device: str) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    crop = RandomResizedCrop(16, seed=1)
+    same: dict[str, Any] = {"shuffle": "full", "transform": crop, "device": device, "as_tuple": False}
+    expected = _batches(MemmapLoader(data, 90, **same))
+    others: list[dict[str, Any]] = [
+        {"batch_size": 7, "residency": "ram"},
+        {"batch_size": 32, "residency": "disk"},
+        {"batch_size": 1, "residency": "disk", "prefetch": 0},
+        {"batch_size": 11, "residency": "cache"},
+    ]
+    for options in others:
+        made = _batches(MemmapLoader(data, **options, **same))
+        assert made.keys() == expected.keys()
+        assert all(is_same_crop(made[row], expected[row]) for row in made)
+    shared = [MemmapLoader(data, 15, rank=rank, world_size=2, **same) for rank in (0, 1)]
+    parts = [_batches(loader) for loader in shared]
+    assert sorted([*parts[0], *parts[1]]) == list(range(90))
+    assert all(is_same_crop((parts[0] | parts[1])[row], expected[row]) for row in expected)
+
+
+def is_same_crop(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare resized pixels: on CUDA products of other sizes may be rounded otherwise, which moves a pixel by 1."""
+    return torch.equal(one, other) if one.device.type == "cpu" else bool((one.int() - other.int()).abs().max() <= 1)
+
+
+def test_a_state_of_a_loader_of_own_sizes_goes_on_where_it_was(ragged_store: Path) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False).subset(slice(5, 80))
+    crop = RandomResizedCrop(16)
+    loader = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop, as_tuple=False)
+    whole = [batch.rows.tolist() for batch in loader]
+    loader.set_epoch(0)
+    running = iter(loader)
+    for _ in range(4):
+        next(running)
+    resumed = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop, as_tuple=False)
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch.rows.tolist() for batch in resumed] == whole[4:]
+
+
+@pytest.mark.parametrize("residency", ["cache", "ram", "disk"])
+def test_without_a_transform_the_images_come_as_they_are(ragged_store: Path, residency: str) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    loader = MemmapLoader(data, 16, shuffle="full", residency=residency, as_tuple=False)
+    for kept in list(loader):
+        assert isinstance(kept, RaggedBatch)
+        assert all(torch.equal(kept.image(n), data[row].pixels) for n, row in enumerate(kept.rows.tolist()))
+    images, targets = next(iter(MemmapLoader(data, 16, as_tuple=True)))
+    assert [image.shape for image in images] == [data[row].images.shape for row in range(16)]
+    assert targets.shape == (16,)
+    assert "16, 204, 267, 3] on cpu" in repr(loader)
+
+
+def test_buffers_of_ragged_batches_are_used_again(ragged_store: Path) -> None:
+    loader = MemmapLoader(
+        MemmapDataset(ragged_store, as_tuple=False),
+        16,
+        shuffle="full",
+        transform=RandomResizedCrop(8),
+        prefetch=0,
+        as_tuple=False,
+    )
+    for _ in range(5):
+        for _ in loader:
+            pass
+    assert loader.gathering._pool is not None
+    # one in use, and the next one
+    assert loader.gathering._pool.allocated <= 2
+
+
+@pytest.mark.parametrize(
+    "transform", [RandomHorizontalFlip(), RandomCrop(8), ColorJitter(0.4)], ids=lambda t: type(t).__name__
+)
+def test_other_transforms_ask_for_a_crop_first(ragged_store: Path, transform: Any) -> None:
+    data = MemmapDataset(ragged_store, as_tuple=False)
+    with pytest.raises(ValueError, match="have sizes of their own: let RandomResizedCrop or CenterCrop come first"):
+        transform(data[[1, 2]])
+    assert transform(CenterCrop(24)(data[[1, 2]])).pixels.shape[0] == 2
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_other_devices_give_the_same_crops_within_a_level(
+    ragged_store: Path, center: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reader.transforms import resample
+
+    # parts of a few images each
+    monkeypatch.setattr(resample, "_PADDED_BYTES", 1 << 18)
+    batch = MemmapDataset(ragged_store, as_tuple=False)[[89, 3, 0, 50, 7]]
+    boxes, grids = RandomResizedCrop(20).boxes(batch), None
+    if center:
+        height, width = batch.shapes[:, 0].long(), batch.shapes[:, 1].long()
+        grids = CenterCrop((20, 24), fraction=0.7)._grids(height, width)
+        zeros = torch.zeros_like(height)
+        boxes = torch.stack([zeros, zeros, width, height], dim=-1)
+    theirs = resized_by_padding(batch, boxes, 20, 24, grids)
+    ours = resized_images(batch, boxes, 20, 24, grids)
+    assert (theirs.int() - ours.int()).abs().max() <= 1
+
+
+def test_pages_hold_each_row_whole() -> None:
+    rng = np.random.default_rng(0)
+    flat = rng.integers(0, 256, 40 * 4096, dtype=np.uint8)
+    offsets = rng.integers(0, 30 * 4096, 200)
+    sizes = rng.integers(1, 9 * 4096, 200)
+    pages, begins = pages_of(offsets, sizes)
+    held = flat.reshape(-1, 4096)[pages].reshape(-1)
+    for offset, size, begin in zip(offsets, sizes, begins, strict=True):
+        assert np.array_equal(held[begin : begin + size], flat[offset : offset + size])
+    assert len(pages) * 4096 <= sizes.sum() + 200 * 2 * 4096
+
+
+# -- CenterCrop
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.875, 0.6])
+@pytest.mark.parametrize("size", [(64, 48), (48, 113), (45, 45), (300, 20)])
+def test_center_crop_is_torchvisions_resize_and_center_crop(size: tuple[int, int], fraction: float) -> None:
+    functional = torchvision_or_skip().transforms.v2.functional
+    pixels = torch.from_numpy(np.asarray(photo(*size, 3)).copy())
+    batch = ImageBatch(pixels[None].repeat(2, 1, 1, 1), torch.zeros(2), batch_size=[2])
+    made = CenterCrop(28, fraction=fraction)(batch).images
+    image = pixels.movedim(-1, 0)
+    expected = functional.center_crop(functional.resize(image, [int(28 / fraction)], antialias=True), [28, 28])
+    assert torch.equal(made[0], expected)
+    assert torch.equal(made[1], expected)
+
+
+def test_center_crop_takes_content_boxes_and_masks_along() -> None:
+    pixels, masks = torch.zeros(1, 60, 90, 3, dtype=torch.uint8), torch.zeros(1, 60, 90, dtype=torch.uint8)
+    # the image is 80 x 50; of it 50 x 50 in the middle are kept, twice as small
+    pixels[:, 20:40, 40:60] = masks[:, 20:40, 40:60] = 255
+    extras = {
+        "boxes": torch.tensor([[[40.0, 20, 60, 40]]]),
+        "box_count": torch.ones(1, dtype=torch.int32),
+        "masks": masks,
+    }
+    batch = ImageBatch(
+        pixels,
+        torch.zeros(1),
+        content=torch.tensor([[5, 6, 55, 86]], dtype=torch.int32),
+        extras=TensorDict(extras, batch_size=[1]),
+        batch_size=[1],
+    )
+    made = CenterCrop(25)(batch)
+    assert made.content is None
+    x0, y0, x1, y1 = made.extras["boxes"][0, 0].tolist()
+    assert (x0, y0, x1, y1) == pytest.approx((9, 7.5, 19, 17.5))
+    lit = made.extras["masks"][0].nonzero()
+    assert lit.amin(0).tolist() == [7, 9]
+    assert lit.amax(0).tolist() == [16, 18]
+    assert made.pixels[0, 12, 14].tolist() == [255] * 3
+
+
+@pytest.mark.slow
+def test_center_crop_compiles_to_one_graph() -> None:
+    batch = ImageBatch(torch.randint(0, 256, (2, 40, 56, 3), dtype=torch.uint8), torch.zeros(2), batch_size=[2])
+    crop = CenterCrop(24, fraction=0.75)
+    compiled = torch.compile(lambda b: crop(b).pixels, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(batch), crop(batch).pixels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [((0,), "size is 0"), ((8, 0), "fraction is 0"), ((8, 1.5), "fraction is 1.5")]
+)
+def test_wrong_arguments_of_center_crop_are_refused(arguments: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        CenterCrop(*arguments)
+
+
+def test_a_row_instead_of_a_batch_is_refused(ragged_store: Path) -> None:
+    with pytest.raises(ValueError, match="give a batch, not a row"):
+        CenterCrop(8)(MemmapDataset(ragged_store, as_tuple=False)[3])
+
+
+def test_every_input_of_own_sizes_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:
+    (images / "class0/000.jpg").write_bytes(b"")
+    (images / "class2/007.jpg").write_bytes(b"no image")
+    report = pack(images, tmp_path / "out", fit="none", max_rejects=2)
+    assert (report.rows, report.rejected, check_store(tmp_path / "out").rows) == (22, 2, 22)
+    assert len(list(read_json_lines(tmp_path / "out/rejected.jsonl"))) == 2

@@ -1,0 +1,277 @@
+"""Reading sources while they change: whatever is done to a file at whatever call, a row is exactly one version of it; sums."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import photo
+
+from packer.errors import DecodeError
+from packer.pixels.geometry import Geometry
+from packer.pixels.statistics import ChannelSums
+from packer.sources import local as sources
+from packer.sources.local import Source
+from packer.store.blocks import Result, Task
+from packer.workers import block_worker as workers
+from packer.workers import processes
+from packer.workers.block_worker import BlockWorker, Job
+
+CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
+# what a call gives at most, so that a photograph takes several
+PIECE = 2000
+
+
+def deleted(path: Path, other: bytes) -> None:
+    path.unlink(missing_ok=True)
+
+
+def emptied(path: Path, other: bytes) -> None:
+    os.truncate(path, 0)
+
+
+def truncated(path: Path, other: bytes) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def appended(path: Path, other: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def renamed_over(path: Path, other: bytes) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_bytes(other)
+    beside.replace(path)
+
+
+def rewritten(path: Path, other: bytes) -> None:
+    path.write_bytes(other)
+
+
+def rewritten_to_the_same_size_and_time(path: Path, other: bytes) -> None:
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.write(other[: status.st_size].ljust(status.st_size, b"\0"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def replaced_by_a_folder(path: Path, other: bytes) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+CHANGES = [deleted, emptied, truncated, appended, renamed_over, rewritten, replaced_by_a_folder]
+
+
+class Watched:
+    """Counts the calls by which a source is read; runs `change` before the n-th, or before every one from the n-th on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.at, self.ever_after = 0, 0, False
+        self.change: Callable[[], None] = lambda: None
+        self._is_changing = True
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
+
+    def start(self, at: int, change: Callable[[], None], *, ever_after: bool = False) -> None:
+        self.count, self.at, self.change, self.ever_after, self._is_changing = 0, at, change, ever_after, False
+
+    def stop(self) -> None:
+        self._is_changing = True
+
+    def _watched(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if not self._is_changing:
+                self.count += 1
+                if self.count == self.at or (self.ever_after and self.count > self.at):
+                    self._is_changing = True
+                    self.change()
+                    self._is_changing = False
+                if name == "read":
+                    return original(arguments[0], min(arguments[1], PIECE))
+            return original(*arguments, **options)
+
+        return call
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+# 0: the clock of the file system is trusted, as for a file that has long been there; 2 s: it is not
+@pytest.mark.parametrize(
+    ("change", "clock_ns"),
+    [(change, clock_ns) for change in CHANGES for clock_ns in (0, 2_000_000_000)]
+    # only a clock finer than the kernel's tick would tell it from the first version
+    + [(rewritten_to_the_same_size_and_time, 2_000_000_000)],
+)
+def test_a_row_is_one_version_of_its_file_whenever_that_changes(
+    tmp_path: Path,
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path, bytes], None],
+    clock_ns: int,
+) -> None:
+    monkeypatch.setattr(sources, "_CLOCK_NS", clock_ns)
+    # PPM: no checksum, no entropy code; half of one file and half of another decode as well as either
+    path = tmp_path / "a.ppm"
+    for seed, size in ((1, (60, 50)), (2, (61, 53))):
+        photo(*size, seed).save(tmp_path / f"{seed}.ppm")
+    first, other = (tmp_path / "1.ppm").read_bytes(), (tmp_path / "2.ppm").read_bytes()
+    geometry = Geometry(32, 32)
+    worker = BlockWorker(Job(str(tmp_path), "", geometry, "rgb", False, False, 10**6))
+    decoded = []
+    for at in range(1, 100):
+        _restore(path, first)
+        watched.start(at, lambda: change(path, other))
+        result = worker.decode(Task(0, 0, [path.name], [0]))
+        watched.stop()
+        decoded += _checked(worker, result, {first, path.read_bytes() if path.is_file() else b""})
+        if watched.count < at:
+            break
+    else:
+        raise AssertionError("reading does not end")
+    assert at > 2 * len(first) // PIECE
+    assert decoded
+
+
+def test_a_file_that_never_stands_still_is_rejected(tmp_path: Path, watched: Watched) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"x" * 3 * PIECE)
+    number = iter(range(10**6))
+    # the size stays
+    watched.start(3, lambda: path.write_bytes(bytes([next(number) % 256]) * 3 * PIECE), ever_after=True)
+    with pytest.raises(DecodeError, match="it was changed each time it was read; pack it when its writer is done"):
+        Source(str(path)).read()
+    watched.stop()
+
+
+def test_a_file_that_stands_still_is_read_once_and_a_fresh_one_twice(tmp_path: Path, watched: Watched) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"x" * PIECE)
+    reads = []
+    for clock in (0, 10**18):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "_CLOCK_NS", clock)
+            watched.start(0, lambda: None)
+            assert Source(str(path)).read()[0] == b"x" * PIECE
+            watched.stop()
+        reads.append(watched.count)
+    once = len(["open", "fstat", "lseek", "read", "fstat", "close"])
+    assert reads == [once, once + len(["fstat", "lseek", "read", "fstat"])]
+
+
+def _restore(path: Path, content: bytes) -> None:
+    """Put back the first version, with the times of an old file."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.write_bytes(content)
+    os.utime(path, (1e9, 1e9))
+
+
+def _checked(worker: BlockWorker, result: Any, versions: set[bytes]) -> list[bytes]:
+    """Check that a row is what one of the versions decodes to; returns that version, nothing for a reject."""
+    pixels = b"".join(worker._held.pop(result.block))
+    if not result.rows:
+        assert result.rejects[0]["reason"]
+        assert "made the decoder fail" not in result.rejects[0]["reason"]
+        return []
+    digest = json.loads(result.samples[0])["sha256"]
+    (version,) = [v for v in versions if hashlib.sha256(v).hexdigest() == digest]
+    assert pixels == worker._decoder.row(version).pixels
+    return [version]
+
+
+@pytest.mark.parametrize(
+    ("rows", "height", "width", "channels"),
+    # pieces of one line, of as many lines as fit, and of more than bytes could be summed in 16 bits
+    [(1, 1, 1, 1), (3, 2, 30_000, 3), (2, 224, 224, 3), (3, 257, 5, 3), (2, 300, 7, 4), (70, 8, 8, 3)],
+)
+@pytest.mark.parametrize("fill", [255, None], ids=["white", "noise"])
+def test_channel_sums_are_exact(rows: int, height: int, width: int, channels: int, fill: int | None) -> None:
+    shape = rows, height * width * channels
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8) if fill is None else np.full(shape, fill, "u1")
+    sums = ChannelSums(width * channels, channels)
+    for start in range(0, rows, 2):
+        sums.add(pixels[start : start + 2])
+    values = pixels.reshape(-1, channels).astype(np.int64)
+    assert sums.take() == (values.sum(axis=0).tolist(), (values * values).sum(axis=0).tolist())
+    assert sums.take() == ([0] * channels, [0] * channels)
+
+
+@pytest.mark.parametrize("fit", ["crop", "none"])
+@pytest.mark.parametrize("with_masks", [False, True])
+def test_a_block_in_pieces_is_the_block(tmp_path: Path, fit: str, with_masks: bool) -> None:
+    """What is known of pieces, joined, is what is known of them decoded in one; the rows behind each other are its rows."""
+    (tmp_path / "masks").mkdir()
+    for n in range(7):
+        photo(40 + n, 30 + 2 * n, n).save(tmp_path / f"{n}.png")
+        photo(40 + n, 30 + 2 * n, n).convert("L").save(tmp_path / f"masks/{n}.png")
+    (tmp_path / "4.png").write_bytes(b"no image")
+    geometry = Geometry(0, 0, "none") if fit == "none" else Geometry(16, 16, "pad")
+    masks = {"masks_root": str(tmp_path / "masks")} if with_masks else {}
+    job = Job(str(tmp_path), "", geometry, "rgb", False, False, 10**6, **masks)  # type: ignore[arg-type]
+    names = [f"{n}.png" for n in range(7)]
+    task = Task(3, 20, names, [*range(7)], refused={25: "why"}, masks=names if with_masks else [])
+    worker = BlockWorker(job)
+    whole = worker.decode(task)
+    bounds = [20, 21, 24, 25, 27]
+    pieces = [worker.decode(task.cut(start, stop)) for start, stop in itertools.pairwise(bounds)]
+    assert Result.joined(pieces) == whole
+    assert (whole.inputs, whole.rows, len(whole.rejects)) == (7, 5, 2)
+    again = BlockWorker(job)
+    again.decode(task)
+    rows = {start: b"".join(worker._held[start]) for start in bounds[:-1]}
+    assert b"".join(rows.values()) == b"".join(again._held[20])
+
+
+def test_rows_with_sizes_of_their_own_are_held_up_to_a_number_of_bytes_and_one_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large the images of a block are: a piece ends with the image that passes the limit."""
+    monkeypatch.setattr(workers, "_FULL_BYTES", 10_000)
+    sizes = [(20, 20)] * 10 + [(90, 90)] * 4 + [(20, 20)] * 10
+    for n, size in enumerate(sizes):
+        photo(*size, n).save(tmp_path / f"{n:02}.png")
+    worker = BlockWorker(Job(str(tmp_path), "", Geometry(0, 0, "none"), "rgb", False, False, 10**6))
+    task = Task(0, 0, [f"{n:02}.png" for n in range(len(sizes))], [0] * len(sizes))
+    counts = []
+    while task.paths:
+        result = worker.decode(task)
+        last = 3 * result.shapes[-1][0] * result.shapes[-1][1]
+        assert result.size_bytes - last < 10_000
+        counts.append(result.inputs)
+        task = task.cut(task.start + result.inputs, task.stop)
+    assert sum(counts) == len(sizes)
+    # 9 of 1,200 bytes pass the limit, and one of 24,300
+    assert counts[:4] == [9, 2, 1, 1]
+
+
+def test_a_worker_gives_back_what_it_has_not_begun_and_no_more() -> None:
+    orders = processes._Orders()
+    first, second = Task(0, 0, [""] * 4, [0] * 4), Task(1, 4, [""] * 4, [0] * 4)
+    for message in (("decode", first), ("decode", second), ("write", 4, 100)):
+        orders.add(message)
+    assert orders.next() == ("decode", first)
+    assert orders.may_begin(1)
+    assert orders.release() == [(0, 2, 4), (4, 4, 8)]
+    assert orders.release() == []
+    assert not orders.may_begin(2)
+    # told before it was known that it was given back, and after
+    orders.add(("write", 4, 100))
+    orders.add(("decode", second))
+    orders.add(("write", 4, 200))
+    assert orders.next() == ("decode", second)
+    assert [orders.may_begin(index) for index in (5, 6, 7)] == [True] * 3
+    assert orders.release() == []
+    assert orders.next() == ("write", 4, 200)

@@ -1,0 +1,545 @@
+"""Workers that crash, run out of memory or stall: the image is tried once more alone, the others are packed, nobody waits."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import multiprocessing
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
+
+from packer import PackError, pack
+from packer.errors import DecodeError
+from packer.operations.verify import verify
+from packer.packing import build
+from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
+from packer.store import blocks
+from packer.workers import engine as engines
+from packer.workers.block_worker import BlockWorker
+from reader.format.manifest import read_json_lines
+
+PIXELS = "_tensordict/pixels.memmap"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers inherit their faults by fork")
+
+
+@pytest.fixture(autouse=True)
+def _forked_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 2 inputs, and workers that inherit what a test does to the decoder."""
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+
+
+class Faults:
+    """Replaces the decoder in workers: files can be made to do harm, and each attempt is logged as (time, pid, path)."""
+
+    def __init__(self, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._log = log
+        self._harm: dict[bytes, tuple[Path, Callable[[], None]]] = {}
+        original = Decoder.row
+
+        def row(decoder: Decoder, data: bytes) -> Any:
+            path, harm = self._harm.get(data, (Path("good"), lambda: None))
+            with open(log, "a") as file:
+                file.write(f"{time.monotonic()} {os.getpid()} {path.name}\n")
+            harm()
+            return original(decoder, data)
+
+        monkeypatch.setattr(Decoder, "row", row)
+
+    def make(self, path: Path, harm: Callable[[], None]) -> None:
+        self._harm[path.read_bytes()] = path, harm
+
+    def attempts(self) -> list[tuple[float, int, str]]:
+        lines = [line.split() for line in self._log.read_text().splitlines()]
+        return [(float(seconds), int(pid), name) for seconds, pid, name in lines]
+
+
+@pytest.fixture
+def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(tmp_path / "log", monkeypatch)
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup of 100 MB; skipped where this user may make none."""
+    for parent, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(parent) / f"pixpack-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(100 << 20))
+            break
+        except OSError:
+            if group.is_dir():
+                group.rmdir()
+    else:
+        pytest.skip("this user may make no memory cgroup")
+    yield group
+    deadline = time.monotonic() + 5
+    while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    group.rmdir()
+
+
+def segfault() -> None:
+    import faulthandler
+
+    faulthandler.disable()
+    ctypes.string_at(0)
+
+
+def out_of_memory() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
+    bytearray(1 << 30)
+
+
+def stall() -> None:
+    time.sleep(600)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+REASONS = [
+    (segfault, "its worker ended (killed by SIGSEGV)"),
+    (out_of_memory, "its worker ended (there was not enough memory for it)"),
+    (killed, "its worker ended (killed by SIGKILL, as the system does where memory runs out)"),
+    (stall, "decoding it took more than 0.5 seconds (--timeout)"),
+]
+
+
+@pytest.mark.parametrize(("harm", "reason"), REASONS, ids=lambda value: getattr(value, "__name__", ""))
+def test_what_ends_a_worker_is_tried_once_more_alone_and_rejected(
+    images: Path,
+    tmp_path: Path,
+    faults: Faults,
+    capfd: pytest.CaptureFixture[str],
+    harm: Callable[[], None],
+    reason: str,
+) -> None:
+    deadly = images / "class1/003.jpg"
+    faults.make(deadly, harm)
+    pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1, timeout=0.5)
+    _only_reject_is(tmp_path, images, deadly, reason)
+    attempts = faults.attempts()
+    first, second = [attempt for attempt in attempts if attempt[2] == deadly.name]
+    assert second[0] - first[0] < 5
+    # alone: the first image of a fresh process
+    assert [pid for _, pid, _ in attempts if pid == second[1]] == [second[1]]
+    assert capfd.readouterr().err == ""
+
+
+def test_what_pillow_logs_is_not_written_to_stderr(tmp_path: Path) -> None:
+    """A TIFF of which it says "More samples per pixel than can be decoded", first as headers are read, then as it is decoded."""
+    make_tree(tmp_path / "images", classes=1, each=2)
+    entries = [(256, 4), (257, 4), (277, 300)]
+    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
+    tiff = b"II*\0" + struct.pack("<IH", 8, len(entries)) + directory + bytes(4)
+    (tmp_path / "images/odd.tif").write_bytes(tiff)
+    with pytest.raises(DecodeError):
+        Decoder(Geometry(8, 8)).row(tiff)
+    command = [sys.executable, "-m", "packer", str(tmp_path / "images"), str(tmp_path / "out")]
+    command += ["--fit", "none", "--quiet", "--max-rejects", "50%"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("heard_signals")
+def test_a_signal_to_all_while_headers_are_read_is_heard_by_the_command_alone(images: Path, tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom packer.cli.app import run\nfrom packer.pixels.decode import Decoder\n"
+        # not sys.stdin, which in a worker of multiprocessing is os.devnull
+        "Decoder.upright_size = lambda *_: print(flush=True) or os.read(0, 1)\n"
+        f"sys.exit(run([{str(images)!r}, {str(tmp_path / 'out')!r}]))\n"
+    )
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", script], **pipes, text=True, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    # what is being read does not answer, nor is it waited for
+    try:
+        assert process.wait(60) == 130
+    finally:
+        _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    assert (
+        errors.strip()
+        == "pack: interrupted. Run a pack again with --resume; run any other command again as it was."
+    )
+
+
+@pytest.mark.usefixtures("heard_signals")
+def test_a_signal_while_those_that_read_headers_end_leaves_none(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutdown = ProcessPoolExecutor.shutdown
+
+    def interrupted(pool: ProcessPoolExecutor, wait: bool = True, **options: Any) -> None:
+        if wait:
+            signal.raise_signal(signal.SIGINT)
+        shutdown(pool, wait, **options)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "shutdown", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "out")
+    assert not multiprocessing.active_children()
+
+
+def test_few_blocks_are_shared_among_all_workers(tmp_path: Path, faults: Faults) -> None:
+    images = make_tree(tmp_path / "images", each=2)
+    pack(images, tmp_path / "out", size=32, workers=3)
+    assert len({pid for _, pid, _ in faults.attempts()}) == 3
+
+
+def test_a_worker_that_the_kernel_kills_for_memory_costs_that_image_alone(
+    images: Path, tmp_path: Path, faults: Faults, small_cgroup: Path
+) -> None:
+    deadly = images / "class1/003.jpg"
+
+    def too_much() -> None:
+        (small_cgroup / "cgroup.procs").write_text(str(os.getpid()))
+        bytearray(300 << 20)
+
+    faults.make(deadly, too_much)
+    pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
+    _only_reject_is(
+        tmp_path, images, deadly, "its worker ended (killed by SIGKILL, as the system does where memory runs out)"
+    )
+
+
+def _only_reject_is(tmp_path: Path, images: Path, path: Path, reason: str) -> None:
+    """Check that one input was rejected and that the rows are those of a folder without it."""
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert reject == {"path": str(path.relative_to(images)), "reason": reason}
+    path.unlink()
+    pack(images, tmp_path / "clean", size=32)
+    assert (tmp_path / "out" / PIXELS).read_bytes() == (tmp_path / "clean" / PIXELS).read_bytes()
+    assert verify(tmp_path / "out").problems == []
+
+
+@pytest.mark.parametrize("method", ["decode", "write"])
+def test_a_worker_that_stops_between_two_images_costs_nothing_but_time(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """No image is in flight before a block is begun and while one is written."""
+    pack(images, tmp_path / "whole", size=32)
+    monkeypatch.setattr(engines, "_BETWEEN_SECONDS", 0.5)
+    original = getattr(BlockWorker, method)
+
+    def stopping(worker: BlockWorker, *content: Any) -> Any:
+        with contextlib.suppress(FileExistsError):
+            (tmp_path / "stopped").mkdir()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return original(worker, *content)
+
+    monkeypatch.setattr(BlockWorker, method, stopping)
+    deadline = time.monotonic() + 20
+
+    def progress(_: Any) -> None:
+        assert time.monotonic() < deadline, "the stopped worker was not noticed"
+
+    report = pack(images, tmp_path / "out", size=32, workers=2, timeout=0.5, progress=progress)
+    assert report.rejected == 0
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_an_image_is_not_rejected_for_what_another_did_to_its_process(
+    images: Path, tmp_path: Path, faults: Faults
+) -> None:
+    """As after a heap that one image damaged: whatever is decoded next crashes."""
+    poisoned: set[int] = set()
+
+    def poison() -> None:
+        poisoned.add(os.getpid())
+
+    def crash_if_poisoned() -> None:
+        if os.getpid() in poisoned:
+            killed()
+
+    for path in sorted(images.rglob("*.jpg")):
+        faults.make(path, crash_if_poisoned)
+    faults.make(images / "class1/002.jpg", poison)
+    assert pack(images, tmp_path / "out", size=32, workers=2).rejected == 0
+    pack(images, tmp_path / "whole", size=32, workers=1)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """120 tiny JPEGs: 60 blocks, of which 2 workers hold 8."""
+    return make_tree(tmp_path / "many", each=40, size=(40, 30))
+
+
+def test_the_others_work_on_while_an_image_stalls(
+    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.2)
+    slow = many / "class0/003.jpg"
+    faults.make(slow, stall)
+    report = pack(many, tmp_path / "out", size=16, workers=2, max_rejects=1, timeout=1.2)
+    assert (report.rows, report.rejected) == (119, 1)
+    attempts = faults.attempts()
+    _, second = [seconds for seconds, _, name in attempts if name == slow.name]
+    before = [name for seconds, _, name in attempts if seconds < second and name != slow.name]
+    # all others, and perhaps once more the one whose row the stalled worker had in memory
+    assert len(before) in (119, 120)
+    # a wrong guess is a move: only what the stalled worker held was decoded again
+    assert len(attempts) <= 119 + 2 + 2 * engines._DEPTH
+    slow.unlink()
+    pack(many, tmp_path / "clean", size=16)
+    assert (tmp_path / "out" / PIXELS).read_bytes() == (tmp_path / "clean" / PIXELS).read_bytes()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_slow_images_that_end_well_shift_no_row(
+    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """The others go around them, and nothing is decoded twice."""
+    pack(many, tmp_path / "whole", size=16)
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    for name in ("class0/003.jpg", "class0/004.jpg", "class1/007.jpg"):
+        faults.make(many / name, lambda: time.sleep(0.3))
+    assert pack(many, tmp_path / "out", size=16, workers=workers).rejected == 0
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert len(faults.attempts()) == 2 * 120
+
+
+@pytest.mark.parametrize("fit", ["crop", "none"])
+@pytest.mark.parametrize("slow", ["all", "one of each block", "the last"])
+def test_slow_sources_are_decoded_once_each(
+    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, slow: str, fit: str
+) -> None:
+    """As on an overloaded file server: each image takes longer than the others' patience, and some are none."""
+    (many / "class1/007.jpg").write_bytes(b"no image")
+    options: dict[str, Any] = {"size": None if fit == "none" else 16, "fit": fit, "max_rejects": 1}
+    pack(many, tmp_path / "whole", **options)
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(engines, "_SHARED_SECONDS", 0.01)
+    paths = sorted(many.rglob("*.jpg"))
+    for path in {"all": paths, "one of each block": paths[1::2], "the last": paths[-3:]}[slow]:
+        faults.make(path, lambda: time.sleep(0.03))
+    (tmp_path / "log").unlink()
+    assert pack(many, tmp_path / "out", workers=4, **options).rejected == 1
+    assert len(faults.attempts()) == 120
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_a_slow_image_that_is_none_costs_a_move_and_no_decoding(
+    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others are decoded and written before it is known."""
+    slow = many / "class0/003.jpg"
+    slow.write_bytes(b"no image")
+    pack(many, tmp_path / "whole", size=16, max_rejects=1)
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.1)
+    log, moved = tmp_path / "log", []
+    log.unlink()
+
+    def until_the_others_are_done() -> None:
+        deadline = time.monotonic() + 60
+        while len(faults.attempts()) < 120 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    faults.make(slow, until_the_others_are_done)
+    original = build.move_rows
+    monkeypatch.setattr(build, "move_rows", lambda *what: (moved.append(what), original(*what)))
+    assert pack(many, tmp_path / "out", size=16, workers=2, max_rejects=1, timeout=90).rejected == 1
+    assert len(faults.attempts()) == 120
+    assert moved
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+_STOPPED = """
+import os, signal, sys, time
+from pathlib import Path
+sys.argv, (work, who, images, out) = sys.argv[:1], sys.argv[1:]
+log = Path(out + ".log")
+parent = os.getpid()
+
+def seen(name):
+    with open(log, "a") as file:
+        print(name, file=file)
+    if name.endswith("005.jpg"):
+        Path(out + ".pid").write_text(str(os.getpid()))
+        if who == "the worker":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif who == "the command":
+            os.kill(parent, signal.SIGSTOP)
+        else:
+            os.killpg(0, signal.SIGSTOP)
+
+if work == "requantize":
+    from packer.operations.requantize import requantize
+    from packer.operations.requantize_worker import TreeWorker
+    original = TreeWorker._line
+    TreeWorker._line = lambda self, index, path, *more: seen(path) or original(self, index, path, *more)
+    requantize(images, out, quality=3, workers=2, timeout=1.0, fidelity=0)
+elif work == "pack_dataset":
+    from packer import pack_dataset
+    class Items(list):
+        def __getitem__(self, index):
+            from PIL import Image
+            path = super().__getitem__(index)
+            seen(path) if os.getpid() != parent else None
+            return Image.open(path), 0
+    pack_dataset(Items(sorted(map(str, Path(images).rglob("*.jpg")))), out, size=32, workers=2, timeout=1.0)
+else:
+    from packer import pack
+    from packer.sources.local import Source
+    original = Source.read
+    Source.read = lambda self, **more: seen(self.path) or original(self, **more)
+    pack(images, out, size=32, workers=2, timeout=1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "who"),
+    [
+        ("pack", "the worker"),
+        ("pack", "the command"),
+        ("pack", "all"),
+        ("requantize", "all"),
+        ("pack_dataset", "the worker"),
+    ],
+)
+def test_what_is_stopped_for_longer_than_the_timeout_costs_no_image_and_no_decoding(
+    tmp_path: Path, work: str, who: str
+) -> None:
+    if work == "requantize":
+        ffmpeg_or_skip()
+    images, out = make_tree(tmp_path / "images", classes=1), tmp_path / "out"
+    arguments = [sys.executable, "-c", _STOPPED, work, who, str(images), str(out)]
+    process = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (pid := _read(out.with_suffix(".pid"))) or not _is_stopped(process.pid if who != "the worker" else pid):
+            assert time.monotonic() < deadline, "nothing was stopped"
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.01)
+        time.sleep(3)  # what is tested: three times --timeout
+        os.killpg(process.pid, signal.SIGCONT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, errors) == (0, "")
+    assert sorted(map(os.path.basename, out.with_suffix(".log").read_text().split())) == [
+        f"{n:03}.jpg" for n in range(8)
+    ]
+    record = out / ("requantized.jsonl" if work == "requantize" else "rejected.jsonl")
+    assert "reason" not in record.read_text()
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _is_stopped(pid: int | str) -> bool:
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] == b"T"
+
+
+def test_two_changes_at_once_lose_no_block(
+    many: Path, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second comes while most of what is decoded again waits to be given out."""
+    pack(many, tmp_path / "whole", size=16)
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    faults.make(many / "class0/000.jpg", lambda: time.sleep(0.5))
+    original, calls = engines.LocalEngine._receive, itertools.count()
+
+    def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
+        if next(calls) in (30, 31):
+            raise engines._RowsChanged
+        original(self, worker, kind, *content)
+
+    monkeypatch.setattr(engines.LocalEngine, "_receive", receive)
+    pack(many, tmp_path / "out", size=16, workers=2)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
+def test_where_every_image_stalls_the_processes_stay_few(
+    tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file server that went away."""
+    images = make_tree(tmp_path / "images", classes=1, each=6)
+    monkeypatch.setattr(engines, "_PATIENCE_SECONDS", 0.05)
+    for path in images.rglob("*.jpg"):
+        faults.make(path, stall)
+    most = []
+    monkeypatch.setattr(engines, "_POLL_SECONDS", 0.02)
+    original = engines.LocalEngine._events
+
+    def events(self: Any) -> Any:
+        most.append(len(self._workers))
+        return original(self)
+
+    monkeypatch.setattr(engines.LocalEngine, "_events", events)
+    with pytest.raises(PackError, match="all 6 inputs were rejected"):
+        pack(images, tmp_path / "out", size=32, workers=2, timeout=0.2)
+    assert max(most) <= 4
+    # two each, and those that a wrong guess broke off
+    assert 12 <= len(faults.attempts()) < 24
+
+
+def test_no_worker_outlives_a_killed_pack_also_not_in_an_image_that_never_ends(tmp_path: Path) -> None:
+    images = make_tree(tmp_path / "images", each=2)
+    script = (
+        "import os, sys, time\nfrom packer import pack\nfrom packer.pixels.decode import Decoder\n"
+        "def row(self, data):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
+        "Decoder.row = row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
+    )
+    command = [sys.executable, "-c", script, str(images), str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    worker = int(process.stdout.readline())
+    process.kill()
+    try:
+        # ends when the last process that holds the pipe has ended
+        process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        os.kill(worker, signal.SIGKILL)
+        process.communicate()
+        raise AssertionError("the worker outlived its pack") from None
+
+
+def test_random_deaths_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers die at random, between images too; none dies twice of one image, so each image becomes a row."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(60):
+        photo(40, 30, n).save(images / f"{n:02}.jpg")
+    pack(images, tmp_path / "whole", size=16)
+    died = tmp_path / "died"
+    died.mkdir()
+    original = Decoder.row
+
+    def row(decoder: Decoder, data: bytes) -> Any:
+        mark = died / str(hash(data))
+        if len(data) % 3 == 0 and not mark.exists():
+            mark.touch()
+            killed()
+        return original(decoder, data)
+
+    monkeypatch.setattr(Decoder, "row", row)
+    report = pack(images, tmp_path / "out", size=16, workers=3)
+    assert len(list(died.iterdir())) > 5
+    assert report.rejected == 0
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
