@@ -11,11 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from PIL import Image
 
 from packer.report import Progress
 
 Feed = Callable[[bytes], None]
+# a test says what holds, not how fast a busy machine is
+hypothesis_settings.register_profile("pixpack", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("pixpack")
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import IncompleteStoreError, StoreError
-
-# `packer` knows of `reader` this module alone: what it shares with the others has its door here
 from reader.format.filesystem import naming, or_again
 from reader.format.tensors import TensorSpec, metadata_names
 from reader.format.unfinished import tell_unfinished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reader.order import BlockOrder, Cut, OrderError, drawn, permuted, wrap
@@ -62,7 +62,7 @@ def test_a_permutation_mixes_like_a_uniform_one() -> None:
     assert ((counts - 10) ** 2 / 10).sum(axis=1).mean() == pytest.approx(99, rel=0.1)
 
 
-@settings(deadline=None)
+
 @given(COUNTS, st.integers(1, 200), st.integers(1, 9), st.integers(0, 99))
 def test_blocks_hold_every_row_once_and_stay_together(count: int, block: int, window: int, seed: int) -> None:
     order = BlockOrder(count, block, window, seed=seed, epoch=1)

@@ -41,7 +41,7 @@ def steps_of(batches: list[np.ndarray]) -> list[Steps]:
     return [Steps([b], [s], [e]) for b, s, e in zip(batches, starts, starts[1:], strict=False)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=200),
     batch=st.integers(1, 50),
@@ -71,7 +71,7 @@ def test_any_plan_gives_the_rows_it_names(
     assert np.array_equal(np.concatenate(got), contents()[order])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rows=st.lists(st.integers(0, 300), min_size=1, max_size=80),
     row_bytes=st.sampled_from([1, 3, 784, 1024, 4096, 100_000, 150_528, 9 << 20]),

@@ -110,7 +110,7 @@ def name_of(transform: Any) -> str:
 
 
 @pytest.mark.parametrize("transform", ALL, ids=name_of)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(rows=st.lists(st.integers(0, 1 << 40), min_size=1, max_size=6, unique=True), epoch=st.integers(0, 1 << 40))
 def test_what_a_row_becomes_depends_on_seed_epoch_and_row_alone(transform: Any, rows: list[int], epoch: int) -> None:
     torch.manual_seed(len(rows))
@@ -162,7 +162,7 @@ def test_the_given_batch_is_not_changed(transform: Any) -> None:
 @pytest.mark.parametrize(
     "transform", [RandomHorizontalFlip(), RandomCrop(24), RandomCrop((30, 58), padding=3)], ids=name_of
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     x=st.tuples(st.integers(0, WIDTH), st.integers(0, WIDTH)).filter(lambda v: v[0] < v[1]),
     y=st.tuples(st.integers(0, HEIGHT), st.integers(0, HEIGHT)).filter(lambda v: v[0] < v[1]),
@@ -177,7 +177,7 @@ def test_a_box_painted_into_the_pixels_is_where_the_box_went(transform: Any, x: 
         assert box[0].tolist() == [x0, y0, x1, y1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     x=st.tuples(st.integers(0, WIDTH), st.integers(0, WIDTH)).filter(lambda v: v[0] < v[1]),
     y=st.tuples(st.integers(0, HEIGHT), st.integers(0, HEIGHT)).filter(lambda v: v[0] < v[1]),
