@@ -112,6 +112,19 @@ MODULE_LINES = {
 }
 
 
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
+def test_no_module_binds_a_name_twice(path: Path) -> None:
+    """The second value would be that of both, without a word."""
+    bound: list[str] = []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound += [node.name] * (node.name != "_")
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound += [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    assert sorted(bound) == sorted({*bound})
+
+
 @pytest.mark.parametrize("module", [name for name in FILES if name.startswith("reader")])
 def test_reader_never_imports_the_packer_or_its_libraries(module: str) -> None:
     assert not IMPORTS[module] & {"packer", "click", "tqdm", "PIL", "jpeg4py", "matplotlib"}

@@ -42,7 +42,7 @@ class ChannelSums:
 # So many lines of squares, of 255 x 255 at most, fit in uint32.
 _MOST_LINES = 66_051
 # So many bytes of a row are summed at once, while they are in the CPU's cache: as numbers of 16 bits they take twice as much.
-_SUM_BYTES = 256 << 10
+_RAGGED_SUM_BYTES = 256 << 10
 # Rows that are smaller are kept together, and written in one go.
 _CHUNK_BYTES = 1 << 20
 
@@ -60,7 +60,7 @@ class RaggedBlock:
         self._append(pixels.data)
         self._append(memoryview(mask))
         values = pixels.reshape(height, -1)
-        step = min(_MOST_LINES, max(1, _SUM_BYTES // max(1, values.shape[1])))
+        step = min(_MOST_LINES, max(1, _RAGGED_SUM_BYTES // max(1, values.shape[1])))
         channels = self._totals.shape[1]
         for start in range(0, height, step):
             numbers = values[start : start + step].astype(np.uint16)
