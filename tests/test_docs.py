@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import doctest
 import importlib
 import inspect
+import pickle
 import pkgutil
 import re
 import shlex
@@ -17,6 +19,7 @@ from typing import Any
 
 import click
 import pytest
+import tensordict
 import torch
 from conftest import make_tree
 
@@ -214,6 +217,29 @@ def test_python_in_documents_runs(path: Path, a_place_with_data: Path, capsys: p
         assert names["loss"].isfinite()
     if path == REFERENCE:
         assert capsys.readouterr().out == "6 0 {}\n"
+
+
+class _Planted:
+    """Leaves a file behind when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return open, ("unpickled", "w")
+
+
+@pytest.mark.parametrize("path", [README, REFERENCE, FORMAT, ROOT / "docs" / "MIGRATION.md"], ids=lambda p: p.name)
+def test_no_shown_way_to_open_a_store_unpickles_what_lies_in_it(path: Path, a_place_with_data: Path) -> None:
+    for folder in (*a_place_with_data.glob("out*"), *a_place_with_data.glob("out*/_tensordict")):
+        (folder / "other.pickle").write_bytes(pickle.dumps({"other": _Planted()}))
+    text = path.read_text(encoding="utf-8")
+    calls = set(re.findall(r"\w+\.load_memmap\([^)]*\)", text))
+    for call in calls:
+        # refused, or the file is not looked at
+        with contextlib.suppress(RuntimeError):
+            eval(call, {"ImageBatch": reader.ImageBatch, "TensorDict": tensordict.TensorDict})
+    assert calls or path.name in ("README.md", "REFERENCE.md")
+    code = "from reader import MemmapDataset, open_store; open_store('out'); MemmapDataset('out')[:2]"
+    exec(code, {})
+    assert not (a_place_with_data / "unpickled").exists()
 
 
 def test_every_docstring_with_an_example_is_known() -> None:
