@@ -12,7 +12,7 @@ _BESIDE = {"min_visibility": "--boxes", "max_boxes": "--boxes", "upright_labels"
 
 def difference(found: Any, expected: Any) -> str:
     """Name the first thing in which two dicts differ, or what one list lacks of the other."""
-    if isinstance(found, list) and isinstance(expected, list):
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
         return f" ({len(found)}, now {len(expected)}): {names_difference(found, expected) or 'in another order'}"
     if not isinstance(found, dict) or not isinstance(expected, dict):
         return "" if isinstance(found, str) else f" ({found}, now {expected})"

@@ -18,9 +18,11 @@ from packer.store import lock
 from packer.store.lock import LOCK, Lock
 from packer.workers import ray_node as nodes
 from reader import system
+from reader.format import journal as format_journal
 from reader.format.check import check_file
 from reader.format.errors import StoreError
 from reader.format.filesystem import look_again, or_again
+from reader.format.journal import Header
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened, files locked by flock")
 
@@ -65,16 +67,16 @@ def test_a_journal_that_another_host_has_just_begun_is_seen(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".packing").mkdir()
-    journals.Journal.create(tmp_path, {"journal": 2}).close()
+    journals.Journal.create(tmp_path, Header()).close()
     opened.clear()
-    whole_lines = journals._whole_lines
+    read_header = format_journal.read_header
 
     def remembered(path: Path) -> Any:
         if str(path.parent) not in opened:
             raise FileNotFoundError(path)
-        return whole_lines(path)
+        return read_header(path)
 
-    monkeypatch.setattr(journals, "_whole_lines", remembered)
+    monkeypatch.setattr(format_journal, "read_header", remembered)
     assert journals.has_begun(tmp_path)
 
 

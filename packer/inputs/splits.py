@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from packer.errors import OptionsError, ScanError
+from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST
-from reader.format.unfinished import FOLDER
 
 # What a split is for, by its name in lower case. Stores are made, and listed, in the order of the roles.
 _ROLES = {

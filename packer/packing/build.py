@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.clock import Profile, StageClock
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
@@ -43,6 +43,7 @@ from packer.system import available_cpus
 from packer.workers.block_worker import Job
 from packer.workers.engine import LocalEngine
 from reader.format.filesystem import naming
+from reader.format.journal import Header
 from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
 from reader.format.unfinished import PARTS
 
@@ -138,22 +139,22 @@ class Build:
         return as_pack_error(error, self._site.out, self._sizes)
 
     def _run_locked(self) -> PackReport:
-        begun = journals.read_header(self._site.out) if self._site.goes_on() else {}
+        begun = journals.read_header(self._site.out) if self._site.goes_on() else None
         header = self._header(begun)
         if begun and self._options.overwrite and header_difference(begun, header):
-            begun, header = {}, self._header({})  # what was begun otherwise is replaced, as a store would be
+            begun, header = None, self._header(None)  # what was begun otherwise is replaced, as a store would be
         if self._part is not None:
             check_siblings(self._whole, self._part, header)
         self._committed, journal = self._resume(header) if begun else self._begin(header)
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
-            if self._options.update or journals.read_header(self._site.out).get("update"):
+            if self._options.update or journals.read_header(self._site.out).update:
                 self._keep(header)
             check_room(self._site.out, self._sizes)
             for name in self._row_files:
                 self._allocate(name)
             self._clock.enter("serve")
-            self._run_blocks(header["block_inputs"], journal)
+            self._run_blocks(header.block_inputs, journal)
             if self._part is not None:
                 return self._told(self._part_report(), resumed_from)
             self._clock.enter("seal")
@@ -169,7 +170,7 @@ class Build:
 
     # -- begin
 
-    def _begin(self, header: dict[str, Any]) -> tuple[Committed, journals.Journal]:
+    def _begin(self, header: Header) -> tuple[Committed, journals.Journal]:
         """Clear away what an earlier pack left, and begin a journal."""
         out = self._site.out
         # the journal goes first and comes last: it must never outlive the rows that it names
@@ -192,16 +193,15 @@ class Build:
         sync_names(out)
         return Committed(self._span.start), journals.Journal.create(out, header)
 
-    def _keep(self, header: dict[str, Any]) -> None:
+    def _keep(self, header: Header) -> None:
         """Take rows over from the store that this one will replace, where there is one."""
         old = self._site.replaced
         if old is not None:
-            manifest = read_manifest(old)
-            check_keepable(old, manifest, header["options"], header["decoders"])
+            check_keepable(old, manifest := read_manifest(old), header.options, header.decoders)
             self._kept = KeptLines(old)
             self._job = dataclasses.replace(self._job, kept=(str(old.absolute()), manifest.digest))
 
-    def _resume(self, header: dict[str, Any]) -> tuple[Committed, journals.Journal]:
+    def _resume(self, header: Header) -> tuple[Committed, journals.Journal]:
         """Go on behind the last block that is committed and whose sources are unchanged."""
         out = self._site.out
         found = journals.read_header(out)
@@ -217,14 +217,14 @@ class Build:
         return PackError(f"{self._site.final} was begun with {what}. Resume with the same, or {anew}.")
 
     def _name_inputs(self) -> str:
-        is_shuffled = self._options.shuffle is not None
-        return inputs_difference(self._site.out, self._span.start, self._inputs, is_shuffled=is_shuffled)
+        out, start, is_shuffled = self._site.out, self._span.start, self._options.shuffle is not None
+        return inputs_difference(out, start, self._inputs, is_shuffled=is_shuffled)
 
-    def _header(self, begun: dict[str, Any]) -> dict[str, Any]:
+    def _header(self, begun: Header | None) -> Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as begun has."""
         row_bytes, step = self._job.layout.row_bytes, None
         if self._options.has_own_sizes:
-            row_bytes, step = max(1, self._sizes[PIXELS] // len(self._inputs)), begun.get("block_inputs")
+            row_bytes, step = max(1, self._sizes[PIXELS] // len(self._inputs)), begun and begun.block_inputs
         step = step or block_inputs(len(self._inputs), row_bytes)
         span = None if self._part is None else self._span
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)

@@ -14,6 +14,7 @@ from packer.inputs.samples import Inputs
 from packer.options import without_limits
 from packer.store.journal import read_blocks
 from packer.text import difference, labels_difference, names_difference
+from reader.format.journal import Header
 from reader.format.manifest import REJECTED, SAMPLES, Manifest, read_json_lines
 
 _CHECKED = {
@@ -29,17 +30,15 @@ _CHECKED = {
 }
 
 
-def header_difference(
-    found: dict[str, Any], expected: dict[str, Any], name_inputs: Callable[[], str] | None = None
-) -> str:
+def header_difference(found: Header, expected: Header, name_inputs: Callable[[], str] | None = None) -> str:
     """Say in what the pack that wrote a journal's header differs from the one that expects another; "" where they agree.
 
     Args:
         name_inputs: called where the inputs differ, for which of them.
     """
     for key, what in _CHECKED.items():
-        before, now = found.get(key), expected.get(key)
-        if key == "labels" and key not in found:
+        before, now = getattr(found, key), getattr(expected, key)
+        if key == "labels" and before is None:
             continue  # begun by pixpack 0.1; classes and listing are compared all the same
         if key == "options":
             before, now = without_limits(before or {}), without_limits(now or {})

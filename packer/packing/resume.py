@@ -10,7 +10,6 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from packer.inputs.samples import Inputs
 from packer.options import MAX_PIXELS, PackOptions
@@ -19,6 +18,7 @@ from packer.pixels.requantize import pixel_versions
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.workers.block_worker import Job
+from reader.format.journal import Header
 
 # In the reason of each reject that another limit might accept.
 _OF_LIMIT = "--max-pixels"
@@ -55,7 +55,7 @@ class Committed:
 
 def journal_header(
     inputs: Inputs, job: Job, options: PackOptions, *, block_inputs: int, split: str, span: range | None
-) -> dict[str, Any]:
+) -> Header:
     """Say what is packed and how; a resume must find the same.
 
     Args:
@@ -63,26 +63,22 @@ def journal_header(
     """
     geometry = job.geometry
     size = None if geometry.has_own_sizes else geometry.sides
-    names = [f"{column}: {name}" for column, target in inputs.further_targets.items() for name in target.classes]
-    return {
-        "journal": 2,
-        "inputs": len(inputs),
-        "listing": _listing(inputs),
-        "classes": list(inputs.classes),
-        "options": options.shaping() | ({} if size is None else {"size": [*size]}),
-        "decoders": pixel_versions(options.shaping()),
-        "labels": dict(sorted(inputs.labels.items())),
-        "block_inputs": block_inputs,
-        # not compared: how the command reads that goes on
-        "images": list(inputs.images),
-        "words": dataclasses.replace(options, size=size).words(),
-        "split": split,
-        # only where there are any
-        **({"further_targets": names} if names else {}),
-        # not compared: whether who goes on takes over rows too
-        **({"update": True} if options.update else {}),
-        **({} if span is None else {"span": [span.start, span.stop]}),
-    }
+    names = (f"{column}: {name}" for column, target in inputs.further_targets.items() for name in target.classes)
+    return Header(
+        inputs=len(inputs),
+        listing=_listing(inputs),
+        classes=tuple(inputs.classes),
+        options=options.shaping() | ({} if size is None else {"size": [*size]}),
+        decoders=pixel_versions(options.shaping()),
+        labels=dict(sorted(inputs.labels.items())),
+        block_inputs=block_inputs,
+        images=tuple(inputs.images),
+        words=tuple(dataclasses.replace(options, size=size).words()),
+        split=split,
+        further_targets=tuple(names),
+        update=options.update,
+        span=None if span is None else (span.start, span.stop),
+    )
 
 
 def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Committed, int]:
@@ -91,7 +87,7 @@ def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Com
     Under a larger --max-pixels than before, what was rejected for its size is tried again, with all from its block on.
     """
     committed, seen, end = Committed(start), start, journals.header_end(out)
-    is_larger, is_whole = job.max_pixels > journals.read_header(out)["options"].get("max_pixels", MAX_PIXELS), True
+    is_larger, is_whole = job.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
     for result, line_end in journals.read_blocks(out):
         committed.changed += _changed_sources(inputs, job, seen, result)
         seen += result.inputs

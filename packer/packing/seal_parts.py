@@ -42,6 +42,7 @@ from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from reader.format.check import check_store
 from reader.format.filesystem import look_again, naming
+from reader.format.journal import Header
 from reader.format.manifest import PIXELS
 from reader.format.unfinished import PARTS
 
@@ -116,7 +117,7 @@ class _Parts:
     out: Path
     folders: list[Path]
     rows: list[int]
-    header: dict[str, Any]
+    header: Header
     source_bytes: int = 0
 
     @classmethod
@@ -134,7 +135,7 @@ class _Parts:
                     f"part {parts[0]} of {out} was packed with {what} in part {part}."
                     f" Pack one of them anew, with --part and --overwrite."
                 )
-        rows = [_finished_rows(out, part, header["span"]) for part, header in zip(parts, headers, strict=True)]
+        rows = [_finished_rows(out, part, header.span) for part, header in zip(parts, headers, strict=True)]
         return cls(out, folders, rows, headers[0])
 
     def seal(self, tell: Callable[[int, int], None]) -> PackReport:
@@ -150,7 +151,7 @@ class _Parts:
 
     def _layout(self) -> RowLayout:
         """Return the layout of the rows, as the journals record it."""
-        options = self.header["options"]
+        options = self.header.options
         shape: dict[str, Any] = {name: options[name] for name in ("fit", "crop_fraction", "resample")}
         return RowLayout(Geometry(*options["size"], **shape), options["channels"])
 
@@ -202,14 +203,15 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
         )
 
 
-def _finished_rows(out: Path, part: Part, span: list[int]) -> int:
+def _finished_rows(out: Path, part: Part, span: tuple[int, int] | None) -> int:
     """Return how many rows a part has; raises PackError where its journal does not reach the end of its inputs."""
+    start, stop = span or (0, 0)
     inputs = rows = 0
     for result, _ in journals.read_blocks(part.folder(out)):
         inputs, rows = inputs + result.inputs, rows + result.rows
-    if inputs != span[1] - span[0]:
+    if inputs != stop - start:
         raise PackError(
-            f"part {part} of {out} is unfinished: {inputs} of its {span[1] - span[0]} images are packed."
+            f"part {part} of {out} is unfinished: {inputs} of its {stop - start} images are packed."
             f" Resume with: {go_on_command(out, part)}"
         )
     return rows

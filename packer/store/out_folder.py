@@ -92,7 +92,7 @@ def _begun_replacement(out: Path) -> str:
     if not journals.has_begun(beside):
         return ""
     header = journals.read_header(beside)
-    command = "the same pack update with --resume" if header.get("update") else command_to_go_on(out, header)
+    command = "the same pack update with --resume" if header.update else command_to_go_on(out, header)
     return (
         f"{out} holds a store whose replacement was interrupted at {read_unfinished(beside)[0]}. Continue with: {command}"
         " (or start anew with --overwrite)."

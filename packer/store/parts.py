@@ -79,7 +79,7 @@ def begun_from(out: Path) -> set[str]:
         folders = [folder for place in places for folder in (place, replacement(place))]
         folders += [part.folder(place) for place in places for part in begun_parts(place)]
         headers = [journals.read_header(folder) for folder in folders if journals.has_begun(folder)]
-        return {path for header in headers for path in header.get("images", ())}
+        return {path for header in headers for path in header.images}
     return set()
 
 

@@ -34,6 +34,7 @@ from packer.store.row_files import (
     has_own_masks,
 )
 from reader.format.filesystem import naming
+from reader.format.journal import Header
 from reader.format.manifest import (
     MANIFEST,
     OWN_MASKS,
@@ -56,7 +57,7 @@ _FEW_FILES_BYTES = 32 << 10
 
 
 def seal(
-    out: Path, header: dict[str, Any], layout: RowLayout, inputs: Inputs, blocks: Iterable[Result] | None = None
+    out: Path, header: Header, layout: RowLayout, inputs: Inputs, blocks: Iterable[Result] | None = None
 ) -> Manifest | None:
     """Turn committed blocks, those of OUT's journal or the given ones, into a finished store; None where they hold no row.
 
@@ -70,9 +71,9 @@ def seal(
         written.add(result)
     files = written.close()
     pixels = files[PIXELS].size_bytes
-    if written.inputs != header["inputs"]:
+    if written.inputs != header.inputs:
         raise JournalError(
-            f"{out / journals.JOURNAL} holds {written.inputs} of {header['inputs']} inputs: it was damaged."
+            f"{out / journals.JOURNAL} holds {written.inputs} of {header.inputs} inputs: it was damaged."
             " Continue with --resume."
         )
     if not written.rows:
@@ -83,7 +84,7 @@ def seal(
         settle(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
     manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks)
-    of_split = f"{header['split']}: " if header.get("split") else ""
+    of_split = f"{header.split}: " if header.split else ""
     inputs.notes += [f"{of_split}{note}" for note in written.notes()]
     return manifest
 
@@ -129,7 +130,7 @@ def commit_manifest(
     return manifest
 
 
-def _fields(written: RowFiles, header: dict[str, Any], layout: RowLayout, inputs: Inputs) -> dict[str, Any]:
+def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs) -> dict[str, Any]:
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
     return {
         "rows": written.rows,
@@ -140,16 +141,15 @@ def _fields(written: RowFiles, header: dict[str, Any], layout: RowLayout, inputs
         "target_count": inputs.targets.count,
         "has_content": layout.geometry.has_content,
         "extras": extra_specs(inputs, layout),
-        "classes": tuple(header["classes"]) or written.numbered_classes(),
+        "classes": header.classes or written.numbered_classes(),
         "mean": tuple(mean),
         "std": tuple(std),
         "inputs": written.inputs,
         "rejected": written.rejected,
-        "options": header["options"],
-        "decoders": header["decoders"],
+        "options": header.options,
+        "decoders": header.decoders,
         "further_targets": inputs.further_targets,
-        # a journal of pixpack 0.1 has none
-        "labels": header.get("labels", {}),
+        "labels": header.labels or {},
         "icc": written.noted.profiles,
         "reader_features": _features(inputs, layout),
     }

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-FOLDER = ".packing"
-JOURNAL = f"{FOLDER}/journal"
+from reader.format.journal import FOLDER, JOURNAL, Header, read_progress
+
 PARTS = f"{FOLDER}/parts"
 PULLED = f"{FOLDER}/pull/manifest.json"
 # In each store that takes the place of a split's from shortly before the first of them does: their names, which belong together.
 SWAPPING = f"{FOLDER}/swapping"
-
-# more than the longest line of a journal: 4,096 samples of about 300 bytes
-_TAIL_BYTES = 8 << 20
-_LINE_BEGIN = b' {"inputs_stop":'
-_STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 
 
 def tell_unfinished(out: Path) -> str:
@@ -83,33 +75,19 @@ def read_unfinished(out: Path) -> tuple[str, str]:
 
     Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
     """
-    header: dict[str, Any] = {}
+    header = Header()
     try:
-        with open(out / JOURNAL, "rb") as file:
-            # each line is 8 hex digits of crc32, a space, and JSON
-            header = json.loads(file.readline()[9:])
-            tail_start = max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES)
-            file.seek(tail_start)
-            inputs_stop, rows_stop = _last_stops(file.read())
-        progress = f"{inputs_stop} of {header['inputs']} images, {rows_stop} rows written"
-    except (OSError, ValueError, KeyError):
+        header, inputs_stop, rows_stop = read_progress(out / JOURNAL)
+        progress = f"{inputs_stop} of {header.inputs} images, {rows_stop} rows written"
+    except (OSError, ValueError, AttributeError):
         progress = "its very start"
     return progress, command_to_go_on(out, header)
 
 
-def command_to_go_on(out: Path, header: Mapping[str, Any], part: str = "") -> str:
+def command_to_go_on(out: Path, header: Header, part: str = "") -> str:
     """Return the command that resumes the pack of OUT, or with a part of it, by the header of a journal."""
-    if header.get("images") == []:
+    if not header.images:
         return f"the same call of pack_dataset, with out={str(out)!r} and resume=True"
-    target = out.parent if header.get("split") else out
-    words = [*header.get("images", ["IMAGES"]), str(target), *header.get("words", [])]
+    target = out.parent if header.split else out
+    words = [*header.images, str(target), *header.words]
     return shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
-
-
-def _last_stops(lines: bytes) -> tuple[int, int]:
-    """Return the totals of the last line that has them, found from the end: a journal has megabytes."""
-    at = len(lines)
-    while (at := lines.rfind(_LINE_BEGIN, 0, at)) >= 0:
-        if stops := _STOPS.match(lines, at):
-            return int(stops[1]), int(stops[2])
-    return 0, 0

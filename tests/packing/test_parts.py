@@ -31,6 +31,7 @@ from packer.store import journal as journals
 from packer.store.blocks import block_inputs
 from packer.store.parts import Part
 from reader import IncompleteStoreError, MemmapDataset
+from reader.format.journal import Header
 from reader.format.manifest import PIXELS
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -209,7 +210,7 @@ def test_a_store_or_a_whole_pack_in_the_way_is_named(images: Path, tmp_path: Pat
     with pytest.raises(PackError, match="already holds a store, which parts cannot replace"):
         _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True)
     (tmp_path / "begun/.packing").mkdir(parents=True)
-    journals.Journal.create(tmp_path / "begun", {}).close()
+    journals.Journal.create(tmp_path / "begun", Header()).close()
     with pytest.raises(PackError, match=r"is being packed as a whole\. Continue without --part"):
         _pack_parts(images, tmp_path / "begun", 2, [1])
 

@@ -17,6 +17,7 @@ from packer.cli.app import run
 from packer.packing import build
 from packer.store import blocks
 from reader import MemmapDataset
+from reader.format.journal import Header
 from reader.format.manifest import (
     MANIFEST,
     SAMPLES,
@@ -525,8 +526,8 @@ def test_a_pack_that_pixpack_0_1_has_begun_goes_on(
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
     header = build.journal_header
 
-    def old_header(*given: Any, **more: Any) -> dict[str, Any]:
-        return {name: value for name, value in header(*given, **more).items() if name != "labels"}
+    def old_header(*given: Any, **more: Any) -> Header:
+        return dataclasses.replace(header(*given, **more), labels=None)
 
     monkeypatch.setattr(build, "journal_header", old_header)
     path, out = listed(images, tmp_path / "list.csv"), tmp_path / "out"

@@ -1,0 +1,139 @@
+"""The journal of an unfinished pack: what its lines say and how they are encoded. A header, then a line a block.
+
+A line is the crc32 of its JSON as 8 hex digits, a space, and the JSON. Imports only the standard library and writes nothing;
+`packer.store.journal` appends to journals and resumes by them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reader.format.filesystem import naming
+
+FOLDER = ".packing"
+JOURNAL = f"{FOLDER}/journal"
+
+# more than the longest line: 4,096 samples of about 300 bytes
+_TAIL_BYTES = 8 << 20
+# Of a line, in front of its JSON.
+_CRC_BYTES = 9
+_BLOCK_BEGIN = b' {"inputs_stop":'
+_STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line: what is packed and how. Field names are its keys, in this order.
+
+    `images`, `words`, `split` and `update` serve the command that resumes the pack; a resume compares the others.
+    """
+
+    # version of the lines; block_inputs is how many inputs a block has
+    journal: int = 2
+    inputs: int = 0
+    listing: str = ""
+    classes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    decoders: Mapping[str, Any] = field(default_factory=dict)
+    # None: begun by pixpack 0.1
+    labels: Mapping[str, Any] | None = None
+    block_inputs: int = 0
+    # empty: a dataset is packed
+    images: tuple[str, ...] = ("IMAGES",)
+    words: tuple[str, ...] = ()
+    split: str = ""
+    further_targets: tuple[str, ...] = ()
+    update: bool = False
+    # which of the inputs are this part's: start and stop; None where it is no part
+    span: tuple[int, int] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line's object; what is optional and absent has no key."""
+        values = {key.name: getattr(self, key.name) for key in fields(self)}
+        optional = ("labels", "further_targets", "update", "span")
+        return {name: value for name, value in values.items() if value or name not in optional or value == {}}
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Header:
+        """Return the header that an object says; keys of other versions are dropped."""
+        known = {key.name for key in fields(cls)}
+        values: dict[str, Any] = {name: value for name, value in line.items() if name in known}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class BlockLine:
+    """A line behind the header: the totals of inputs and rows with this block, and what the packer knows of it."""
+
+    inputs_stop: int
+    rows_stop: int
+    known: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line's object."""
+        return {"inputs_stop": self.inputs_stop, "rows_stop": self.rows_stop, **self.known}
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> BlockLine:
+        """Return the block that an object says."""
+        return cls(line.pop("inputs_stop"), line.pop("rows_stop"), line)
+
+
+def encode(line: Header | BlockLine) -> bytes:
+    """Return the bytes of a line."""
+    text = json.dumps(line.to_json(), ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def read_header(path: Path) -> tuple[Header, int] | None:
+    """Return the header and the byte where its line ends; None where it is incomplete or damaged."""
+    return next(((Header.from_json(line), end) for line, end in _read_lines(path)), None)
+
+
+def read_block_lines(path: Path) -> Iterator[tuple[BlockLine, int]]:
+    """Yield each block and the byte where its line ends, up to the first line that is incomplete or damaged."""
+    for line, end in islice(_read_lines(path), 1, None):
+        yield BlockLine.from_json(line), end
+
+
+def read_progress(path: Path) -> tuple[Header, int, int]:
+    """Return a journal's header, and how many inputs and rows its last complete line says are committed.
+
+    Reads the first line and the end of the file: milliseconds, whatever the number of rows.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        header = Header.from_json(json.loads(file.readline()[_CRC_BYTES:]))
+        file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+        return header, *_last_stops(file.read())
+
+
+def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    end = 0
+    with naming(path), open(path, "rb") as file:
+        for line in file:
+            text = line[_CRC_BYTES:-1]
+            if not line.endswith(b"\n") or line[:_CRC_BYTES] != b"%08x " % zlib.crc32(text):
+                return
+            end += len(line)
+            yield json.loads(text), end
+
+
+def _last_stops(lines: bytes) -> tuple[int, int]:
+    """Return the totals of the last line that has them, found from the end: a journal has megabytes."""
+    at = len(lines)
+    while (at := lines.rfind(_BLOCK_BEGIN, 0, at)) >= 0:
+        if stops := _STOPS.match(lines, at):
+            return int(stops[1]), int(stops[2])
+    return 0, 0
