@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
+from reader.format.head import FORMAT_VERSION, READER_FEATURES
 from reader.format.manifest import (
-    FORMAT_VERSION,
     MANIFEST,
     PIXELS,
-    READER_FEATURES,
     REJECTED,
     SAMPLES,
     Block,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 # Pages looked at: the share is then known to about 6 %.
 _PROBES = 256
+# Of a system that does not say how much memory it has.
+_ENDLESS = 1 << 62
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
 _NETWORK_FILE_SYSTEMS = (
     "nfs",
@@ -34,8 +36,8 @@ def can_read_ahead() -> bool:
 
 
 def is_network(kind: str) -> bool:
-    """Say whether a type of file system lies behind a network; FUSE usually does."""
-    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse")
+    """Say whether a type of file system lies behind a network; FUSE usually does, but for disks ("fuseblk")."""
+    return kind in _NETWORK_FILE_SYSTEMS or kind.partition(".")[0] == "fuse"
 
 
 def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable[[], int] | None = None) -> float:
@@ -102,14 +104,23 @@ def file_system(path: Path) -> str:
     return found[1]
 
 
+def meminfo(name: str) -> int | None:
+    """Return what /proc/meminfo says, in bytes, whatever cgroup this process is in; None where the system does not say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
 def memory_bytes() -> int:
     """Return the memory that this machine, or the cgroup around this process, has: the same at any time."""
-    return min([_meminfo("MemTotal"), *(limit for limit, _ in _cgroups())])
+    return min([meminfo("MemTotal") or _ENDLESS, *(limit for limit, _ in _cgroups())])
 
 
 def available_bytes() -> int:
     """Return the memory that can be had now without swapping: free, or page cache of others; the cgroup's limit included."""
-    return max(0, min([_meminfo("MemAvailable"), *(free for _, free in _cgroups())]))
+    return max(0, min([meminfo("MemAvailable") or _ENDLESS, *(free for _, free in _cgroups())]))
 
 
 def huge_page_bytes(address: int, size_bytes: int) -> int | None:
@@ -126,14 +137,6 @@ def huge_page_bytes(address: int, size_bytes: int) -> int | None:
     except OSError:
         return None
     return min(found, size_bytes)
-
-
-def _meminfo(name: str) -> int:
-    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-        for line in lines:
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    return 1 << 62
 
 
 def _cgroups() -> Iterator[tuple[int, int]]:

@@ -42,7 +42,7 @@ from torch.utils.data import DataLoader
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 from reader.bench.ways import DEVICE_TURN_BYTES, Copies, Loader, Part, PinnedCopies, Turn
-from reader.device.resident import gathered
+from reader.device.gather import gathered
 from reader.device.transfer import pin
 from reader.format.manifest import PIXELS
 

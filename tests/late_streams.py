@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from reader.device import transfer
-from reader.loading import loader
+from reader.loading import device_rows, loader
 from reader.memory import buffers
 from reader.store import ImageBatch
 
@@ -55,7 +55,7 @@ class World:
         patch.setattr(buffers, "_pinned", self._pinned)
         patch.setattr(loader, "checked_device", lambda device: torch.device(device))
         # what does not fit on the device is copied to it batch by batch
-        patch.setattr(loader, "free_bytes", lambda device: 0)
+        patch.setattr(device_rows, "free_bytes", lambda device: 0)
         # the streams that it holds are of another world
         patch.setattr(transfer, "_side", functools.cache(transfer._side.__wrapped__))
 

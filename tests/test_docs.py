@@ -294,7 +294,8 @@ def test_the_version_is_one_everywhere() -> None:
 
 
 def test_the_format_page_has_the_current_version_and_every_key() -> None:
-    from reader.format.manifest import FORMAT_VERSION, read_manifest
+    from reader.format.head import FORMAT_VERSION
+    from reader.format.manifest import read_manifest
 
     text = FORMAT.read_text(encoding="utf-8")
     major, minor = FORMAT_VERSION

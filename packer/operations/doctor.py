@@ -21,6 +21,7 @@ from pathlib import Path
 
 from packer.system import available_cpus
 from packer.version import __version__
+from reader import system
 
 _NEEDED = ("click", "numpy", "tensordict", "torch", "tqdm")
 # as in scripts/setup.sh and the extra `simd`: one version for both, since they share their files
@@ -30,7 +31,6 @@ _PILLOW_SIMD = (
 )
 # of Pillow's features, those that decode what `pack` takes
 _FEATURES = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "libtiff": "TIFF"}
-_NETWORK = ("nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "glusterfs", "fuse.sshfs")
 _TRIAL_BYTES = 1 << 20
 _SECONDS = 10
 
@@ -195,38 +195,12 @@ def _cpus() -> Finding:
 
 
 def _memory() -> Finding:
-    total, available = _meminfo("MemTotal"), _meminfo("MemAvailable")
-    if not total:
+    total, available = system.meminfo("MemTotal"), system.meminfo("MemAvailable")
+    if total is None or available is None:
         return Finding("memory", "unknown")
-    limit = min(_cgroup_limits(), default=total)
+    limit = system.memory_bytes()
     limited = f"; its cgroup may use {_gb(limit)}" if limit < total else ""
     return Finding("memory", f"{_gb(available)} of {_gb(total)} available{limited}")
-
-
-def _meminfo(name: str) -> int:
-    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
-    return 0
-
-
-def _cgroup_limits() -> Iterator[int]:
-    """Yield the memory limits of the cgroups around this process, versions 1 and 2."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, file = Path("/sys/fs/cgroup"), "memory.max"
-        if controllers:
-            root, file = root / "memory", "memory.limit_in_bytes"
-        folder = root / name.lstrip("/")
-        for place in (folder, *folder.parents):
-            # "max": no limit; a container sees its own cgroup as the root, whatever it is called outside
-            with contextlib.suppress(OSError, ValueError):
-                yield int((place / file).read_text())
 
 
 def _cuda() -> Finding:
@@ -268,8 +242,8 @@ def _file_system(path: Path) -> Iterator[Finding]:
     folder = path.absolute()
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
-    kind = _file_system_type(folder)
-    network = kind.startswith(_NETWORK)
+    kind = system.file_system(folder)
+    network = system.is_network(kind)
     free = shutil.disk_usage(folder).free
     yield Finding(
         "file system",
@@ -283,19 +257,6 @@ def _file_system(path: Path) -> Iterator[Finding]:
             yield Finding("O_DIRECT", _yes(_reads_directly(file.fileno())))
     except OSError as e:
         yield Finding("writing", f"{folder} cannot be written: {e.strerror}", MISSING, "choose another folder for OUT")
-
-
-def _file_system_type(folder: Path) -> str:
-    """Return the type of the file system that holds a folder: "ext4", "nfs4"; "unknown" where the system does not tell."""
-    real, found = os.path.realpath(folder), (0, "unknown")
-    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            _, mount, kind, *_ = line.split(" ")
-            mount = mount.replace("\\040", " ").rstrip("/")
-            # a later mount on the same folder hides the earlier one
-            if (real == mount or real.startswith(mount + "/")) and len(mount) >= found[0]:
-                found = len(mount), kind
-    return found[1]
 
 
 def _allocates(descriptor: int) -> bool:

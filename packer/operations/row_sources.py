@@ -23,7 +23,8 @@ from packer.store.blocks import encode_line
 from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
 from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.manifest import FORMAT_VERSION, PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.head import FORMAT_VERSION
+from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.tensors import TensorSpec
 
 _MENDED = "Copy the store again, or pack anew."

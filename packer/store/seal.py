@@ -34,11 +34,10 @@ from packer.store.row_files import (
     has_own_masks,
 )
 from reader.format.filesystem import naming
+from reader.format.head import OWN_MASKS, OWN_SIZES
 from reader.format.journal import Header
 from reader.format.manifest import (
     MANIFEST,
-    OWN_MASKS,
-    OWN_SIZES,
     PIXELS,
     SAMPLES,
     Block,

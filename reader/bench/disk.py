@@ -18,7 +18,7 @@ from reader.bench.ways import ORDERS, Turn
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
 from reader.format.manifest import PAGE_BYTES, PIXELS
-from reader.loading.loader import QuietLoader
+from reader.loading.loader import MemmapLoader
 from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, read_all
 from reader.system import MEMORY_FILE_SYSTEMS
@@ -60,7 +60,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     unit = PAGE_BYTES if rows.differ else rows.mean
 
     def epoch() -> None:
-        with QuietLoader(part, size, shuffle=ORDERS[order], residency="disk") as loader:
+        with MemmapLoader(part, size, shuffle=ORDERS[order], residency="disk") as loader:
             for batch in loader:
                 del batch
 

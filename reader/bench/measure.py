@@ -7,10 +7,12 @@ larger than memory, or than the time allows, the first rows are measured.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,6 +125,19 @@ class BenchReport:
     advice: tuple[str, ...]
 
 
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Let loaders log errors alone: what they warn of says nothing to who did not make them."""
+    logger = logging.getLogger("reader")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@_unlogged()
 def measure(
     path: str | os.PathLike[str],
     *,

@@ -25,9 +25,10 @@ from torch.utils.data import DataLoader
 from reader.bench.row_bytes import RowBytes
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
-from reader.loading.loader import MemmapLoader, QuietLoader
+from reader.loading.loader import MemmapLoader
 from reader.loading.schedule import GROUP_BYTES
 from reader.memory.buffers import BufferPool
+from reader.memory.residency import Residency
 from reader.rows import Rows
 
 Turn = Callable[[], float]
@@ -84,17 +85,15 @@ class Part:
         times = -(-least_batches * self.size // whole)
         rows = np.arange(self.count) if times == 1 else np.tile(np.arange(whole), times)
         shuffle = ORDERS[order]
-        loader = QuietLoader(
+        return MemmapLoader(
             self.data.subset(rows),
             self.size,
             shuffle=shuffle,
             drop_last=True,
             device=device,
-            residency="cache",
+            residency=Residency("cache", "its rows were read before", "cache", is_warm=True),
             as_tuple=not self.rows.differ,  # of rows with sizes of their own it is asked which came
         )
-        loader.gathering.reads_ahead = False
-        return loader
 
 
 class Copies:
@@ -177,13 +176,13 @@ class Loader:
     def _take(self, least: int) -> None:
         """Take batches, groups as a whole, or what there is time for, and wait until as many were made again."""
         goal, end = self._taken + least, time.perf_counter() + _TURN_SECONDS
-        while (self._taken < goal and time.perf_counter() < end) or self._iterator.holds_batches:
+        while (self._taken < goal and time.perf_counter() < end) or self._iterator.ready:
             if self._part.rows.differ:
                 self._rows.append(next(self._iterator).rows)
             else:
                 next(self._iterator)
             self._taken += 1
-        while not self._iterator.is_idle:
+        while not self._iterator.is_filled:
             time.sleep(_POLL_SECONDS)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

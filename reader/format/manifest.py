@@ -6,8 +6,6 @@ write stores without torch; it never maps or decodes a pixel, and writes nothing
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import re
@@ -18,35 +16,21 @@ from typing import Any
 
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import naming, or_again
+from reader.format.head import FORMAT_NAME, FORMAT_VERSION, OWN_MASKS, OWN_SIZES, check_version, read_head, with_digest
 from reader.format.tensors import TensorSpec, metadata_names
 from reader.format.unfinished import tell_unfinished
-
-FORMAT_NAME = "pixpack"
-FORMAT_VERSION = (1, 1)
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 REJECTED = "rejected.jsonl"
 PIXELS = "_tensordict/pixels.memmap"
 
-# What a reader must know of a store whose rows have sizes of their own.
-OWN_SIZES = "own-sizes"
-# and of masks behind the pixels of each such row
-OWN_MASKS = "own-masks"
-READER_FEATURES = (OWN_SIZES, OWN_MASKS)
-# What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
-GENERATIONS = "generations"
-# pixels.memmap of such a store is filled up to whole pages: it is read by pages, also past the page cache.
+# pixels.memmap of a store with rows of own sizes is filled up to whole pages: it is read by pages, also past the page cache.
 PAGE_BYTES = 4096
 
 TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
 
-_GENERATION = re.compile(r"generations/[0-9a-f]{16}")
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-_BLOCKS_OPEN = b',\n  "blocks": ['
-_DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
-_DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -230,7 +214,7 @@ class Manifest:
         Raises:
             StoreError: a field is missing or malformed, or the format is newer than this reader.
         """
-        _check_version(head)
+        check_version(head)
         try:
             return cls(
                 rows=head["rows"],
@@ -276,7 +260,7 @@ def read_manifest(out: str | os.PathLike[str]) -> Manifest:
         if path.is_symlink():
             raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
         with naming(path), or_again(path, lambda: open(path, "rb")) as file:
-            head, digest = _read_head(file, path)
+            head, digest = read_head(file, path)
     except FileNotFoundError:
         raise _no_manifest(root) from None
     except NotADirectoryError:
@@ -308,43 +292,7 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
 def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
     """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all that stands before it."""
     lines = ",".join(f"\n    {_block_line(block, manifest.has_own_sizes)}" for block in blocks)
-    return _with_digest(manifest.to_json(), lines)
-
-
-def generation_of(digest: str) -> str:
-    """Name the folder of a URL that a store with this digest has where another one lies there.
-
-    Example:
-        >>> generation_of("sha256:00112233445566778899")
-        'generations/0011223344556677'
-    """
-    return f"{GENERATIONS}/{digest.removeprefix('sha256:')[:16]}"
-
-
-def encode_pointer(digest: str, generation: str) -> bytes:
-    """Return the bytes of the manifest.json at a URL that names a store in a folder of its own, by that store's digest.
-
-    It has the form of every manifest, so that a reader that does not know the feature says so.
-    """
-    head = {"format": FORMAT_NAME, "version": list(FORMAT_VERSION), "reader_features": [GENERATIONS]}
-    return _with_digest(head | {"writer_features": [], "generation": generation, "store": digest}, "")
-
-
-def read_pointer(content: bytes, name: str) -> tuple[str, str]:
-    """Return (digest, folder) of the store that a manifest.json stands for: its own and "", or what it names.
-
-    Raises:
-        StoreError: it was changed or cut short, or is of a version or has a feature that is unknown here.
-    """
-    head, digest = _read_head(io.BytesIO(content), name)
-    features = head.get("reader_features") or []
-    if GENERATIONS not in features:
-        return digest, ""
-    _check_version(head | {"reader_features": [feature for feature in features if feature != GENERATIONS]})
-    digest, generation = str(head.get("store")), str(head.get("generation"))
-    if not _GENERATION.fullmatch(generation):
-        raise StoreError(f"{name} names the folder {generation!r}, expected {GENERATIONS}/ and 16 hex digits.")
-    return digest, generation
+    return with_digest(manifest.to_json(), lines)
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -352,53 +300,6 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     with naming(path), open(path, encoding="ascii") as file:
         for line in file:
             yield json.loads(line)
-
-
-def _with_digest(fields: Mapping[str, Any], block_lines: str) -> bytes:
-    head = json.dumps(fields, indent=2, ensure_ascii=True, allow_nan=False)
-    body = head.removesuffix("\n}").encode("ascii") + _BLOCKS_OPEN + block_lines.encode("ascii") + b"\n  ]"
-    return body + f',\n  "digest": "sha256:{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode("ascii")
-
-
-def _read_head(file: Any, path: Path | str) -> tuple[dict[str, Any], str]:
-    """Parse what stands before the blocks and check the digest over all of it, holding 1 MiB at a time."""
-    digest, head, tail, found = hashlib.sha256(), b"", b"", -1
-    while chunk := file.read(_READ_BYTES):
-        if found < 0:
-            head += chunk
-            found = head.find(_BLOCKS_OPEN)
-        # the last line is held back: it is the digest of everything before it
-        data = tail + chunk
-        digest.update(data[:-_DIGEST_LINE_BYTES])
-        tail = data[-_DIGEST_LINE_BYTES:]
-    match = _DIGEST_LINE.fullmatch(tail)
-    if not match or found < 0 or match[1].decode() != digest.hexdigest():
-        raise StoreError(
-            f"{path} was changed after it was written or is cut short. Copy the store again, or pack again."
-        )
-    try:
-        fields = json.loads(head[:found] + b"\n}")
-    except (ValueError, RecursionError) as e:
-        raise StoreError(f"{path} holds no JSON ({e}). Pack again.") from None
-    if not isinstance(fields, dict):
-        raise StoreError(f"{path} holds no JSON object. Pack again.")
-    return fields, f"sha256:{digest.hexdigest()}"
-
-
-def _check_version(head: Mapping[str, Any]) -> None:
-    if head.get("format") != FORMAT_NAME:
-        raise StoreError(f"the format is {head.get('format')!r}, expected {FORMAT_NAME!r}.")
-    version, features = head.get("version"), head.get("reader_features") or []
-    if not isinstance(version, list) or len(version) != 2 or version[0] != FORMAT_VERSION[0]:
-        raise StoreError(f"the format version is {version}, this reader knows {FORMAT_VERSION[0]}.x. Update pixpack.")
-    if GENERATIONS in features:
-        raise StoreError(
-            f"it is that of a URL, whose store is in {head.get('generation')}, as pack push --overwrite leaves it."
-            " Open that folder, or copy the store by: pack pull URL OUT"
-        )
-    unknown = [name for name in features if name not in READER_FEATURES]
-    if unknown:
-        raise StoreError(f"reading this store needs {', '.join(map(str, unknown))}, unknown here. Update pixpack.")
 
 
 def _no_manifest(root: Path) -> StoreError:

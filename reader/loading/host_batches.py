@@ -78,8 +78,7 @@ class Gathering:
         processes: int = 1,
     ) -> None:
         self._dataset, self._device, self._keep, self._processes = dataset, device, keep, processes
-        # where False, no epoch does, whatever is cached
-        self.reads_ahead = chosen.host != "ram"
+        self._is_warm = chosen.is_warm
         self._past_cache = chosen.host == "disk"
         self._store, own_sizes = dataset.mapped, dataset.manifest.has_own_sizes
         # held here: other loaders of the store share it, and it goes with the last of them
@@ -99,7 +98,7 @@ class Gathering:
 
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
         """
-        if not self.reads_ahead:
+        if self._is_warm:
             return None
         path, manifest, store = self._dataset.opened("pixels"), self._dataset.manifest, self._dataset.mapped
         if not self._past_cache:

@@ -2,9 +2,9 @@
 
 Who does what: the feeder thread (one an iterator) computes rows, gathers them into leased buffers, starts the copy to the
 device on a side stream; the caller's thread waits for the queue, makes its own stream wait for the copy, and, on CUDA, runs
-the transform. Nothing else is shared but the queue in `Feed`. Pixels are copied by the threads of `copying.py`, which all
-loaders of the process share. Rows are `schedule.py`'s, buffers `gathering.py`'s, the feeder's work `producer.py`'s: here stands
-what the caller sees of them.
+the transform. Nothing else is shared but the queue in `Feed`. Pixels are copied by the threads of `gather.py`, which all
+loaders of the process share. Rows are `schedule.py`'s, buffers `host_batches.py`'s, the feeder's work `producer.py`'s, one pass
+`iteration.py`'s: here stands what the caller sees of them.
 """
 
 from __future__ import annotations
@@ -13,24 +13,22 @@ import functools
 import logging
 import sys
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from queue import SimpleQueue
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import SequentialSampler
 
 from reader.dataset.dataset import MemmapDataset
-from reader.device.resident import Resident, ResidentImages, free_bytes, total_bytes
+from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import entered
-from reader.epoch import in_epoch, stamped
 from reader.loading import schedule as schedules
-from reader.loading.frameworks import AccelerateState, batch_sampler_for, check_sampler_for
+from reader.loading.device_rows import batches_on, room_on
+from reader.loading.frameworks import batch_sampler_for, check_sampler_for
 from reader.loading.host_batches import Gathering
-from reader.loading.prefetch import Feed, without_thread
-from reader.loading.producer import Group, Producer, Unfinished
+from reader.loading.iteration import Finish, Iteration, Progress
+from reader.loading.prefetch import Feed
+from reader.loading.producer import Producer
 from reader.loading.ranks import (
     Ranks,
     given_ranks,
@@ -38,23 +36,16 @@ from reader.loading.ranks import (
     ranks_expected,
     ranks_here,
     ranks_now,
-    ranks_sharing,
 )
-from reader.loading.schedule import WINDOW_BLOCKS, Schedule, block_rows, chosen_order, lies_by_class, window_bytes
-from reader.loading.shared_residency import missing_on, reads_of, resident_on
-from reader.loading.torch_modes import Draws, Modes
+from reader.loading.schedule import WINDOW_BLOCKS, Schedule, chosen_order, lies_by_class
+from reader.loading.shared_residency import reads_of, resident_on
 from reader.loading.validation import check_no_others, checked_device, checked_sampler, truth, whole_number
-from reader.memory import residency as residencies
-from reader.profiling import stage
-from reader.store import ImageBatch, RaggedBatch, plain
+from reader.memory.residency import Residency, choose
 
 _log = logging.getLogger("reader")
 
 # A state names its order by position in this list: append only.
 _ORDERS = ("sequential", "full", "block", "weighted", "sampler")
-
-# On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
-_WINDOWS_HELD = 4
 
 
 class MemmapLoader:
@@ -106,9 +97,6 @@ class MemmapLoader:
         ...     shape = images.shape  # uint8[8, 3, 32, 32]
     """
 
-    # where True, neither its order and residency nor what may be wrong with them are logged
-    _is_quiet = False
-
     def __init__(
         self,
         dataset: MemmapDataset,
@@ -124,7 +112,7 @@ class MemmapLoader:
         prefetch: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
-        residency: str = "auto",
+        residency: str | Residency = "auto",
         as_tuple: bool = True,
         **others: Any,
     ) -> None:
@@ -159,25 +147,24 @@ class MemmapLoader:
         self._has_begun = False
         self._read_from(residency, ranks_here(ranks))
         self._next = (0, 0)
-        self._progress = _Progress(0, 0, finished=True)
+        self._progress = Progress(0, 0, finished=True)
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
 
-    def _read_from(self, residency: str, processes: int) -> None:
+    def _read_from(self, residency: str | Residency, processes: int) -> None:
         """Choose where rows are read from, and bring them there; processes: ranks of this host."""
         dataset, part = self.dataset, self.schedule.part
-        room = _room(self.schedule, self.device, processes) if residency == "gpu" else None
-        chosen = residencies.choose(residency, reads_of(part, processes), room)
-        if not self._is_quiet:
-            ranks = self.ranks
-            _log.info("%s: order %s, %s, residency %s: %s", dataset.path, self.order, ranks, chosen.name, chosen.reason)
-            _warn_of_few_classes(self.schedule)
+        room = room_on(self.schedule, self.device, processes) if residency == "gpu" else None
+        chosen = choose(residency, reads_of(part, processes), room)
+        ranks = self.ranks
+        _log.info("%s: order %s, %s, residency %s: %s", dataset.path, self.order, ranks, chosen.name, chosen.reason)
+        _warn_of_few_classes(self.schedule)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
         self.gathering = Gathering(
             part, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes
         )
         self.resident: Resident | ResidentImages | None = None
         if chosen.name == "gpu" and not chosen.in_windows:
-            self.resident = resident_on(part, self.device, functools.partial(_batches_on, self.device, chosen.host))
+            self.resident = resident_on(part, self.device, functools.partial(batches_on, self.device, chosen.host))
         self.producer = Producer(
             self.schedule,
             self.gathering,
@@ -244,14 +231,27 @@ class MemmapLoader:
             f" {self.device}, order {self.order}, {self.ranks}, residency {self.residency})"
         )
 
-    def __iter__(self) -> _Iteration:
+    def __iter__(self) -> Iteration:
         checked_device(self.device)  # this may be a process that was forked since
         self._settle_ranks()
         epoch, position = self._next
         self._next = (epoch + 1, 0)
-        self._progress = _Progress(epoch, position)
+        self._progress = Progress(epoch, position)
         self.schedule.begin_epoch(epoch)
-        return _Iteration(self, self._progress, self.schedule.sampled())
+        items = self.schedule.sampled()
+        finish = Finish(self.dataset, self.transform, epoch=epoch, seed=self.seed, as_tuple=self.as_tuple)
+        is_worked_on = self.transform is not None or self.device.type == "cuda"
+        group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
+        steps = self.schedule.steps(epoch, position, items, group_bytes)
+        source = functools.partial(self.producer.groups, epoch, position, steps, finish.ahead)
+        return Iteration(
+            self.schedule,
+            self._progress,
+            entered(self.device, source),
+            finish,
+            prefetch=self.prefetch,
+            feeds=self._feeds,
+        )
 
     def _settle_ranks(self) -> None:
         """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.
@@ -269,8 +269,6 @@ class MemmapLoader:
         self._follow(ranks)
         self._told, self._has_begun = ranks.world_size, True
         source = ranks.source or "nobody says otherwise"
-        if self._is_quiet:
-            return
         if told not in (None, ranks.world_size) and self.schedule.sampler is None:
             _log.warning(
                 "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
@@ -374,176 +372,9 @@ class MemmapLoader:
         self.schedule.tell_epoch(self._next[0])
 
 
-class QuietLoader(MemmapLoader):
-    """A loader that its user did not make, and hears nothing of: it fills a device for another, or is measured."""
-
-    _is_quiet = True
-
-
-@dataclass
-class _Progress:
-    """Where the newest iterator is; the loader's state after that iterator is gone."""
-
-    epoch: int
-    position: int
-    finished: bool = False
-
-
-class _Iteration:
-    """One pass: takes what the feeder made, in order. Dropped, it ends its thread."""
-
-    def __init__(self, loader: MemmapLoader, progress: _Progress, items: Iterator[Any]) -> None:
-        self._loader, self._progress = loader, progress
-        self._begin = progress.position
-        self._ready: deque[tuple[Any, int]] = deque()
-        self._failed = False
-        self._accelerate: AccelerateState | None = None if loader._is_quiet else AccelerateState()
-        self._finish = _Finish(loader, progress.epoch)
-        is_worked_on = loader.transform is not None or loader.device.type == "cuda"
-        group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
-        steps = loader.schedule.steps(progress.epoch, progress.position, items, group_bytes)
-        source = functools.partial(loader.producer.groups, progress.epoch, progress.position, steps, self._finish.ahead)
-        self._feed: Feed | None = None
-        self._source: Iterator[Group] = iter(())
-        if not loader.prefetch:
-            self._source = source(without_thread)
-        else:
-            self._feed = Feed(entered(loader.device, source), loader.prefetch, self._finish.asked)
-            loader._feeds.add(self._feed)
-            # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
-            weakref.finalize(self, self._feed.stop).atexit = False
-
-    def __iter__(self) -> _Iteration:
-        return self
-
-    def __next__(self) -> Any:
-        if self._accelerate is not None:
-            self._accelerate.begin()
-        if not self._ready or (self._feed is not None and not self._feed.is_open):
-            try:
-                group = self._feed.take() if self._feed else next(self._source, None)
-            except BaseException as e:
-                # Ctrl-C while it waits for the thread does not end the epoch
-                self._failed = isinstance(e, Exception) or self._feed is None or not self._feed.is_alive
-                raise
-            if group is None:
-                # after an error the epoch is not done: its state stays at the batch that could not be made
-                self._progress.finished = not self._failed
-                if self._accelerate is not None:
-                    self._accelerate.end()
-                raise StopIteration
-            self._ready.extend(group)
-        item, position = self._ready[0]
-        if isinstance(item, Unfinished):
-            try:
-                item = self._finish(item.make(), item.start)
-            except Exception:
-                self._end()
-                raise
-        if self._accelerate is not None and self._loader.schedule.is_over(position):
-            self._accelerate.last(self._loader.schedule.shared_rows(self._progress.position))
-        # only now: what Ctrl-C keeps from being made is made again
-        self._ready.popleft()
-        self._progress.position = position
-        return item
-
-    def __len__(self) -> int:
-        return self._loader.schedule.steps_left(self._begin)
-
-    def _end(self) -> None:
-        """Give nothing more, as after an error in the thread."""
-        self._failed = True
-        self._ready.clear()
-        if self._feed:
-            self._feed.stop()
-        self._feed, self._source = None, iter(())
-
-    # -- for bench_ways, which times from a full queue to a full queue
-
-    @property
-    def holds_batches(self) -> bool:
-        """Say whether batches of a group that was taken are left."""
-        return bool(self._ready)
-
-    @property
-    def is_idle(self) -> bool:
-        """Say whether all that may be prefetched is."""
-        return self._feed is None or self._feed.is_idle
-
-
-class _Finish:
-    """Runs the transform of an epoch's batches, and gives the caller the form that it wants.
-
-    On the CPU the first one runs in the feeder thread while the caller waits for it, as if it ran there. If it drew from a
-    generator of the process, which the training uses too, the others run in the caller's thread: in the feeder's they would
-    draw whenever they come to it. All of them run under torch's modes of the thread that began the epoch.
-    """
-
-    def __init__(self, loader: MemmapLoader, epoch: int) -> None:
-        self._loader, self._epoch, self._modes = loader, epoch, Modes.here()
-        # something is there once the caller waits for the first batch, or nobody waits any more
-        self.asked: SimpleQueue[None] = SimpleQueue()
-        self._is_first, self._draws = True, False
-
-    def __call__(self, batch: Any, start: int) -> Any:
-        """Finish a batch; start: where in the epoch's order its first row stands."""
-        loader, made = self._loader, batch
-        if loader.transform is not None or not loader.as_tuple:
-            stamped(batch, epoch=self._epoch, position=start, seed=loader.seed)
-        if loader.transform is not None:
-            try:
-                with stage("transform"), in_epoch(self._epoch), self._modes.entered():
-                    made = loader.transform(batch)
-            except StopIteration as e:
-                raise RuntimeError(
-                    "the transform raised StopIteration, which would end the loop as if all were read."
-                ) from e
-            except Exception as e:
-                if hasattr(e, "add_note"):  # from Python 3.11 on
-                    e.add_note(f"The transform failed on these rows of {loader.dataset.path}: {batch.rows.tolist()}")
-                raise
-        if loader.as_tuple and isinstance(made, ImageBatch | RaggedBatch):
-            return plain(made, by_name=loader.dataset.names_targets)
-        return made
-
-    def ahead(self, batch: Any, start: int) -> Any:
-        """Finish a batch before the caller asks for it, or leave that to the caller's thread."""
-        if self._loader.transform is None:
-            return self(batch, start)
-        if self._draws:
-            return Unfinished(lambda: batch, start)
-        if not self._is_first:
-            return self(batch, start)
-        if self._loader.prefetch:
-            self.asked.get()
-        self._is_first = False
-        with Draws() as draws:
-            made = self(batch, start)
-        self._draws = draws.are_any
-        return made
-
-
 def _caller() -> str:
     """Name the module that asks for a property, from within that property."""
     return str(sys._getframe(2).f_globals.get("__name__"))
-
-
-def _batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> MemmapLoader:
-    """Open a dataset's batches, in its order, on a device that is to hold them."""
-    rows = block_rows(dataset.manifest)
-    return QuietLoader(dataset, rows, device=device, residency=host, rank=0, world_size=1, as_tuple=False)
-
-
-def _room(schedule: Schedule, device: torch.device, processes: int) -> residencies.Room | None:
-    """Return what there is on a device and what is needed there; None for the CPU. processes: ranks of this host."""
-    free, dataset = free_bytes(device), schedule.dataset
-    if free is None:
-        return None
-    has_windows = schedule.order == "block" and schedule.cut.world_size == 1 and dataset.is_whole
-    windows_bytes = _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0
-    sharing = ranks_sharing(processes, torch.cuda.device_count())
-    total = total_bytes(device) if sharing > 1 else 0
-    return residencies.Room(free, missing_on(schedule.part, device), windows_bytes, sharing, total)
 
 
 def _warn_of_few_classes(schedule: Schedule) -> None:

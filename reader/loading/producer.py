@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from reader.device.resident import Resident, ResidentImages, in_windows
+from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import CudaCopier, DeviceBatch
+from reader.device.windows import in_windows
 from reader.loading.host_batches import Gathering, HostBatches
 from reader.loading.prefetch import Begun, Claim, overlapped, paced
 from reader.loading.schedule import Schedule

@@ -7,7 +7,7 @@ nothing to page faults, "gpu" the memory of the device that batches are wanted o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reader import system
@@ -32,12 +32,14 @@ class Residency:
 
     host: from where rows come to the device, with "gpu"; else the name again.
     in_windows: with "gpu": a window of blocks at a time, since the whole does not fit.
+    is_warm: what is read is in memory: no epoch reads ahead from the disk, nor asks whether it should.
     """
 
     name: str
     reason: str
     host: str = ""
     in_windows: bool = False
+    is_warm: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,18 @@ class Room:
         return self.store_bytes <= self.free_bytes and has_all
 
 
-def choose(asked: str, reads: Reads, room: Room | None = None) -> Residency:
+def choose(asked: str | Residency, reads: Reads, room: Room | None = None) -> Residency:
     """Settle where rows are read from; room: of the device that batches are wanted on, None: the CPU.
+
+    asked: a name, or what was chosen already.
 
     "auto" takes no memory of a device: that is for the model, and mostly not taken yet when a loader is made.
 
     Raises:
         ValueError: there is no such residency, or the rows do not fit where they are asked for.
     """
+    if isinstance(asked, Residency):
+        return asked
     if asked not in RESIDENCIES:
         raise ValueError(f"residency is {asked!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
     if asked == "gpu":
@@ -103,9 +109,9 @@ def choose(asked: str, reads: Reads, room: Room | None = None) -> Residency:
     if asked == "ram":
         _check_copy(reads)
     if asked != "auto":
-        return Residency(asked, "as asked", asked)
+        return Residency(asked, "as asked", asked, is_warm=asked == "ram")
     chosen = _chosen(reads)
-    return Residency(chosen.name, chosen.reason, chosen.name)
+    return replace(chosen, host=chosen.name)
 
 
 def _check_copy(reads: Reads) -> None:
@@ -149,7 +155,7 @@ def _way_there(reads: Reads) -> str:
 def _chosen(reads: Reads) -> Residency:
     kind = system.file_system(reads.path)
     if kind in MEMORY_FILE_SYSTEMS:
-        return Residency("cache", f"{kind} is memory itself")
+        return Residency("cache", f"{kind} is memory itself", is_warm=True)
     # what is in the page cache is there for all processes; a copy is not
     room, cached = system.available_bytes(), reads.cached_share()
     size = f"{size_text(reads.size_bytes)} of rows, {size_text(room)} of memory free"
@@ -160,7 +166,7 @@ def _chosen(reads: Reads) -> Residency:
             else f", of which {size_text(reads.copy_bytes)} are not copied yet"
         )
         ranks = f", {reads.processes} processes of this host" if reads.processes > 1 else ""
-        return Residency("ram", f"{size}{there}{ranks}, and {kind} is a network file system")
+        return Residency("ram", f"{size}{there}{ranks}, and {kind} is a network file system", is_warm=True)
     if reads.size_bytes <= room * _CACHE_SHARE or not system.can_read_ahead():
         return Residency("cache", f"{size}, {cached:.0%} of them in the page cache on {kind}")
     return Residency("disk", f"{size}: they do not fit; {kind}")

@@ -95,6 +95,17 @@ def test_json_is_the_report(shared_store: Path, capsys: pytest.CaptureFixture[st
     assert captured.err == ""
 
 
+def test_loaders_that_the_user_did_not_make_warn_of_nothing(
+    shared_store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 8 * 32 * 32 * 3)
+    monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
+    measure(shared_store, batch_size=16, order="block", seconds=0.1)
+    assert not caplog.text
+    MemmapLoader(MemmapDataset(shared_store), 16, shuffle="block")
+    assert "its rows lie class by class" in caplog.text
+
+
 def test_the_table_is_aligned_and_says_what_auto_chooses(
     shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

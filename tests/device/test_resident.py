@@ -24,11 +24,11 @@ from PIL import Image
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 from reader.device import resident as residents
-from reader.device.resident import Window
+from reader.device import windows
 from reader.device.transfer import pin
+from reader.device.windows import Window
 from reader.format.errors import StoreError
-from reader.loading import loader as loaders
-from reader.loading import shared_residency
+from reader.loading import device_rows, shared_residency
 from reader.memory.buffers import PinnedMemoryError
 from reader.memory.residency import Room
 from reader.order import BlockOrder
@@ -47,7 +47,7 @@ def train(shared_store: Path) -> MemmapDataset:
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A device with room for all; the CPU plays one."""
     if request.param == "cpu":
-        monkeypatch.setattr(loaders, "free_bytes", lambda device: GB)
+        monkeypatch.setattr(device_rows, "free_bytes", lambda device: GB)
     return request.param
 
 
@@ -60,7 +60,7 @@ def small_device(device: str, train: MemmapDataset, monkeypatch: pytest.MonkeyPa
 
 def leave_room_for_windows(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store not fit on any device, and make blocks so small that its 90 rows are five windows."""
-    monkeypatch.setattr(loaders, "free_bytes", lambda device: 250_000)
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: 250_000)
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * train.manifest.row_bytes)
     monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
 
@@ -140,7 +140,7 @@ def test_content_comes_along(tmp_path: Path, device: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
     monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 2)
     for free in (GB, 74_000):
-        monkeypatch.setattr(loaders, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(device_rows, "free_bytes", lambda device, free=free: free)
         loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu", as_tuple=False)
         assert loader.in_windows is (free < GB)
         assert next(iter(loader)).content is not None
@@ -272,7 +272,7 @@ def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str, monk
     leave_room_for_windows(train, monkeypatch)
     assert wrong_on_changing_streams(train, "gpu") == 0
     # the guard that this needs
-    monkeypatch.setattr(residents, "on_any_stream", lambda batch: lambda: batch)
+    monkeypatch.setattr(windows, "on_any_stream", lambda batch: lambda: batch)
     assert wrong_on_changing_streams(train, "gpu") > 0
 
 
@@ -340,7 +340,7 @@ def test_on_simulated_streams_windows_are_the_same(train: MemmapDataset, monkeyp
     row_bytes = train.manifest.row_bytes
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 6 * row_bytes)
     monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr(loaders, "_room", lambda *_, **__: Room(GB, 2 * GB, 1))
+    monkeypatch.setattr("reader.loading.loader.room_on", lambda *_, **__: Room(GB, 2 * GB, 1))
     loader = MemmapLoader(train, 8, shuffle="block", device="cuda", residency="gpu", as_tuple=False)
     expected = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
     for ours, theirs in zip(loader, expected, strict=True):
@@ -541,8 +541,8 @@ def test_windows_of_images_give_the_batches_of_the_block_order(
     data = MemmapDataset(own_store, as_tuple=False)
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 3 * data.manifest.row_bytes)
     monkeypatch.setattr("reader.loading.schedule.WINDOW_BLOCKS", 3)
-    monkeypatch.setattr(loaders, "_WINDOWS_HELD", 1)
-    monkeypatch.setattr(loaders, "free_bytes", lambda device: 400_000)
+    monkeypatch.setattr(device_rows, "_WINDOWS_HELD", 1)
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: 400_000)
     monkeypatch.setattr("reader.memory.residency._way_there", lambda reads: host)
     options: dict[str, Any] = {"shuffle": "block", "seed": 5}
     loader = MemmapLoader(data, size, device=device, residency="gpu", **options, as_tuple=False)
@@ -562,14 +562,14 @@ def test_windows_of_images_give_the_batches_of_the_block_order(
 def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(
     own_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaders, "free_bytes", lambda device: 50_000)
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: 50_000)
     data = MemmapDataset(own_store, as_tuple=False)
     with pytest.raises(
         ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
     ):
         MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full", as_tuple=False)
     assert MemmapLoader(data, 8, device=device, as_tuple=False).residency != "gpu"
-    monkeypatch.setattr(loaders, "free_bytes", lambda device: None)
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: None)
     with pytest.raises(ValueError, match="residency 'gpu' needs a CUDA device, but device is 'cpu'"):
         MemmapLoader(data, 8, residency="gpu", as_tuple=False)
 

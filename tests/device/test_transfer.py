@@ -404,7 +404,7 @@ try:
     with torch.cuda.graph(graph):
         made = (held.float() @ weight).sum(dim=(1, 2, 3))
         # the thread is at work all the while
-        while not batches.is_idle:
+        while not batches.is_filled:
             pass
 except RuntimeError:
     print("broken", flush=True)

@@ -91,7 +91,7 @@ def test_todays_writer_makes_the_golden_bytes_of_own_masks() -> None:
 
 
 def test_a_reader_that_does_not_know_own_masks_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "READER_FEATURES", (manifests.OWN_SIZES,))
+    monkeypatch.setattr("reader.format.head.READER_FEATURES", ("own-sizes",))
     with pytest.raises(StoreError, match="reading this store needs own-masks, unknown here"):
         MemmapDataset(GOLDEN, as_tuple=False)
 

@@ -770,7 +770,7 @@ def test_a_transform_of_the_dataset_is_refused(shared_store: Path) -> None:
 
 def _interrupted_at(loader: MemmapLoader, opcode: int) -> bool:
     """Raise KeyboardInterrupt before an opcode of next() in this thread; says whether there were so many."""
-    left, files = opcode, ("feed.py", "loader.py", "copying.py", "buffers.py", "threading.py")
+    left, files = opcode, ("prefetch.py", "iteration.py", "loader.py", "gather.py", "buffers.py", "threading.py")
 
     def count(frame: Any, event: str, _: Any) -> Any:
         nonlocal left

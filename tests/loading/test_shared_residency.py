@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, order, system
 from reader.format.manifest import PIXELS
-from reader.loading import loader as loaders
-from reader.loading import shared_residency
+from reader.loading import device_rows, shared_residency
 from reader.memory import residency
 from reader.memory.slots import Slots
 
@@ -48,7 +47,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> di
     """Where copies are; the CPU plays a device."""
     if request.param == "cuda":
         return {"residency": "gpu", "device": "cuda"}
-    monkeypatch.setattr(loaders, "free_bytes", lambda device: GB)
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: GB)
     return {"residency": "ram" if request.param == "ram" else "gpu"}
 
 
@@ -182,7 +181,7 @@ def test_a_device_is_asked_for_the_rows_that_are_read(data: MemmapDataset, monke
     part = data.subset([2])
     needed = shared_residency.missing_on(part, torch.device("cpu"))
     assert needed < shared_residency.missing_on(data, torch.device("cpu")) / 3
-    monkeypatch.setattr(loaders, "free_bytes", lambda device: needed)
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: needed)
     with pytest.raises(ValueError, match=r"residency 'gpu': the rows need \d+\.\d [kM]B, and"):
         MemmapLoader(data, 4, residency="gpu", as_tuple=False)
     loader = MemmapLoader(part, 1, residency="gpu", as_tuple=False)
@@ -220,16 +219,16 @@ def test_ranks_that_share_a_device_are_counted_together(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     needed = shared_residency.missing_on(data, torch.device("cpu"))
-    monkeypatch.setattr(loaders, "free_bytes", lambda device: needed)
-    monkeypatch.setattr(loaders, "total_bytes", lambda device: 2 * needed - 1)
+    monkeypatch.setattr(device_rows, "free_bytes", lambda device: needed)
+    monkeypatch.setattr(device_rows, "total_bytes", lambda device: 2 * needed - 1)
     with pytest.raises(
         ValueError, match=r"the rows need \S+ kB in each of 2 processes that share the device of \S+ kB, and \S+ kB are free"
     ):
         MemmapLoader(data, 4, residency="gpu", as_tuple=False)
-    monkeypatch.setattr(loaders, "total_bytes", lambda device: 2 * needed)
+    monkeypatch.setattr(device_rows, "total_bytes", lambda device: 2 * needed)
     loader = MemmapLoader(data, 4, residency="gpu", as_tuple=False)
     # a launcher that shows each rank a device of its own
-    monkeypatch.setattr(loaders, "total_bytes", lambda device: 0)
+    monkeypatch.setattr(device_rows, "total_bytes", lambda device: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     del loader
     gc.collect()

@@ -202,6 +202,16 @@ def test_a_cold_epoch_of_the_cache_reads_ahead_and_a_warm_one_does_not(
         assert ("reads ahead from the disk" in caplog.text) is cold
 
 
+def test_what_is_warm_is_never_read_ahead(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(residency, "is_cold", lambda *_: True)
+    loader = MemmapLoader(train, 8, residency=residency.Residency("cache", "it was read before", "cache", is_warm=True))
+    with caplog.at_level("INFO", logger="reader"):
+        assert len(list(loader)) == len(loader)
+    assert not caplog.text
+
+
 # -- what the machine tells
 
 
@@ -236,6 +246,14 @@ def test_a_disk_that_answers_before_the_call_returns_is_not_memory(
     assert system.cached_share(path) < 0.1
     path.read_bytes()
     assert system.cached_share(path) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_network"),
+    [("ext4", False), ("fuseblk", False), ("tmpfs", False), ("nfs4", True), ("smb3", True), ("fuse.sshfs", True)],
+)
+def test_file_systems_behind_a_network_are_known(kind: str, is_network: bool) -> None:
+    assert system.is_network(kind) is is_network
 
 
 def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
@@ -274,7 +292,8 @@ def _flags(address: int) -> list[str]:
 
 
 def test_memory_is_bounded_by_the_machine() -> None:
-    total = system._meminfo("MemTotal")
+    total = system.meminfo("MemTotal")
+    assert total is not None
     assert 0 < system.available_bytes() <= total
     assert 0 < system.memory_bytes() <= total
 
@@ -286,14 +305,14 @@ open(sys.argv[2] + "/cgroup.procs", "w").write("0")
 import logging
 from pathlib import Path
 from reader import MemmapDataset, MemmapLoader
-from reader.loading import shared_residency
-from reader.memory import residency, row_file
+from reader import system
+from reader.memory import row_file
 if sys.argv[4] == "through the cache":
-    rawfile._open_direct = lambda path, row_bytes: (-1, 1)
+    row_file._open_direct = lambda path, row_bytes: (-1, 1)
 data = MemmapDataset(sys.argv[3])
 loader = MemmapLoader(data, 64, shuffle=True)
 rows = sum(len(targets) for _, targets in loader)
-print(loader.order, loader.residency, rows, residency.memory_bytes())
+print(loader.order, loader.residency, rows, system.memory_bytes())
 """
 
 

@@ -38,7 +38,9 @@ def test_the_live_pillow_and_a_path_that_does_not_exist_yet_are_told(tmp_path: P
 
 
 def test_importing_no_torch_it_tells_for_which_cuda_torch_is_built() -> None:
-    code = "import sys, packer.operations.doctor as d; print(d.examine().is_fit, 'torch' in sys.modules, d._torch_cuda())"
+    code = (
+        "import sys, packer.operations.doctor as d; print(d.examine().is_fit, 'torch' in sys.modules, d._torch_cuda())"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     import torch
 
@@ -87,6 +89,23 @@ def test_another_reader_that_is_imported_first_is_named_though_nothing_of_ours_c
     )
     assert done.returncode == 1, done.stderr
     assert f"{tmp_path / 'reader'} is imported instead of {ROOT / 'reader'}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("ext4", "ok"), ("fuseblk", "ok"), ("nfs4", "advice"), ("fuse.gcsfuse", "advice")]
+)
+def test_a_file_system_behind_a_network_is_advised_against(
+    kind: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader.system.file_system", lambda path: kind)
+    finding = next(finding for finding in doctor.examine(tmp_path).findings if finding.name == "file system")
+    assert (finding.level, kind in finding.found) == (level, True)
+
+
+def test_the_memory_that_a_cgroup_leaves_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader.system._cgroups", lambda: iter([(123 * 10**6, 0)]))
+    finding = next(finding for finding in doctor.examine(tmp_path).findings if finding.name == "memory")
+    assert finding.found.endswith("; its cgroup may use 0.1 GB")
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

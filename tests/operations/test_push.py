@@ -28,7 +28,8 @@ from packer.operations.transfer.objects import LocalObjects, RemoteObjects, open
 from packer.operations.transfer.remote_store import RECORD, Record, look
 from packer.store import blocks
 from reader import IncompleteStoreError, MemmapDataset, StoreError
-from reader.format.manifest import MANIFEST, PIXELS, encode_pointer, read_manifest, read_pointer
+from reader.format.manifest import MANIFEST, PIXELS, read_manifest
+from reader.format.pointer import encode_pointer, read_pointer
 from reader.format.unfinished import PULLED
 
 PACK = [sys.executable, "-m", "packer"]
@@ -451,7 +452,7 @@ def test_a_reader_that_does_not_know_generations_says_what_it_lacks(
     """What reads format 1.0 sees a manifest in its form, with a feature that it lacks: never damage."""
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / MANIFEST).write_bytes(encode_pointer("sha256:" + "0" * 64, "generations/0000000000000000"))
-    monkeypatch.setattr("reader.format.manifest.GENERATIONS", "no feature of this name")
+    monkeypatch.setattr("reader.format.head.GENERATIONS", "no feature of this name")
     with pytest.raises(StoreError, match=r"reading this store needs generations, unknown here\. Update pixpack\."):
         read_manifest(tmp_path / "far")
 

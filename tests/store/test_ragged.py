@@ -38,7 +38,6 @@ from reader import (
     open_store,
 )
 from reader.epoch import stamped
-from reader.format import manifest
 from reader.format.check import check_store
 from reader.format.manifest import PIXELS, Manifest, encode_manifest, read_blocks, read_json_lines, read_manifest
 from reader.format.tensordict_meta import metadata_files
@@ -99,7 +98,7 @@ def test_todays_writer_makes_the_golden_bytes_of_own_sizes() -> None:
 
 
 def test_a_reader_that_does_not_know_the_feature_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "READER_FEATURES", ())
+    monkeypatch.setattr("reader.format.head.READER_FEATURES", ())
     with pytest.raises(StoreError, match=r"reading this store needs own-sizes, unknown here\. Update pixpack\.$"):
         MemmapDataset(GOLDEN, as_tuple=False)
 

@@ -20,7 +20,8 @@ from packer.operations.transfer.remote_store import RECORD, Pushed, Record, left
 from packer.store.out_folder import enclosing_store
 from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, Manifest, encode_pointer, generation_of
+from reader.format.manifest import MANIFEST, Manifest
+from reader.format.pointer import encode_pointer, generation_of
 
 
 def push_store(

@@ -16,7 +16,9 @@ from packer.errors import PackError
 from packer.operations.transfer.objects import LocalObjects, RemoteObjects
 from packer.store.out_folder import is_dropped
 from reader.format.errors import StoreError
-from reader.format.manifest import GENERATIONS, MANIFEST, REJECTED, SAMPLES, read_pointer
+from reader.format.head import GENERATIONS
+from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
+from reader.format.pointer import read_pointer
 
 # What a push under way has sent. Beside the manifest, gone with the last that the push leaves behind.
 RECORD = ".pushing.json"

@@ -1,0 +1,61 @@
+"""What a device has room for, and the batches that fill it with a store's rows: read in the dataset's order, once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from reader.dataset.dataset import MemmapDataset
+from reader.device.resident import free_bytes, total_bytes
+from reader.device.transfer import entered
+from reader.loading.host_batches import Gathering
+from reader.loading.prefetch import Feed
+from reader.loading.producer import Producer, Unfinished
+from reader.loading.ranks import ranks_sharing
+from reader.loading.schedule import SMALL_GROUP_BYTES, Schedule, block_rows, window_bytes
+from reader.loading.shared_residency import missing_on
+from reader.memory.residency import Residency, Room
+
+# On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
+_WINDOWS_HELD = 4
+_PREFETCH = 2
+
+
+def room_on(schedule: Schedule, device: torch.device, processes: int) -> Room | None:
+    """Return what there is on a device and what is needed there; None for the CPU. processes: ranks of this host."""
+    free, dataset = free_bytes(device), schedule.dataset
+    if free is None:
+        return None
+    has_windows = schedule.order == "block" and schedule.cut.world_size == 1 and dataset.is_whole
+    windows_bytes = _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0
+    sharing = ranks_sharing(processes, torch.cuda.device_count())
+    total = total_bytes(device) if sharing > 1 else 0
+    return Room(free, missing_on(schedule.part, device), windows_bytes, sharing, total)
+
+
+@contextlib.contextmanager
+def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Iterator[Iterator[Any]]:
+    """Give a dataset's batches, in its order, on a device; host: where rows are read from, "cache" or "disk"."""
+    rows = block_rows(dataset.manifest)
+    schedule = Schedule(
+        dataset, rows, order="sequential", seed=0, drop_last=False, ranks=(0, 1), weights=None, sampler=None
+    )
+    gathering = Gathering(dataset, device, Residency(host, "", host), keep=_PREFETCH + 2, must_pin=False)
+    producer = Producer(schedule, gathering, device, prefetch=_PREFETCH, resident=None, in_windows=False)
+    steps = schedule.steps(0, 0, schedule.sampled(), SMALL_GROUP_BYTES)
+    source = functools.partial(producer.groups, 0, 0, steps, lambda batch, start: batch)
+    feed = Feed(entered(device, source), _PREFETCH)
+    try:
+        yield _taken(feed)
+    finally:
+        feed.stop(wait=True)
+
+
+def _taken(feed: Feed) -> Iterator[Any]:
+    while (group := feed.take()) is not None:
+        for item, _ in group:
+            yield item.make() if isinstance(item, Unfinished) else item

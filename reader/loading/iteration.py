@@ -1,0 +1,182 @@
+"""One pass over a loader's batches, in the caller's thread: takes what the feeder made, and finishes what it left to the caller.
+
+Knows where the pass is and who runs the transform; never which rows come, nor where they are read from.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from reader.dataset.dataset import MemmapDataset
+from reader.epoch import in_epoch, stamped
+from reader.loading.frameworks import AccelerateState
+from reader.loading.prefetch import Claim, Feed, without_thread
+from reader.loading.producer import Group, Unfinished
+from reader.loading.schedule import Schedule
+from reader.loading.torch_modes import Draws, Modes
+from reader.profiling import stage
+from reader.store import ImageBatch, RaggedBatch, plain
+
+
+@dataclass
+class Progress:
+    """Where the newest iterator is; the loader's state after that iterator is gone."""
+
+    epoch: int
+    position: int
+    finished: bool = False
+
+
+class Iteration:
+    """One pass: gives what the feeder made, in order. Dropped, it ends its thread.
+
+    Args:
+        progress: where the pass begins; kept up to date.
+        source: makes the groups, in a thread of its own where prefetch is not 0.
+        feeds: takes the thread's feed, for who closes the loader.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        progress: Progress,
+        source: Callable[[Claim], Iterator[Group]],
+        finish: Finish,
+        *,
+        prefetch: int,
+        feeds: weakref.WeakSet[Feed],
+    ) -> None:
+        self._schedule, self._progress, self._finish = schedule, progress, finish
+        self._begin = progress.position
+        self._ready: deque[tuple[Any, int]] = deque()
+        self._failed = False
+        self._accelerate = AccelerateState()
+        self._feed: Feed | None = None
+        self._source: Iterator[Group] = iter(())
+        if not prefetch:
+            finish.asked.put(None)
+            self._source = source(without_thread)
+        else:
+            self._feed = Feed(source, prefetch, finish.asked)
+            feeds.add(self._feed)
+            # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
+            weakref.finalize(self, self._feed.stop).atexit = False
+
+    def __iter__(self) -> Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        self._accelerate.begin()
+        if not self._ready or (self._feed is not None and not self._feed.is_open):
+            try:
+                group = self._feed.take() if self._feed else next(self._source, None)
+            except BaseException as e:
+                # Ctrl-C while it waits for the thread does not end the epoch
+                self._failed = isinstance(e, Exception) or self._feed is None or not self._feed.is_alive
+                raise
+            if group is None:
+                # after an error the epoch is not done: its state stays at the batch that could not be made
+                self._progress.finished = not self._failed
+                self._accelerate.end()
+                raise StopIteration
+            self._ready.extend(group)
+        item, position = self._ready[0]
+        if isinstance(item, Unfinished):
+            try:
+                item = self._finish(item.make(), item.start)
+            except Exception:
+                self._end()
+                raise
+        if self._schedule.is_over(position):
+            self._accelerate.last(self._schedule.shared_rows(self._progress.position))
+        # only now: what Ctrl-C keeps from being made is made again
+        self._ready.popleft()
+        self._progress.position = position
+        return item
+
+    def __len__(self) -> int:
+        return self._schedule.steps_left(self._begin)
+
+    @property
+    def ready(self) -> int:
+        """Batches of a group that was taken: the next so many steps ask nothing of the thread."""
+        return len(self._ready)
+
+    @property
+    def is_filled(self) -> bool:
+        """Say whether all that may be gathered ahead is; while it stays so, the loop is slower than the loader."""
+        return self._feed is None or self._feed.is_idle
+
+    def _end(self) -> None:
+        """Give nothing more, as after an error in the thread."""
+        self._failed = True
+        self._ready.clear()
+        if self._feed:
+            self._feed.stop()
+        self._feed, self._source = None, iter(())
+
+
+class Finish:
+    """Runs the transform of an epoch's batches, and gives the caller the form that it wants.
+
+    On the CPU the first one runs in the feeder thread while the caller waits for it, as if it ran there. If it drew from a
+    generator of the process, which the training uses too, the others run in the caller's thread: in the feeder's they would
+    draw whenever they come to it. All of them run under torch's modes of the thread that began the epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: MemmapDataset,
+        transform: Callable[[Any], Any] | None,
+        *,
+        epoch: int,
+        seed: int,
+        as_tuple: bool,
+    ) -> None:
+        self._dataset, self._transform = dataset, transform
+        self._epoch, self._seed, self._as_tuple = epoch, seed, as_tuple
+        self._modes = Modes.here()
+        # something is there once the caller waits for the first batch, or nobody waits any more
+        self.asked: SimpleQueue[None] = SimpleQueue()
+        self._is_first, self._draws = True, False
+
+    def __call__(self, batch: Any, start: int) -> Any:
+        """Finish a batch; start: where in the epoch's order its first row stands."""
+        made, transform = batch, self._transform
+        if transform is not None or not self._as_tuple:
+            stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
+        if transform is not None:
+            try:
+                with stage("transform"), in_epoch(self._epoch), self._modes.entered():
+                    made = transform(batch)
+            except StopIteration as e:
+                raise RuntimeError(
+                    "the transform raised StopIteration, which would end the loop as if all were read."
+                ) from e
+            except Exception as e:
+                if hasattr(e, "add_note"):  # from Python 3.11 on
+                    e.add_note(f"The transform failed on these rows of {self._dataset.path}: {batch.rows.tolist()}")
+                raise
+        if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
+            return plain(made, by_name=self._dataset.names_targets)
+        return made
+
+    def ahead(self, batch: Any, start: int) -> Any:
+        """Finish a batch before the caller asks for it, or leave that to the caller's thread."""
+        if self._transform is None:
+            return self(batch, start)
+        if self._draws:
+            return Unfinished(lambda: batch, start)
+        if not self._is_first:
+            return self(batch, start)
+        self.asked.get()
+        self._is_first = False
+        with Draws() as draws:
+            made = self(batch, start)
+        self._draws = draws.are_any
+        return made
