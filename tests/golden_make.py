@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
-from packer.store.blocks import encode_line
 from reader.format.head import OWN_MASKS, OWN_SIZES
 from reader.format.manifest import PAGE_BYTES, Block, FileEntry, Manifest, encode_manifest
+from reader.format.samples import encode_line
 from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import TensorSpec
 

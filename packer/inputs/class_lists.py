@@ -14,7 +14,7 @@ from typing import Any
 from packer.errors import ScanError
 from packer.inputs.splits import stores_of
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, FurtherTarget, read_manifest
+from reader.format.manifest import FurtherTarget, read_manifest
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -34,7 +34,7 @@ def load_classes(source: str) -> tuple[str, ...]:
     path = Path(source)
     try:
         if path.is_dir():
-            lists = [json.loads((store / MANIFEST).read_bytes())["classes"] for store in stores_of(path).values()]
+            lists = [[*read_manifest(store).classes] for store in stores_of(path).values()]
             names = lists[0]
             if any(other != names for other in lists):
                 raise ScanError(f"--classes {source} holds splits with different class lists. Name the store of one.")
@@ -46,6 +46,8 @@ def load_classes(source: str) -> tuple[str, ...]:
             names = [line.rstrip("\r") for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except ScanError:
         raise
+    except StoreError as e:
+        raise ScanError(f"--classes {source} cannot be read: {e}") from e
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         why = getattr(e, "strerror", None) or e
         raise ScanError(
@@ -180,10 +182,7 @@ def _in_order(names: dict[str, Any], path: Path) -> list[Any]:
 
 def has_multi_hot(source: str) -> bool:
     """Whether a class list is that of a store whose images have several classes each; then those of another set have, too."""
-    try:
-        return bool(json.loads((_store(source) / MANIFEST).read_bytes())["targets"]["kind"] == "multi-hot")
-    except OSError:  # a list of names
-        return False
+    return Path(source).is_dir() and read_manifest(_store(source)).target_kind == "multi-hot"
 
 
 def further_targets(source: str | None) -> dict[str, FurtherTarget]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-import json
+
+from reader.format.samples import Sample
 
 _MARKS = ('"icc":"', '"bits_used":')
 _NAMED = 3
@@ -22,11 +23,11 @@ class Noted:
             return
         for line in lines.splitlines():
             if any(mark in line for mark in _MARKS):
-                sample = json.loads(line)
-                self._profiles.update([sample["icc"]] if "icc" in sample else [])
-                self._converted += "icc_converted" in sample
-                self._dark += "bits_used" in sample
-                self._bits = max(self._bits, sample.get("bits_used", 0))
+                made = Sample.decode(line).decoding
+                self._profiles.update([made["icc"]] if "icc" in made else [])
+                self._converted += "icc_converted" in made
+                self._dark += "bits_used" in made
+                self._bits = max(self._bits, made.get("bits_used", 0))
 
     @property
     def profiles(self) -> dict[str, int]:

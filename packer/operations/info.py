@@ -17,7 +17,8 @@ import numpy as np
 from packer.inputs.splits import stores_of
 from packer.store.duplicates import Duplicates, duplicates_among
 from reader.format.check import check_store
-from reader.format.manifest import SAMPLES, Manifest, read_json_lines
+from reader.format.manifest import Manifest
+from reader.format.samples import read_samples
 
 _EXAMPLES = 5
 
@@ -77,12 +78,11 @@ def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> Sources:
     """Read samples.jsonl once; the first 8 bytes of each sha256 go to prefixes: 8 MB for a million rows."""
     sizes: Counter[tuple[int, int]] = Counter()
     source_bytes = 0
-    for sample in read_json_lines(out / SAMPLES):
-        if "sha256" in sample:
-            prefixes.append(int(sample["sha256"][:16], 16))
-        if "width" in sample and "height" in sample:
-            sizes[sample["width"], sample["height"]] += 1
-        source_bytes += sample.get("bytes", 0)
+    for sample in read_samples(out):
+        if sample.sha256 is not None:
+            prefixes.append(int(sample.sha256[:16], 16))
+        sizes[sample.width, sample.height] += 1
+        source_bytes += sample.size_bytes or 0
     sides: Counter[int] = Counter()
     for size, count in sizes.items():
         sides[min(size).bit_length()] += count

@@ -29,7 +29,7 @@ from packer.sources import roots
 from packer.sources.base import State
 from packer.sources.local import Source
 from packer.sources.roots import Roots
-from packer.store.blocks import Result, Task, encode_line
+from packer.store.blocks import Result, Task
 from packer.store.files import write_atomically
 from packer.store.journal import FOLDER
 from packer.store.lock import LOCK, Lock
@@ -37,6 +37,7 @@ from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
 from packer.system import FULL, available_cpus
 from packer.workers.engine import LocalEngine
 from reader.format.manifest import read_json_lines
+from reader.format.samples import encode_line
 
 RECORD = "requantized.jsonl"
 _UNFINISHED = f"{FOLDER}/{RECORD}"

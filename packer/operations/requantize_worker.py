@@ -15,9 +15,10 @@ from packer.errors import DecodeError
 from packer.pixels.requantize import Recoder
 from packer.sources.local import Source
 from packer.sources.roots import NOWHERE, PAUSES, Roots
-from packer.store.blocks import Result, Task, encode_line
+from packer.store.blocks import Result, Task
 from packer.store.files import temporary_of
 from packer.workers.processes import InFlight
+from reader.format.samples import encode_line
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ Reads and checks; writes nothing.
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ import numpy.typing as npt
 
 from packer.errors import PackError
 from packer.pixels.statistics import ChannelSums, RaggedBlock
-from packer.store.blocks import encode_line
 from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.head import FORMAT_VERSION
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.samples import Sample
 from reader.format.tensors import TensorSpec
 
 _MENDED = "Copy the store again, or pack anew."
@@ -215,10 +214,10 @@ class Source:
         found = read_spans(self.path / SAMPLES, begins, self._begins[rows + 1] - begins).tobytes()
         if "targets" not in self._share.numbers:
             return found
-        lines = [json.loads(line) for line in found.splitlines()]
-        targets = np.array([line["target"] for line in lines])
+        samples = [Sample.decode(line) for line in found.splitlines()]
+        targets = np.array([sample.target for sample in samples])
         new = _renumbered(targets, self._share.numbers["targets"], spec).tolist()
-        moved = (encode_line(line | {"target": target}) for line, target in zip(lines, new, strict=True))
+        moved = (replace(sample, target=target).encode() for sample, target in zip(samples, new, strict=True))
         return "".join(moved).encode("ascii")
 
     def close(self) -> None:

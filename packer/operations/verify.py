@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import struct
 import zlib
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.checksums import crc32_combine, sha256_file
 from packer.errors import OptionsError
@@ -23,6 +22,7 @@ from packer.inputs.splits import stores_of
 from packer.pixels.geometry import Geometry
 from reader.format.check import check_store
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, read_blocks
+from reader.format.samples import Sample
 
 if TYPE_CHECKING:
     from packer.packing.source_check import SourcesReport
@@ -197,28 +197,28 @@ def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
             yield Problem(name, None, "its content is not what was packed")
 
 
-def _implied(manifest: Manifest) -> dict[str, Callable[[dict[str, Any]], bytes]]:
+def _implied(manifest: Manifest) -> dict[str, Callable[[Sample], bytes]]:
     """File -> what a row of it must be, given the row's line of samples.jsonl."""
-    implied: dict[str, Callable[[dict[str, Any]], bytes]] = {}
+    implied: dict[str, Callable[[Sample], bytes]] = {}
     if manifest.target_kind == "class":
-        implied[_TARGETS] = lambda sample: struct.pack("<q", sample["target"])
+        implied[_TARGETS] = lambda sample: struct.pack("<q", sample.target)
     else:
         code = f"<{manifest.target_count}{'f' if manifest.target_kind == 'regression' else 'B'}"
-        implied[_TARGETS] = lambda sample: struct.pack(code, *sample["target"])
+        implied[_TARGETS] = lambda sample: struct.pack(code, *sample.target)
     if manifest.options.get("fit") in ("pad", "inside"):
         geometry = Geometry.recorded(manifest)
         implied[_CONTENT] = lambda sample: struct.pack(
-            "<4i", *geometry.content(geometry.resized(sample["width"], sample["height"]))
+            "<4i", *geometry.content(geometry.resized(sample.width, sample.height))
         )
     if manifest.has_own_sizes:
         own = Geometry.recorded(manifest)
         implied[_SHAPES] = lambda sample: struct.pack(
-            "<3i", *own.resized(sample["width"], sample["height"])[::-1], manifest.channels
+            "<3i", *own.resized(sample.width, sample.height)[::-1], manifest.channels
         )
     return implied
 
 
-def _wrong_rows(root: Path, manifest: Manifest, implied: dict[str, Callable[[dict[str, Any]], bytes]]) -> Iterator[int]:
+def _wrong_rows(root: Path, manifest: Manifest, implied: dict[str, Callable[[Sample], bytes]]) -> Iterator[int]:
     """Yield the rows whose line in samples.jsonl is none, or does not imply what stands in these files."""
     with contextlib.ExitStack() as files:
         samples, *tensors = [files.enter_context(open(root / name, "rb")) for name in (SAMPLES, *implied)]
@@ -226,7 +226,7 @@ def _wrong_rows(root: Path, manifest: Manifest, implied: dict[str, Callable[[dic
         for row, line in enumerate(islice(samples, manifest.rows)):
             found = [tensor.read(size) for tensor, size in zip(tensors, sizes, strict=True)]
             try:
-                sample = json.loads(line)
+                sample = Sample.decode(line)
                 is_right = [value(sample) for value in implied.values()] == found
             except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, struct.error):
                 is_right = False

@@ -29,10 +29,11 @@ from packer.pixels.decode import to_mode
 from packer.pixels.row import Row
 from packer.report import PackReport, Progress
 from packer.sources.roots import Roots
-from packer.store.blocks import Task, encode_line
+from packer.store.blocks import Task
 from packer.store.out_folder import settled_out
 from packer.workers.block_worker import BlockWorker, Job
 from reader.format.manifest import TARGET_DTYPES
+from reader.format.samples import Sample
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 
@@ -208,8 +209,7 @@ class DatasetWorker(BlockWorker):
         image = to_mode(image, _MODES[job.channels])
         placed, content = job.geometry.place(image, job.geometry.resized(*image.size))
         self._clock.enter("other")
-        size = {"width": image.width, "height": image.height}
-        attempt.line = encode_line({"path": path, "target": target} | size | {"decoder": "dataset"})
+        attempt.line = Sample(path, target, None, None, *image.size, {"decoder": "dataset"}).encode()
         attempt.row = Row(placed.tobytes(), content, *image.size)
 
 

@@ -15,7 +15,8 @@ from packer.options import without_limits
 from packer.store.journal import read_blocks
 from packer.text import difference, labels_difference, names_difference
 from reader.format.journal import Header
-from reader.format.manifest import REJECTED, SAMPLES, Manifest, read_json_lines
+from reader.format.manifest import Manifest
+from reader.format.samples import Sample, read_paths
 
 _CHECKED = {
     "options": "other options",
@@ -80,7 +81,7 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
     if manifest.classes != inputs.classes:
         return "other classes" + difference([*manifest.classes], [*inputs.classes])
     if manifest.inputs != len(inputs):
-        before = [line["path"] for name in (SAMPLES, REJECTED) for line in read_json_lines(out / name)]
+        before = read_paths(out)
         named = names_difference(sorted(before), inputs.paths)
         return f"another number of inputs ({manifest.inputs}, now {len(inputs)})" + (f": {named}" if named else "")
     if manifest.target_kind != inputs.target_kind:
@@ -103,9 +104,12 @@ def _committed(folder: Path, start: int) -> list[tuple[str, Any]]:
     known: list[tuple[str, Any]] = []
     for result, _ in read_blocks(folder):
         rejected = {reject["input"]: reject["path"] for reject in result.rejects}
-        samples = map(json.loads, result.samples)
+        samples = map(Sample.decode, result.samples)
         for index in range(start, start + result.inputs):
-            line = {"path": rejected[index], "target": None} if index in rejected else next(samples)
-            known.append((line["path"], line["target"]))
+            if index in rejected:
+                known.append((rejected[index], None))
+            else:
+                sample = next(samples)
+                known.append((sample.path, sample.target))
         start += result.inputs
     return known

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from packer.errors import PackError
 from packer.inputs.annotations.boxes import BoxRows
@@ -38,7 +37,8 @@ from packer.system import available_cpus
 from packer.text import difference, names_difference, some
 from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, REJECTED, SAMPLES, Manifest, read_json_lines
+from reader.format.manifest import MANIFEST, SAMPLES, Manifest
+from reader.format.samples import Sample, read_paths, read_rejects, read_samples
 
 _BOXES_ROWS = 4096
 
@@ -98,7 +98,7 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
     """
     if inputs.masks is not None or inputs.identity:
         return False
-    rejected = [line["path"] for line in read_json_lines(out / REJECTED)]
+    rejected = [reject.path for reject in read_rejects(out)]
     if inputs.url and rejected:
         return False
     sealed = os.stat(out / MANIFEST).st_mtime_ns
@@ -108,7 +108,11 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
         """Locate an input."""
         return locate(inputs.base, inputs.paths[index], inputs.archives, places[index], inputs.roots or NOWHERE)
 
-    matched = ((sample, functools.partial(source_of, index)) for index, sample in _matched(out, inputs))
+    matched = (
+        (sample, functools.partial(source_of, index))
+        for index, sample in _matched(out, inputs)
+        if isinstance(sample, Sample)
+    )
     if any(changed(matched, threads=available_cpus())):
         return False
     known = set(rejected)
@@ -154,11 +158,11 @@ def inputs_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
             return sample
         accepted.append(index)
         new = targets[index]
-        if sample["target"] != new and json.dumps(sample["target"]) != json.dumps(new):  # as text, in which NaN is NaN
-            labels.append(f"{sample['path']} (was {sample['target']}, now {new})")
-        if (size_bytes := _size(inputs, index)) != sample["bytes"]:
+        if sample.target != new and json.dumps(sample.target) != json.dumps(new):  # as text, in which NaN is NaN
+            labels.append(f"{sample.path} (was {sample.target}, now {new})")
+        if (size_bytes := _size(inputs, index)) != sample.size_bytes:
             now = "gone" if size_bytes < 0 else f"now {size_bytes}"
-            sizes.append(f"{sample['path']} (had {sample['bytes']} bytes, {now})")
+            sizes.append(f"{sample.path} (had {sample.size_bytes} bytes, {now})")
     if labels:
         return f"other labels: {some(labels)}"
     if columns := _other_columns(out, manifest, inputs, accepted):
@@ -166,21 +170,21 @@ def inputs_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
     return f"other sources: {some(sizes)}" if sizes else ""
 
 
-def _matched(out: Path, inputs: Inputs) -> Iterator[tuple[int, Any]]:
+def _matched(out: Path, inputs: Inputs) -> Iterator[tuple[int, Sample | str]]:
     """Yield each input that is a row, with its line of samples.jsonl; at the first that is neither row nor reject, why."""
-    rejected = deque(line["path"] for line in read_json_lines(out / REJECTED))
-    samples = read_json_lines(out / SAMPLES)
+    rejected = deque(reject.path for reject in read_rejects(out))
+    samples = read_samples(out)
     sample = next(samples, None)
     for index, path in enumerate(inputs.paths):
-        if sample is not None and sample["path"] == path:
+        if sample is not None and sample.path == path:
             yield index, sample
             sample = next(samples, None)
         elif rejected and rejected[0] == path:
             rejected.popleft()
         else:
-            before = [line["path"] for name in (SAMPLES, REJECTED) for line in read_json_lines(out / name)]
+            before = read_paths(out)
             named = names_difference(sorted(before), inputs.paths)
-            stood = rejected[0] if sample is None else sample["path"]
+            stood = rejected[0] if sample is None else sample.path
             yield index, f"other inputs: {named}" if named else f"another order: {path} is in the place of {stood}"
             return
 
@@ -215,7 +219,7 @@ def _other_columns(out: Path, manifest: Manifest, inputs: Inputs, accepted: Sequ
 
 def _found_again(out: Path, inputs: Inputs) -> list[str]:
     """Name the inputs that were rejected as missing and are there now: `pack update` would make rows of them."""
-    missing = [line["path"] for line in read_json_lines(out / REJECTED) if line["reason"] in MISSING]
+    missing = [reject.path for reject in read_rejects(out) if reject.reason in MISSING]
     if inputs.url or not missing:
         return missing  # what storage lists is there
     return [path for path in missing if _state(inputs, path) != (-1, -1)]

@@ -20,7 +20,8 @@ from packer.inputs.scan import belongs
 from packer.options import PackOptions, allowed_share
 from packer.store.row_files import EXTRAS
 from packer.text import names_difference, some
-from reader.format.manifest import SAMPLES, Manifest, read_json_lines
+from reader.format.manifest import Manifest
+from reader.format.samples import read_samples
 
 # Options that an update takes from the store where they are not given.
 _REUSED = ("target_column", "path_column", "extension", "missing")
@@ -165,8 +166,8 @@ class LabelCheck:
         same = {number: numbers.get(name) for number, name in enumerate(before.classes)} | {-1: -1}
         is_class = before.target_kind == "class"
         gone, changed = _Named(), _Named()
-        for line in read_json_lines(out / SAMPLES):
-            path, target = line["path"], line["target"]
+        for sample in read_samples(out):
+            path, target = sample.path, sample.target
             index = places.get(path)
             if index is None:
                 gone.add(path)
@@ -187,12 +188,12 @@ class LabelCheck:
         """Name rows that stay and get another value of a further target: it is of the column of that name as before."""
         was, has = before.further_targets[name], now.further_targets[name]
         old_values, new_values, changed = _stored(out, before, name), now.extras[name], _Named()
-        for row, line in enumerate(read_json_lines(out / SAMPLES)):
-            if indices := places.get(line["path"]):
+        for row, sample in enumerate(read_samples(out)):
+            if indices := places.get(sample.path):
                 old = _meaning(old_values[row], was.kind, was.classes)
                 new = [_meaning(new_values[index], has.kind, has.classes) for index in indices]
                 if old not in new:
-                    changed.add(f"{line['path']} {_shown(old)}, now {_shown(new[0])}")
+                    changed.add(f"{sample.path} {_shown(old)}, now {_shown(new[0])}")
         if changed.count:
             rows = "1 row" if changed.count == 1 else f"{changed.count} rows"
             self.notes.append(f"{rows} of {out} had another {name} before: {changed}.")

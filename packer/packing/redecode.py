@@ -26,7 +26,8 @@ from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
 from packer.store.ragged_rows import RaggedRows
 from reader.format.errors import StoreError
-from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_json_lines
+from reader.format.manifest import PIXELS, Manifest
+from reader.format.samples import read_samples
 
 NO_MEMBER = "has no such member"
 
@@ -48,9 +49,9 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
             " pixels may differ. Use the same versions to decode rows again."
         )
     wanted = {i * manifest.rows // count for i in range(count)} if count < manifest.rows else set(range(manifest.rows))
-    samples = {row: sample for row, sample in enumerate(read_json_lines(root / SAMPLES)) if row in wanted}
+    samples = {row: sample for row, sample in enumerate(read_samples(root)) if row in wanted}
     # what was accepted under a larger limit than the recorded one, before a resume or a merge, is no bomb either
-    max_pixels = max([options["max_pixels"], *(one.get("width", 0) * one.get("height", 0) for one in samples.values())])
+    max_pixels = max([options["max_pixels"], *(one.width * one.height for one in samples.values())])
     decoder = row_decoder(
         Geometry.recorded(manifest),
         channels=options["channels"],
@@ -71,17 +72,17 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
             else:
                 stored = own[row].tobytes()
             try:
-                read = functools.partial(finder.source(sample["path"]).read, max_pixels=max_pixels)
+                read = functools.partial(finder.source(sample.path).read, max_pixels=max_pixels)
                 data, _ = roots.retried(read, roots.PAUSES, time.sleep)
                 with warnings.catch_warnings():
                     # Pillow's, which the pack has recorded
                     warnings.simplefilter("ignore")
                     same = decoder.row(data).pixels == stored
             except DecodeError as e:
-                yield row, f"{sample['path']} cannot be decoded again: {e}"
+                yield row, f"{sample.path} cannot be decoded again: {e}"
                 continue
             if not same:
-                yield row, f"decoding {sample['path']} again gives other pixels"
+                yield row, f"decoding {sample.path} again gives other pixels"
 
 
 class Finder:

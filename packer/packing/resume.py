@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.workers.block_worker import Job
 from reader.format.journal import Header
+from reader.format.samples import Sample
 
 # In the reason of each reject that another limit might accept.
 _OF_LIMIT = "--max-pixels"
@@ -103,10 +103,10 @@ def _other_plugin(result: Result) -> str:
     """Say which plugin decoded a row of a block and what would decode it now; "" where they are the same."""
     for line in result.samples:
         if _PLUGIN in line:
-            sample = json.loads(line)
-            now = plugins.decoder_of(sample["format"])
-            if sample["decoder"] != now:
-                return f" ({sample['format']}: {sample['decoder']}, now {'none' if now == 'Pillow' else now})"
+            made = Sample.decode(line).decoding
+            now = plugins.decoder_of(made["format"])
+            if made["decoder"] != now:
+                return f" ({made['format']}: {made['decoder']}, now {'none' if now == 'Pillow' else now})"
     return ""
 
 

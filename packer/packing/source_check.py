@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from packer.errors import DecodeError, OptionsError, ScanError
 from packer.inputs.scan import scan
@@ -21,7 +20,7 @@ from packer.sources.base import Readable
 from packer.sources.local import MISSING, Source
 from packer.sources.object_storage import is_url
 from packer.system import available_cpus
-from reader.format.manifest import REJECTED, SAMPLES, read_json_lines
+from reader.format.samples import Sample, read_rejects, read_samples
 
 # Files in memory at once are as many as threads; these wait to be read.
 _CHUNK = 256
@@ -57,27 +56,25 @@ def check_sources(out: Path, images: str, split: str = "") -> SourcesReport:
     """
     finder, known, count = Finder(images), set[str](), 0
 
-    def pairs() -> Iterator[tuple[dict[str, Any], Callable[[], Readable]]]:
+    def pairs() -> Iterator[tuple[Sample, Callable[[], Readable]]]:
         """Pass through the rows, and count them."""
         nonlocal count
-        for sample in read_json_lines(out / SAMPLES):
-            if "sha256" not in sample:
+        for sample in read_samples(out):
+            if sample.sha256 is None:
                 raise OptionsError(f"{out} was packed from a dataset, whose items are no files: leave --images out.")
             count += 1
-            known.add(sample["path"])
-            yield sample, functools.partial(finder.source, sample["path"])
+            known.add(sample.path)
+            yield sample, functools.partial(finder.source, sample.path)
 
     differ: list[str] = []
     gone: list[str] = []
     for path, is_gone in changed(pairs(), threads=_REMOTE_THREADS if is_url(images) else available_cpus()):
         (gone if is_gone else differ).append(path)
-    known.update(line["path"] for line in read_json_lines(out / REJECTED))
+    known.update(reject.path for reject in read_rejects(out))
     return SourcesReport(count, differ, gone, [path for path in _listed(images, split) if path not in known])
 
 
-def changed(
-    pairs: Iterable[tuple[dict[str, Any], Callable[[], Readable]]], *, threads: int
-) -> Iterator[tuple[str, bool]]:
+def changed(pairs: Iterable[tuple[Sample, Callable[[], Readable]]], *, threads: int) -> Iterator[tuple[str, bool]]:
     """Yield the path of each source that has other bytes than its line of samples.jsonl says, and whether it is gone.
 
     Args:
@@ -88,22 +85,22 @@ def changed(
         while chunk := list(islice(whole, _CHUNK)):
             for (sample, _), what in zip(chunk, pool.map(lambda pair: _compared(*pair), chunk), strict=True):
                 if what:
-                    yield sample["path"], what == "gone"
+                    yield sample.path, what == "gone"
 
 
-def _compared(sample: dict[str, Any], locate: Callable[[], Readable]) -> str:
+def _compared(sample: Sample, locate: Callable[[], Readable]) -> str:
     """Return "" where a source has the bytes that were packed, "gone" where there is none, else "differs"."""
     try:
         source = locate()
         if isinstance(source, Source) and source.place is None:
             size_bytes, _ = roots.retried(source.state, roots.PAUSES, time.sleep)
-            if size_bytes != sample["bytes"]:
+            if size_bytes != sample.size_bytes:
                 return "gone" if size_bytes < 0 else "differs"
         read = functools.partial(source.read, max_pixels=sys.maxsize)
         data, _ = roots.retried(read, roots.PAUSES, time.sleep)
     except DecodeError as e:
         return "gone" if str(e) in MISSING or str(e).endswith(NO_MEMBER) else "differs"
-    return "" if hashlib.sha256(data).hexdigest() == sample["sha256"] else "differs"
+    return "" if hashlib.sha256(data).hexdigest() == sample.sha256 else "differs"
 
 
 def _listed(images: str, split: str) -> list[str]:

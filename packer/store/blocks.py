@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packer.checksums import crc32_combine
-
-# Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
-_JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -99,11 +95,6 @@ class Result:
                 sums = getattr(whole, name) or [0] * len(getattr(piece, name))
                 setattr(whole, name, [a + b for a, b in zip(sums, getattr(piece, name), strict=True)])
         return whole
-
-
-def encode_line(value: dict[str, Any]) -> str:
-    """Encode one line of samples.jsonl or rejected.jsonl; ASCII, so that names that are no UTF-8 survive too."""
-    return _JSON.encode(value) + "\n"
 
 
 # A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small

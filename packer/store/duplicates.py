@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from reader.format.check import check_store
-from reader.format.manifest import SAMPLES, Manifest, read_json_lines
+from reader.format.manifest import Manifest
+from reader.format.samples import read_samples
 
 _EXAMPLES = 5
 
@@ -57,7 +58,7 @@ def duplicates_of(places: dict[str, Path]) -> Duplicates:
     """
     prefixes = array("Q")
     for place in places.values():
-        prefixes.extend(int(line["sha256"][:16], 16) for line in read_json_lines(place / SAMPLES) if "sha256" in line)
+        prefixes.extend(int(sample.sha256[:16], 16) for sample in read_samples(place) if sample.sha256)
     return duplicates_among({split: (place, check_store(place)) for split, place in places.items()}, prefixes)
 
 
@@ -97,13 +98,13 @@ class _Row(NamedTuple):
 def _rows(stores: dict[str, tuple[Path, Manifest]]) -> Iterator[_Row]:
     for split, (place, manifest) in stores.items():
         is_class = manifest.target_kind == "class"
-        for sample in read_json_lines(place / SAMPLES):
-            if "sha256" in sample:
-                target = sample["target"]
+        for sample in read_samples(place):
+            if sample.sha256 is not None:
+                target = sample.target
                 # classes by name: the lists of two stores need not be one
                 label = manifest.classes[target] if is_class and target >= 0 else json.dumps(target)
-                path = f"{split}/{sample['path']}" if split else sample["path"]
-                yield _Row(split, path, sample["sha256"], label)
+                path = f"{split}/{sample.path}" if split else sample.path
+                yield _Row(split, path, sample.sha256, label)
 
 
 def _examples(groups: list[list[_Row]], differ: Callable[[_Row], str]) -> list[list[str]]:

@@ -10,7 +10,8 @@ from packer.clock import added
 from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
 from packer.report import PackReport
-from reader.format.manifest import REJECTED, Manifest, read_json_lines
+from reader.format.manifest import Manifest
+from reader.format.samples import read_rejects
 
 _LINES_NAMED = CHANGES_NAMED = 5
 
@@ -117,13 +118,13 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
 
 def count_reasons(out: Path) -> dict[str, int]:
     """Count the rejects of a store by reason, most frequent first."""
-    return dict(collections.Counter(line["reason"] for line in read_json_lines(out / REJECTED)).most_common())
+    return dict(collections.Counter(reject.reason for reject in read_rejects(out)).most_common())
 
 
 def _reject_lines(out: Path) -> dict[str, list[int]]:
     """Return the first lines of a list that were rejected for each reason; empty where inputs have no lines."""
     lines: dict[str, list[int]] = {}
-    for reject in read_json_lines(out / REJECTED):
-        if "line" in reject and len(known := lines.setdefault(reject["reason"], [])) < _LINES_NAMED:
-            known.append(reject["line"])
+    for reject in read_rejects(out):
+        if reject.line is not None and len(known := lines.setdefault(reject.reason, [])) < _LINES_NAMED:
+            known.append(reject.line)
     return lines

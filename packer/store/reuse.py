@@ -24,10 +24,8 @@ from packer.store.checked_rows import CheckedPixels, damage, line_begins
 from packer.store.ragged_rows import RaggedRows
 from packer.text import difference
 from reader.format.errors import StoreError
-from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_json_lines, read_manifest
-
-# What a worker writes of an input in front of what its decoder says: see worker._sample_line.
-_OF_INPUT = ("path", "target", "bytes", "sha256", "width", "height")
+from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.samples import Sample, read_samples
 
 
 class KeptLines:
@@ -35,7 +33,7 @@ class KeptLines:
 
     def __init__(self, out: Path) -> None:
         self._begins = line_begins(out)
-        self._rows = {line["path"]: row for row, line in enumerate(read_json_lines(out / SAMPLES))}
+        self._rows = {sample.path: row for row, sample in enumerate(read_samples(out))}
 
     def of(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
         """Return the row of each of these inputs that the store has, and where its line begins; the start-th of all first."""
@@ -77,20 +75,18 @@ class KeptRows:
         # a disk that fails, or a line that is none any more, costs no image that can be decoded
         with contextlib.suppress(OSError, ValueError):
             self._lines.seek(line_begin)
-            sample: dict[str, Any] = json.loads(self._lines.readline())
-            if sample.get("sha256") != sha256:  # a dataset's items have none
+            sample = Sample.decode(self._lines.readline())
+            if sample.sha256 != sha256:  # a dataset's items have none
                 return None
-            if not _agrees(data, sample, is_old=self._is_old) or not self._pixels.is_whole(number):
+            if not _agrees(data, sample.decoding, is_old=self._is_old) or not self._pixels.is_whole(number):
                 return None
             begin, size_bytes = number * self._row_bytes, self._row_bytes
             if self._ragged is not None:
                 begin, size_bytes = self._ragged.extent(number)
             pixels = self._pixels.read(begin, size_bytes)
             if len(pixels) == size_bytes:
-                width, height = sample["width"], sample["height"]
-                content = self._geometry.content(self._geometry.resized(width, height))
-                done = {name: value for name, value in sample.items() if name not in _OF_INPUT}
-                return Row(pixels, content, width, height, done)
+                content = self._geometry.content(self._geometry.resized(sample.width, sample.height))
+                return Row(pixels, content, sample.width, sample.height, {**sample.decoding})
         return None
 
 
@@ -117,22 +113,22 @@ def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
         raise PackError(f"{what} {anew}")
 
 
-def _agrees(data: bytes, sample: Mapping[str, Any], *, is_old: bool) -> bool:
-    """Whether a row's line in samples.jsonl says of its source what would be said now, as far as the header tells.
+def _agrees(data: bytes, decoding: Mapping[str, Any], *, is_old: bool) -> bool:
+    """Whether what is recorded of a row's decoding is what would be recorded now, as far as the header tells.
 
     is_old: the store is of format 1.0, which knew no profiles, no bits that are used, and no orientation of a TIFF.
     """
     header = jpeg.read_header(data)
     if header is not None:  # cheap enough to look each time: a merged store may have rows of an old one
-        return sample.get("icc", "") == (icc.foreign_name(header.icc) if header.icc else "")
-    if "format" not in sample:
+        return decoding.get("icc", "") == (icc.foreign_name(header.icc) if header.icc else "")
+    if "format" not in decoding:
         return True
-    if sample["decoder"] != plugins.decoder_of(sample["format"]):
+    if decoding["decoder"] != plugins.decoder_of(decoding["format"]):
         return False
-    if not is_old and sample["format"] != "TIFF":
+    if not is_old and decoding["format"] != "TIFF":
         return True
     with opened(data) as image:
         profile = profile_of(image, data)
-        is_same = sample.get("icc", "") == (icc.foreign_name(profile) if profile else "")
-        is_turned = image.format != "TIFF" or header_orientation(image) == sample.get("exif_orientation", 1)
+        is_same = decoding.get("icc", "") == (icc.foreign_name(profile) if profile else "")
+        is_turned = image.format != "TIFF" or header_orientation(image) == decoding.get("exif_orientation", 1)
         return is_same and is_turned and not (is_old and Depth.of(image) != Depth())

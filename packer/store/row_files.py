@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import math
 import os
 import zlib
@@ -22,9 +21,10 @@ from packer.inputs.class_lists import gap_notes
 from packer.inputs.label_notes import Noted
 from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
-from packer.store.blocks import Result, encode_line
+from packer.store.blocks import Result
 from reader.format.filesystem import naming
 from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry
+from reader.format.samples import Reject, Sample
 from reader.format.tensors import TensorSpec
 
 TARGETS = "_tensordict/targets.memmap"
@@ -114,13 +114,11 @@ class RowFiles:
         return [index for index in inputs if index not in rejected]
 
     def _reject_line(self, reject: dict[str, Any]) -> str:
-        line = self._all.line(reject["input"])
-        known = {"path": reject["path"], "reason": reject["reason"]}
-        return encode_line(known if line is None else known | {"line": line})
+        return Reject(reject["path"], reject["reason"], self._all.line(reject["input"])).encode()
 
     def _read_targets(self, result: Result, column: Column) -> Column:
         """Return the targets of a dataset's items, which stand in the lines of samples.jsonl alone."""
-        targets = [json.loads(line)["target"] for line in result.samples]
+        targets = [Sample.decode(line).target for line in result.samples]
         if column.count is None:
             self._numbers.update(targets)
             self.class_count = max(self._numbers, default=-1) + 1

@@ -32,12 +32,13 @@ from packer.sources.members import Archive
 from packer.sources.object_storage import is_url
 from packer.sources.remote import Fetcher
 from packer.sources.roots import NOWHERE, PAUSES, Roots
-from packer.store.blocks import Result, Task, encode_line
+from packer.store.blocks import Result, Task
 from packer.store.files import write_at
 from packer.store.reuse import KeptRows
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from reader.format.filesystem import naming
+from reader.format.samples import Sample
 
 # So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
 _CHECK_BYTES = 64 << 10
@@ -264,7 +265,8 @@ class BlockWorker:
         if task.masks:
             attempt.mask = self._mask(index, task.masks[index - task.start], row, attempt)
         self._clock.enter("other")
-        attempt.line = _sample_line(path, task.targets[index - task.start], len(data), sha256, row)
+        target = task.targets[index - task.start]
+        attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done).encode()
         attempt.row = row
 
     def _mask(self, index: int, path: str, row: Row, attempt: _Attempt) -> bytes:
@@ -313,9 +315,3 @@ class BlockWorker:
             if len(spare) >= size_bytes:
                 return spare[:size_bytes] if len(spare) > size_bytes else spare
         return np.empty(size_bytes, np.uint8)
-
-
-def _sample_line(path: str, target: Any, size_bytes: int, sha256: str, row: Row) -> str:
-    size = {"width": row.width, "height": row.height}
-    line = {"path": path, "target": target, "bytes": size_bytes, "sha256": sha256}
-    return encode_line(line | size | row.done)

@@ -192,6 +192,12 @@ def test_a_bad_class_list_is_named(tmp_path: Path, content: str) -> None:
         load_classes(str(path))
 
 
+def test_a_class_list_of_a_damaged_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"classes": ["a", "b"]}')
+    with pytest.raises(ScanError, match=r"--classes .* cannot be read: .*manifest\.json"):
+        load_classes(str(tmp_path))
+
+
 def test_shuffle_is_a_permutation_fixed_by_the_seed(tmp_path: Path) -> None:
     inputs = scan(touch(tmp_path, *(f"a/{n}.jpg" for n in range(20)), "stray.jpg"))[""]
     one, again, other = inputs.shuffled(1), inputs.shuffled(1), inputs.shuffled(2)

@@ -23,6 +23,7 @@ from packer.pixels.geometry import Geometry
 from packer.sources.local import Source
 from packer.store.journal import Journal
 from packer.workers import block_worker as workers
+from reader.format.samples import Sample
 
 WORK = {"read", "decode", "resize", "checksum", "other", "write", "wait"}
 
@@ -82,7 +83,7 @@ def slowed(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (Source, "read", "worker 1", "read", 24),
         (JpegDecoder, "decode", "worker 1", "decode", 24),
         (Geometry, "place", "worker 1", "resize", 24),
-        (workers, "encode_line", "worker 1", "other", 24),
+        (Sample, "encode", "worker 1", "other", 24),
         (statistics.ChannelSums, "add", "worker 1", "checksum", 3),
         (workers, "write_at", "worker 1", "write", 3),
         (os, "fdatasync", "commit", "sync", 1),

@@ -21,7 +21,6 @@ from packer.pixels.decode import Decoder
 from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.mask import mask_row
-from packer.store.blocks import encode_line
 from reader import MemmapDataset
 from reader.format.manifest import (
     MANIFEST,
@@ -32,6 +31,7 @@ from reader.format.manifest import (
     read_json_lines,
     read_manifest,
 )
+from reader.format.samples import encode_line
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

@@ -5,7 +5,6 @@ A box follows its picture: EXIF orientation, resize, crop, padding. Reads no fil
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from packer.pixels.geometry import Geometry
 from packer.text import counted
+from reader.format.samples import Sample
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -108,13 +108,13 @@ class BoxRows:
 
     def encoded(self, inputs: Sequence[int], samples: list[str]) -> dict[str, bytes]:
         """Return the bytes of `boxes`, `box_targets` and `box_count` of inputs that became rows, whose lines are `samples`."""
-        lines = [json.loads(line) for line in samples]
-        pictures = np.array([(s["width"], s["height"], s.get("exif_orientation", 1)) for s in lines], np.int64).reshape(
-            -1, 3
-        )
+        lines = [Sample.decode(line) for line in samples]
+        pictures = np.array(
+            [(s.width, s.height, s.decoding.get("exif_orientation", 1)) for s in lines], np.int64
+        ).reshape(-1, 3)
         boxes = self._boxes.chosen(inputs)
         owners = np.repeat(np.arange(len(lines)), boxes.counts)
-        corners, is_kept = self._in_rows(boxes, owners, pictures, [line["path"] for line in lines])
+        corners, is_kept = self._in_rows(boxes, owners, pictures, [line.path for line in lines])
         return self._packed(corners[is_kept], boxes.targets[is_kept], owners[is_kept], len(lines))
 
     def notes(self) -> list[str]:
