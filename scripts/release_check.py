@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Does what would be released install into an empty environment, and run there?
 
-    python scripts/release_check.py            builds into dist/; needs a network; a few minutes
+    python -m scripts.release_check            builds into dist/; needs a network; a few minutes
 
 Builds an sdist from what git has committed here, and the wheel from that sdist, with `python -m build`. Then installs each, with
 all that it asks for, into a virtual environment of its own under an empty home; packs, verifies, draws and reads a few images
@@ -19,9 +18,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from _fresh import Failed, Fresh
-
-ROOT = Path(__file__).resolve().parents[1]
+from scripts import ROOT
+from scripts.benchmarks._fresh import Failed, Fresh
 
 # In the wheel nothing but the two packages; in the sdist what its tests need.
 WHEEL_HAS = ("packer/cli/app.py", "packer/py.typed", "reader/loading/loader.py", "reader/FORMAT.md", "reader/py.typed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import shutil
 import subprocess
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks 
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True)
+    words = [sys.executable, "-m", f"scripts.{script}", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -35,16 +36,15 @@ def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def load(name: str) -> ModuleType:
     """Import a script as the module that it is."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return __import__(name)
+    return importlib.import_module(f"scripts.{name}")
 
 
 def main(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run a script's main in this process, for what ends before anything is timed."""
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-    code: int = load(name, monkeypatch).main()
+    code: int = load(name).main()
     return code
 
 
@@ -79,7 +79,7 @@ def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_pa
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "PIL").symlink_to(Path(PIL.__file__).parent)
     more = ("--json", file, "--vanilla", tmp_path / "other")
-    done = run("bench_pack.py", "--images", images, "--count", 30, "--size", 40, "--runs", 2, *more)
+    done = run("benchmarks.bench_pack", "--images", images, "--count", 30, "--size", 40, "--runs", 2, *more)
     report = last_line(done)
     assert json.loads(file.read_text()) == report
     others = {"decode", "row", "tutorial", "pool", "vanilla"}
@@ -97,7 +97,7 @@ def test_bench_pack_refuses_a_folder_without_jpegs(
 ) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "broken.jpg").write_bytes(b"\xff\xd8 and nothing more")
-    assert main("bench_pack", monkeypatch, "--images", tmp_path / "images") == 1
+    assert main("benchmarks.bench_pack", monkeypatch, "--images", tmp_path / "images") == 1
     assert "holds no JPEG" in capsys.readouterr().err
 
 
@@ -105,7 +105,7 @@ def test_bench_pack_refuses_a_folder_without_jpegs(
 def test_bench_pack_stops_when_a_result_is_wrong(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
-    bench = load("bench_pack", monkeypatch)
+    bench = load("benchmarks.bench_pack")
     job = prepared(bench, images, tmp_path / "work")
     store, tutorial = job.work / "store", job.work / "tutorial"
     bench.time_call(job)
@@ -127,7 +127,7 @@ def test_bench_pack_stops_when_a_process_fails(
 ) -> None:
     if not has_turbojpeg:
         monkeypatch.setattr("packer.pixels.formats.jpeg.JpegDecoder.is_available", False)
-    bench = load("bench_pack", monkeypatch)
+    bench = load("benchmarks.bench_pack")
     job = prepared(bench, images, tmp_path / "work", workers=2)
     for way in (bench.decode_alone, bench.make_rows):
         assert bench.in_processes(job, way) > 0
@@ -142,7 +142,7 @@ def test_bench_pack_stops_when_a_process_fails(
 def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: Path, order: str) -> None:
     file = tmp_path / "report.json"
     options = ("--batch-size", 8, "--rounds", 2, "--order", order, "--json", file)
-    report = last_line(run("bench_read.py", "--store", wide_store, *options))
+    report = last_line(run("benchmarks.bench_read", "--store", wide_store, *options))
     assert json.loads(file.read_text()) == report
     others = ("limit", "store[idx]", "DataLoader 0", "DataLoader 2", "MemmapDataset")
     assert set(report["images_per_second"]) == {"loader", "loader ram", *others}
@@ -162,8 +162,8 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
 def test_bench_read_keeps_the_store_it_makes_and_mends_it(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench, work = load("bench_read", monkeypatch), tmp_path / "work"
-    monkeypatch.setattr("_bench._PHOTOS", images)
+    bench, work = load("benchmarks.bench_read"), tmp_path / "work"
+    monkeypatch.setattr("scripts.benchmarks._bench._PHOTOS", images)
     store = bench.cached_store(work, 48, 32)
     assert "packing 48 rows" in capsys.readouterr().err
     assert [path.name for path in work.iterdir()] == [store.name]
@@ -180,14 +180,14 @@ def test_bench_read_refuses_a_damaged_store(
 ) -> None:
     shutil.copytree(wide_store, tmp_path / "store")
     flip_a_bit(tmp_path / "store" / PIXELS)
-    assert main("bench_read", monkeypatch, "--store", tmp_path / "store", "--batch-size", 8) == 1
+    assert main("benchmarks.bench_read", monkeypatch, "--store", tmp_path / "store", "--batch-size", 8) == 1
     assert "does not pass `pack verify`: _tensordict/pixels.memmap, row" in capsys.readouterr().err
 
 
 def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reader import MemmapDataset
 
-    bench = load("bench_read", monkeypatch)
+    bench = load("benchmarks.bench_read")
     data = MemmapDataset(wide_store, as_tuple=False)
     limit = bench.Limit(data, 8, 3)
     raw = np.array(data.numpy())
@@ -203,7 +203,7 @@ def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeyp
 def test_bench_read_stops_when_the_timed_loader_brings_a_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    ways = load("_read_ways", monkeypatch)
+    ways = load("benchmarks._read_ways")
     gathered = ways.Gathered()
     batch = argparse.Namespace(rows=torch.arange(4), pixels=torch.zeros(4))
     gathered(batch)
@@ -219,7 +219,7 @@ def test_the_timed_turn_of_the_loader_ends_with_as_full_a_queue_as_it_began(
 ) -> None:
     from reader import MemmapDataset
 
-    bench = load("bench_read", monkeypatch)
+    bench = load("benchmarks.bench_read")
     way = bench.Loader(MemmapDataset(wide_store, as_tuple=False), 8, "full")
     for _ in range(5):
         way.begin()
@@ -233,7 +233,7 @@ def test_the_timed_turn_of_the_loader_ends_with_as_full_a_queue_as_it_began(
 
 @pytest.mark.slow
 def test_bench_prefetch_times_every_consumer(wide_store: Path) -> None:
-    report = last_line(run("bench_prefetch.py", "--store", wide_store, "--batch-size", 8, "--rounds", 1))
+    report = last_line(run("benchmarks.bench_prefetch", "--store", wide_store, "--batch-size", 8, "--rounds", 1))
     cases = [(one["consumer"], one["asked_ms"]) for one in report["consumers"]]
     assert len(set(cases)) == 28
     for one in report["consumers"]:
@@ -247,7 +247,7 @@ def test_bench_prefetch_times_every_consumer(wide_store: Path) -> None:
 @pytest.mark.slow
 def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
     words = ("--workers", 1, "--repeats", 1, "--rows", 500, 600, "--starts", "fork")
-    report = last_line(run("bench_workers.py", *words))
+    report = last_line(run("benchmarks.bench_workers", *words))
     assert [(one["rows"], one["start"]) for one in report["stores"]] == [(500, "fork"), (600, "fork")]
     assert report["holds"]
     assert all(one["private_mb"] > 0 and one["pickle_bytes"] < 1000 for one in report["stores"])
@@ -255,11 +255,11 @@ def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
 
 @pytest.mark.slow
 def test_leak_test_finds_nothing_in_a_short_run_and_counts_what_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = last_line(run("leak_test.py", "--epochs", 10, "--iterators", 30, "--residency", "disk"))
+    report = last_line(run("stress.leak_test", "--epochs", 10, "--iterators", 30, "--residency", "disk"))
     assert [run["residency"] for run in report["runs"]] == ["disk"] * 2
     assert all(run["buffers_there"] <= 4 for run in report["runs"])
-    counted = load("leak_test", monkeypatch).Counted()
-    pool = load("leak_test", monkeypatch).BufferPool(10, keep=1)
+    counted = load("stress.leak_test").Counted()
+    pool = load("stress.leak_test").BufferPool(10, keep=1)
     pool._allocate = counted.allocate_for(pool)
     leases = [pool.lease() for _ in range(3)]
     assert counted.there() == 3
@@ -272,7 +272,7 @@ def test_leak_test_finds_nothing_in_a_short_run_and_counts_what_stays(monkeypatc
 
 def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     torchvision_or_skip()
-    found = last_line(run("bench_transforms.py", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2))
+    found = last_line(run("benchmarks.bench_transforms", "--batch-size", 4, "--row", 40, "--size", 32, "--rounds", 2))
     names = ["copy", "RandomHorizontalFlip()", "RandomCrop(32)", "RandomResizedCrop(32)", "ColorJitter(0.4, 0.4, 0.4)"]
     names += ["RandomResizedCrop(32), with labels", "RandomResizedCrop(32), own sizes"]
     assert [t["transform"] for t in found["transforms"]] == names
@@ -281,7 +281,7 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
 
 
 def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = load("bench_transforms", monkeypatch)
+    bench = load("benchmarks.bench_transforms")
     wrong = bench.Case("wrong", bench.copied, lambda image, n: image.flip(-1), 1)
     with pytest.raises(SystemExit, match="wrong differs from torchvision by"):
         bench.measure(wrong, bench.smooth_batch(2, 16), 1)
@@ -290,7 +290,7 @@ def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 def test_bench_copy_times_every_way(tmp_path: Path) -> None:
     words = ("--rows", 48, "--packed", 16, "--runs", 1, "--work", tmp_path)
-    report = last_line(run("bench_copy.py", *words))
+    report = last_line(run("benchmarks.bench_copy", *words))
     assert set(report["of_cp"]) == {"subset of all rows", "subset of a tenth", "merge of two halves"}
     assert all(found["median"] > 0 for found in report["rows_per_second"].values())
 
@@ -300,7 +300,7 @@ def test_bench_copy_times_every_way(tmp_path: Path) -> None:
 def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) -> None:
     out = tmp_path / "found.json"
     words = [kind, "--count", count, "--runs", 1, "--work", tmp_path, "--json", out]
-    report = last_line(run("bench_inputs.py", *words))
+    report = last_line(run("benchmarks.bench_inputs", *words))
     assert json.loads(out.read_text()) == report
     assert (report["kind"], report["count"]) == (kind, count)
     if kind == "many":
@@ -317,7 +317,7 @@ def test_bench_inputs_measures_each_kind(tmp_path: Path, kind: str, count: int) 
 @pytest.mark.slow
 def test_truth_finds_whole_images_true_and_centre_crops_short(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", classes=1, each=6, size=(400, 300))
-    found = last_line(run("truth.py", images, "--boxes", 24))
+    found = last_line(run("benchmarks.truth", images, "--boxes", 24))
     ways = {way["way"]: way for way in found["ways"]}
     assert (found["images"], found["boxes"]) == (6, 24)
     assert (ways["own size"]["identical"], ways["own size"]["reachable"]) == (1, 1)

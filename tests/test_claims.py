@@ -1,4 +1,4 @@
-"""scripts/claims on tiny data: every module runs and draws; verdicts follow the figures; the measures measure."""
+"""scripts/studies/claims on tiny data: every module runs and draws; verdicts follow the figures; the measures measure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 
-CLAIMS = Path(__file__).resolve().parents[1] / "scripts" / "claims"
+CLAIMS = Path(__file__).resolve().parents[1] / "scripts" / "studies" / "claims"
 RESULTS = CLAIMS / "results"
-REFERENCE = CLAIMS.parents[1] / "docs" / "REFERENCE.md"
+REFERENCE = CLAIMS.parents[2] / "docs" / "REFERENCE.md"
 NAMES = sorted(path.stem for path in CLAIMS.glob("[a-z]*.py"))
 
 pytestmark = [
@@ -31,18 +31,14 @@ pytestmark = [
 
 
 @pytest.fixture
-def claim(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module of scripts/claims by its name."""
-    monkeypatch.syspath_prepend(str(CLAIMS.parent))
-    monkeypatch.syspath_prepend(str(CLAIMS))
-    return importlib.import_module
+def claim() -> Any:
+    """Import a module of scripts/studies/claims by its name."""
+    return lambda name: importlib.import_module(f"scripts.studies.claims.{name}")
 
 
 @pytest.fixture
 def runner(claim: Any) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("claims_main", CLAIMS / "__main__.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module: ModuleType = claim("__main__")
     return module
 
 
@@ -55,8 +51,8 @@ def kept(name: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_every_claim_runs_on_tiny_data_and_is_drawn(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = [sys.executable, CLAIMS, "--quick", "--out", out, "--work", tmp_path / "work"]
-    done = subprocess.run(words, capture_output=True, text=True)
+    words = [sys.executable, "-m", "scripts.studies.claims", "--quick", "--out", out, "--work", tmp_path / "work"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=CLAIMS.parents[2])
     assert done.returncode == 0, done.stderr
     assert sorted(path.stem for path in out.glob("*.json")) == NAMES
     for name in NAMES:
@@ -317,7 +313,7 @@ def test_a_folder_and_a_store_of_other_pixels_are_not_compared(
     store = module.packed(images, size)
     assert module.photographs(tmp_path, 8, size) == images
     assert set(module.ways(images, store, 2, torch.device("cpu"))) == {module.FOLDER, module.MAPPED}
-    monkeypatch.setattr(claim("packer.pixels.formats.jpeg").JpegDecoder, "is_available", False)
+    monkeypatch.setattr("packer.pixels.formats.jpeg.JpegDecoder.is_available", False)
     assert torch.equal(module.Folder(images)[5], module.MemmapDataset(store).store.pixels[5])
     (images / "0000.jpg").write_bytes((images / "0001.jpg").read_bytes())
     with pytest.raises(RuntimeError, match="are not the same pixels"):

@@ -29,7 +29,7 @@ from reader import MemmapDataset
 from reader.format.manifest import read_json_lines
 
 CORPUS = SHARED / "corpus"
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "corpus_test.py"
+ROOT = Path(__file__).resolve().parents[1]
 needs_corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
 
 # libtiff's own doing: the one in Pillow's wheel reads it, Debian 12's libtiff 4.5, which Pillow-SIMD is built on, does not
@@ -170,8 +170,8 @@ def test_strict_rejects_what_decodes_only_with_warnings(corpus: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_bad_files_cost_no_good_image_half_a_second_300_mb_or_an_open_file() -> None:
-    command = [sys.executable, str(SCRIPT), str(CORPUS), "--images", "100", "--orders", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    command = [sys.executable, "-m", "scripts.stress.corpus_test", str(CORPUS), "--images", "100", "--orders", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["poison"] == {"images": 100, "poisons": 10, "orders": 3}

@@ -1,4 +1,4 @@
-"""Real processes killed: at random moments, and at every call that changes a file. The large series is scripts/crash_test.py."""
+"""Processes killed: at random moments and at every call that changes a file. The large series: scripts/stress/crash_test.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "crash_test.py"
+ROOT = Path(__file__).resolve().parents[1]
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +40,8 @@ def test_a_death_of_a_push_or_a_pull_leaves_the_old_store_or_the_new_one() -> No
 
 
 def crash_test(*arguments: str) -> dict[str, dict[str, int]]:
-    done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=240)
+    command = [sys.executable, "-m", "scripts.stress.crash_test", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
     return result

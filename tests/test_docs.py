@@ -25,7 +25,7 @@ from conftest import make_tree
 
 import packer
 import reader
-from packer.cli import group, output
+from packer.cli import app, output
 from packer.report import PackReport, Progress
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,16 +91,16 @@ def documented_options(name: str) -> dict[str, list[str]]:
 
 
 def options_of(name: str) -> dict[str, click.Option]:
-    options = (p for p in group.cli.commands[name].params if isinstance(p, click.Option))
+    options = (p for p in app.cli.commands[name].params if isinstance(p, click.Option))
     return {opt: option for option in options for opt in option.opts if opt.startswith("--")}
 
 
-@pytest.mark.parametrize("name", sorted(group.cli.commands))
+@pytest.mark.parametrize("name", sorted(app.cli.commands))
 def test_the_reference_lists_every_option_of_a_command_and_no_other(name: str) -> None:
     assert set(documented_options(name)) == set(options_of(name)) - COMMON_OPTIONS
 
 
-@pytest.mark.parametrize("name", sorted(group.cli.commands))
+@pytest.mark.parametrize("name", sorted(app.cli.commands))
 def test_the_reference_tells_defaults_and_choices(name: str) -> None:
     for opt, option in options_of(name).items():
         first, default = documented_options(name)[opt][:2]
@@ -113,7 +113,7 @@ def test_the_reference_tells_defaults_and_choices(name: str) -> None:
 
 
 def test_the_command_section_names_no_option_that_is_gone() -> None:
-    known = {opt for name in group.cli.commands for opt in options_of(name)} | COMMON_OPTIONS
+    known = {opt for name in app.cli.commands for opt in options_of(name)} | COMMON_OPTIONS
     assert long_options(section(REFERENCE, "## The command")) <= known
 
 
@@ -128,8 +128,8 @@ def test_commands_shown_in_documents_parse(path: Path) -> None:
     lines = [line for code in fenced(path, "sh") for line in code.splitlines() if line.startswith("pack ")]
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        name = words.pop(0) if words[0] in group.cli.commands else "build"
-        group.cli.commands[name].make_context(name, words)
+        name = words.pop(0) if words[0] in app.cli.commands else "build"
+        app.cli.commands[name].make_context(name, words)
     assert lines or path != README
 
 

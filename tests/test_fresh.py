@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -15,9 +16,8 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="runs commands of a Unix
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return __import__("_fresh")
+def fresh() -> ModuleType:
+    return importlib.import_module("scripts.benchmarks._fresh")
 
 
 def test_nothing_of_the_callers_python_comes_along(
@@ -54,31 +54,31 @@ def test_the_lines_of_a_command_begin_its_stages(fresh: ModuleType, tmp_path: Pa
 
 
 def test_the_stages_of_quickstart_are_what_it_says(fresh: ModuleType) -> None:
-    stages = __import__("first_batch").QUICKSTART
+    stages = importlib.import_module("scripts.benchmarks.first_batch").QUICKSTART
     said = (ROOT / "scripts" / "setup.sh").read_text() + (ROOT / "scripts" / "quickstart").read_text()
     for start in stages:
         words = start.removeprefix("$ ")
         assert (f'say "{words}' in said) if words == start else (f"run {words}" in said), start
 
 
-@pytest.mark.parametrize("script", ["first_batch.py", "release_check.py"])
+@pytest.mark.parametrize("script", ["scripts.benchmarks.first_batch", "scripts.release_check"])
 def test_help_says_what_the_script_is_for(
     fresh: ModuleType, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     with pytest.raises(SystemExit) as end:
-        __import__(script.removesuffix(".py")).main()
+        importlib.import_module(script).main()
     assert end.value.code == 0
     assert "?" in capsys.readouterr().out
 
 
 def test_what_a_built_file_lacks_is_named(fresh: ModuleType) -> None:
-    check = __import__("release_check")
+    check = importlib.import_module("scripts.release_check")
     check.lacks("wheel", {"a", "b"}, ("a",))
     with pytest.raises(fresh.Failed, match="the wheel lacks c, d."):
         check.lacks("wheel", {"a", "b"}, ("a", "c", "d"))
 
 
 def test_the_files_that_a_release_must_hold_are_there(fresh: ModuleType) -> None:
-    check = __import__("release_check")
+    check = importlib.import_module("scripts.release_check")
     assert [name for name in (*check.WHEEL_HAS, *check.SDIST_HAS) if not (ROOT / name).is_file()] == []

@@ -1,9 +1,10 @@
-"""scripts/on_gpu as far as a machine without a GPU shows it, and bench_gpu.py on tiny data."""
+"""scripts/gpu/on_gpu as far as a machine without a GPU shows it, and bench_gpu.py on tiny data."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import shutil
@@ -16,13 +17,13 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module("_on_gpu")
+def script() -> ModuleType:
+    return importlib.import_module("scripts.gpu._on_gpu")
 
 
 @pytest.fixture
@@ -43,18 +44,18 @@ def wheels(tmp_path: Path) -> Path:
 
 def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHON": sys.executable, **variables}
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment)
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment, cwd=ROOT)
 
 
 def test_without_wheels_it_says_how_to_get_them(tmp_path: Path) -> None:
-    done = run(SCRIPTS / "on_gpu", "--wheels", tmp_path, "--out", tmp_path / "out")
+    done = run(SCRIPTS / "gpu" / "on_gpu", "--wheels", tmp_path, "--out", tmp_path / "out")
     assert done.returncode == 2
-    assert done.stderr == f"on_gpu: {tmp_path} holds no wheel. First: scripts/on_gpu --collect DIR\n"
+    assert done.stderr == f"on_gpu: {tmp_path} holds no wheel. First: scripts/gpu/on_gpu --collect DIR\n"
 
 
 def test_what_a_machine_without_a_gpu_leaves_out_is_said(tmp_path: Path, wheels: Path) -> None:
     out = tmp_path / "out"
-    done = run(SCRIPTS / "on_gpu", "--wheels", wheels, "--out", out, "--no-cuda", "--only", "tests")
+    done = run(SCRIPTS / "gpu" / "on_gpu", "--wheels", wheels, "--out", out, "--no-cuda", "--only", "tests")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "on_gpu: tests: left out: needs a CUDA device\n"
     report = json.loads((out / "on_gpu.json").read_text())
@@ -123,21 +124,23 @@ def test_a_part_that_is_not_there_is_a_usage_error(script: ModuleType, monkeypat
 
 
 def test_every_wheel_has_a_version_and_parts_name_what_is_there(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, tmp_path: Path
 ) -> None:
     pinned = {line.partition("==")[0] for line in (SCRIPTS / "constraints.txt").read_text().splitlines()}
     assert {*script.PACKAGES, *script.BUILT} <= pinned
     for no_cuda in (False, True):
         parts = script.parts(tmp_path, no_cuda=no_cuda)
         files = [word for part in parts for word in part.command if word.endswith(".py")]
-        assert len(files) >= 3
+        modules = {word for part in parts for word in part.command if word.startswith("scripts.")}
+        assert len(files) >= 2
         assert all(Path(word).exists() for word in files)
+        assert modules == {"scripts.benchmarks.bench_gpu", "scripts.studies.claims"}
+        assert all(importlib.util.find_spec(name) for name in modules)
         assert len({part.name for part in parts}) == len(parts)
-    assert all((SCRIPTS / "claims" / f"{name}.py").exists() for name in script.CLAIMS)
-    monkeypatch.syspath_prepend(str(SCRIPTS / "claims"))
-    trees = importlib.import_module("nested_moves").TREES
+    assert all((SCRIPTS / "studies" / "claims" / f"{name}.py").exists() for name in script.CLAIMS)
+    trees = importlib.import_module("scripts.studies.claims.nested_moves").TREES
     assert list(script.LIBRARIES) == [package for _, packages in trees.values() for package in packages]
-    assert list(script.BENCHES) == list(importlib.import_module("bench_gpu").PARTS)
+    assert list(script.BENCHES) == list(importlib.import_module("scripts.benchmarks.bench_gpu").PARTS)
 
 
 # -- on_simulated_gpu
@@ -157,7 +160,7 @@ def test_what_a_simulated_device_needs_is_one_sentence(tmp_path: Path, missing: 
     for tool in {"bash", "dirname", "mkdir", "nm", "flock", "g++"} - {missing}:
         # those that it only looks for need not be there
         (tools / tool).symlink_to(shutil.which(tool) or sys.executable)
-    done = run(SCRIPTS / "on_simulated_gpu", "true", PATH=str(tools), PIXPACK_SIMULATED=str(folder))
+    done = run(SCRIPTS / "gpu" / "on_simulated_gpu", "true", PATH=str(tools), PIXPACK_SIMULATED=str(folder))
     assert (done.returncode, done.stderr) == (2, f"on_simulated_gpu: {message.format(folder=folder)}\n")
 
 
@@ -165,7 +168,7 @@ def test_what_a_simulated_device_needs_is_one_sentence(tmp_path: Path, missing: 
 
 
 def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: Path) -> None:
-    done = run(sys.executable, SCRIPTS / "bench_gpu.py", "--work", tmp_path, CUDA_VISIBLE_DEVICES="")
+    done = run(sys.executable, "-m", "scripts.benchmarks.bench_gpu", "--work", tmp_path, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["parts"] == dict.fromkeys(
@@ -176,7 +179,7 @@ def test_the_device_benchmark_says_in_each_part_that_there_is_no_gpu(tmp_path: P
 @pytest.mark.slow
 def test_the_device_benchmark_runs_on_tiny_data(tmp_path: Path) -> None:
     words = ["--device", "cpu", "--quick", "--only", "loading", "training", "waiting", "resident", "pinned"]
-    done = run(sys.executable, SCRIPTS / "bench_gpu.py", *words, "--work", tmp_path, OMP_NUM_THREADS="1")
+    done = run(sys.executable, "-m", "scripts.benchmarks.bench_gpu", *words, "--work", tmp_path, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     parts = json.loads(done.stdout.splitlines()[-1])["parts"]
     assert parts["pinned"] == "not measured: no GPU"

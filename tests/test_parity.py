@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,10 +18,8 @@ from packer import pack
 
 
 @pytest.fixture(scope="module")
-def parity() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "scripts"))
-        yield __import__("parity")
+def parity() -> ModuleType:
+    return importlib.import_module("scripts.benchmarks.parity")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""scripts/peers without installing anything: its options, peers that do not install or are wrong, and turns on tiny rows."""
+"""scripts/studies/peers without installing anything: its options, peers that do not install or are wrong, turns on tiny rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from PIL import Image
 import packer
 from reader import MemmapDataset
 
-PEERS = Path(__file__).resolve().parents[1] / "scripts" / "peers"
+PEERS = Path(__file__).resolve().parents[1] / "scripts" / "studies" / "peers"
 RESULTS = PEERS / "results"
-REFERENCE, README = PEERS.parents[1] / "docs" / "REFERENCE.md", PEERS.parents[1] / "README.md"
+REFERENCE, README = PEERS.parents[2] / "docs" / "REFERENCE.md", PEERS.parents[2] / "README.md"
 KEPT = sorted(RESULTS.glob("*.json"))
 
 pytestmark = [
@@ -47,20 +47,9 @@ def epochs(job, way):
 
 
 @pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module of scripts/peers by its name; "__main__" is the script."""
-    for folder in PEERS.parent, PEERS.parent / "claims", PEERS:
-        monkeypatch.syspath_prepend(str(folder))
-
-    def load(name: str) -> ModuleType:
-        if name != "__main__":
-            return importlib.import_module(name)
-        spec = importlib.util.spec_from_file_location("peers_main", PEERS / "__main__.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load
+def peers() -> Any:
+    """Import a module of scripts/studies/peers by its name; "__main__" is the script."""
+    return lambda name: importlib.import_module(f"scripts.studies.peers.{name}")
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +160,7 @@ def test_photographs_become_links_in_order_without_those_that_exif_turns(peers: 
     names = [path.resolve().name for path in sorted((work / "photographs").iterdir())]
     assert names == ["000.jpg", "002.jpg", "000.jpg", "002.jpg", "000.jpg"]
     job = dataclasses.replace(job_of(peers, out, tmp_path, "raw", 48), photographs=str(work / "photographs"))
-    picture = importlib.import_module("_pictures").picture
+    picture = importlib.import_module("scripts.benchmarks._pictures").picture
     rows = MemmapDataset(out).numpy()
     for row in range(5):
         assert np.array_equal(picture(job.photograph(row), 48), rows[row])

@@ -1,4 +1,4 @@
-"""Power cuts and failing calls. The complete enumerations are scripts/power_test.py and scripts/fault_test.py."""
+"""Power cuts and failing calls. The complete enumerations are scripts/stress/power_test.py and scripts/stress/fault_test.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+ROOT = Path(__file__).resolve().parents[1]
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.slow
 def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> None:
-    result = run_script("power_test.py", "--images", "16", "--cuts", "4", "--draws", "1")
+    result = run_script("power_test", "--images", "16", "--cuts", "4", "--draws", "1")
     for kind in ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled"):
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
         assert result[kind]["journal_lines"] >= 1
@@ -33,7 +33,7 @@ def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> Non
 
 @pytest.mark.slow
 def test_a_call_that_fails_is_told_and_costs_nothing() -> None:
-    words = ("fault_test.py", "--kinds", "fresh", "--images", "16")
+    words = ("fault_test", "--kinds", "fresh", "--images", "16")
     assert run_script(*words, "--every", "4", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 16
     result = run_script(*words, "--every", "8", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]
     assert result["ENOSPC"]["spoilt"] > 4
@@ -43,9 +43,8 @@ def test_a_call_that_fails_is_told_and_costs_nothing() -> None:
 
 def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of the order can fail: a made-up record, right, and then without each of its syncs."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    from _calls import Call
-    from _order import OrderError, check_order
+    from scripts.stress._calls import Call
+    from scripts.stress._order import OrderError, check_order
 
     out = "/disk/out"
     calls = [
@@ -88,9 +87,8 @@ def test_a_sync_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_disk_keeps_what_was_synced_and_nothing_for_certain_besides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    from _calls import Call
-    from _disk import Disk
+    from scripts.stress._calls import Call
+    from scripts.stress._disk import Disk
 
     (tmp_path / "old").write_bytes(b"old")
     disk, root = Disk(tmp_path), str(tmp_path.resolve())
@@ -114,7 +112,8 @@ def test_the_disk_keeps_what_was_synced_and_nothing_for_certain_besides(
 
 
 def run_script(name: str, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, SCRIPTS / name, *arguments], capture_output=True, text=True, timeout=240)
+    command = [sys.executable, "-m", f"scripts.stress.{name}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

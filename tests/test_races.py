@@ -1,6 +1,6 @@
 """Two packs and one OUT, at the moments that matter; open readers while OUT is replaced.
 
-Fifty real races: scripts/race_test.py.
+Fifty real races: scripts/stress/race_test.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from reader import MemmapDataset, MemmapLoader, StoreError
 from reader import store as stores
 
 PACK = [sys.executable, "-m", "packer"]
-RACE_TEST = Path(__file__).parents[1] / "scripts/race_test.py"
 
 
 @pytest.fixture
@@ -214,7 +213,11 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
 @pytest.mark.slow
 def test_a_few_real_races_and_a_dead_holder() -> None:
     done = subprocess.run(
-        [sys.executable, RACE_TEST, "--races", "4", "--images", "200"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "scripts.stress.race_test", "--races", "4", "--images", "200"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[1],
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
 """Batches to a CUDA device: pinned copies on a side stream, an event each, and what keeps two streams from racing.
 
-No GPU has run this module yet. Its tests marked cuda pass on a device that threads simulate (scripts/on_simulated_gpu), and
+No GPU has run this module yet. Its tests marked cuda pass on a device that threads simulate (scripts/gpu/on_simulated_gpu), and
 tests/device/test_transfer.py runs its logic on simulated streams that are as late as CUDA allows.
 """
 

@@ -30,7 +30,6 @@ from reader.format.tensors import TensorSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1.0"
 GOLDEN_1_1 = Path(__file__).parents[1] / "golden" / "v1.1"
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def test_the_golden_store_of_version_1_0_loads_for_ever() -> None:
@@ -162,8 +161,7 @@ def test_images_is_a_channels_last_view_also_of_one_row(shared_store: Path) -> N
 
 
 def test_a_million_rows_open_on_a_machine_with_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(SCRIPTS)
-    from bench_open import sparse_store
+    from scripts.benchmarks.bench_open import sparse_store
 
     out = sparse_store(tmp_path / "large", rows=1_000_000)
     dataset = MemmapDataset(out, as_tuple=False)

@@ -275,8 +275,8 @@ def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(
 
 
 def test_made_boxes_and_masks_of_turned_pictures_lie_over_the_same_pixels(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "scripts" / "make_labelled.py"
-    subprocess.run([sys.executable, script, tmp_path / "made", "--count", "4"], check=True, capture_output=True)
+    words = [sys.executable, "-m", "scripts.samples.make_labelled", tmp_path / "made", "--count", "4"]
+    subprocess.run(words, check=True, capture_output=True, cwd=Path(__file__).parents[2])
     options: dict[str, Any] = {"max_size": 240, "boxes": tmp_path / "made/labels", "masks": tmp_path / "made/masks"}
     report = pack(tmp_path / "made/images", tmp_path / "out", fit="none", workers=1, **options)
     data = MemmapDataset(tmp_path / "out", as_tuple=False)

@@ -346,12 +346,12 @@ def small_cgroup() -> Iterator[Path]:
 def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(
     small_cgroup: Path, tmp_path: Path, way: str
 ) -> None:
-    scripts = Path(__file__).resolve().parents[2] / "scripts"
-    make = f"import sys; sys.path.insert(0, {str(scripts)!r}); from bench_open import sparse_store; from pathlib import Path"
+    root = Path(__file__).resolve().parents[2]
+    make = "from pathlib import Path; from scripts.benchmarks.bench_open import sparse_store"
     out = tmp_path / "store"
-    subprocess.run([sys.executable, "-c", f"{make}; sparse_store(Path({str(out)!r}), 8_000)"], check=True)
+    subprocess.run([sys.executable, "-c", f"{make}; sparse_store(Path({str(out)!r}), 8_000)"], check=True, cwd=root)
     done = subprocess.run(
-        [sys.executable, "-c", _IN_CGROUP, str(scripts.parent), str(small_cgroup), str(out), way],
+        [sys.executable, "-c", _IN_CGROUP, str(root), str(small_cgroup), str(out), way],
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,0 +1,16 @@
+"""Programs around the packages, run from the root of the repository: `python -m scripts.benchmarks.bench_read`.
+
+Knows where the repository is and how another process imports from it. packer and reader never import it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def environment(*folders: str | os.PathLike[str]) -> dict[str, str]:
+    """Return this process's environment, in which Python also imports from these folders and from the repository."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*folders, ROOT]))}

@@ -1,0 +1,1 @@
+"""The figures of the README and docs, each beside its limit."""

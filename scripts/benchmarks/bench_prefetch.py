@@ -1,0 +1,192 @@
+"""Does a consumer that needs T ms a batch ever wait for MemmapLoader longer than T and the reading together must take?
+
+    python -m scripts.benchmarks.bench_prefetch --rounds 20
+
+Steps of a loop are timed with consumers that need from a quarter to four times as long as reading a batch takes, of four kinds:
+
+    sleep     sleeps: a GPU that computes while Python waits for it
+    torch     small matrix products, one thread: Python that calls torch
+    python    counts in a Python loop, and so lets the loader's thread at the interpreter only every 5 ms, or when it waits
+    sort      numpy sorts, one thread, nearly always outside the interpreter
+
+The limit of a step is max(T, read): T as it was in those very steps, and read as a turn of the same loader without a
+consumer just before. A turn begins and ends with a full queue (see bench_read.py), so nothing is read outside of it. A
+sleeping consumer takes no CPU; the others take a core, of which reading then has one less: their limit is stricter than a
+machine with as many cores as threads can keep. Each ratio is taken within a round.
+
+Checked: the rows of the timed batches are distinct within an epoch. Without --store: the store of bench_read.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from packer.system import available_cpus
+from reader import MemmapDataset, StoreError
+from scripts.benchmarks._bench import BenchError, machine, publish, spread, table
+from scripts.benchmarks._read_ways import ORDERS, Loader, touch
+from scripts.benchmarks.bench_read import cached_store, whole
+
+FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)
+ALLOWED = 1.03
+
+_SQUARE = torch.ones(64, 64)
+_NUMBERS = np.random.default_rng(0).random(4096)
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def multiply(count: int) -> None:
+    for _ in range(count):
+        torch.mm(_SQUARE, _SQUARE)
+
+
+def add(count: int) -> None:
+    total = 0
+    for number in range(count):
+        total += number
+
+
+def sort(count: int) -> None:
+    for _ in range(count):
+        np.sort(_NUMBERS)
+
+
+BUSY: dict[str, Callable[[int], None]] = {"torch": multiply, "python": add, "sort": sort}
+
+
+def main() -> int:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    try:
+        store = cached_store(options.work, options.rows, 224) if options.store is None else whole(options.store)
+        report = measure(store, options)
+    except (BenchError, StoreError) as e:
+        print(f"bench_prefetch: {e}", file=sys.stderr)
+        return 1
+    print(text(report))
+    publish(report, options.json)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    work = Path(tempfile.gettempdir()) / "pixpack-bench-read"
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of the store to make (default: 20000)")
+    parser.add_argument("--batch-size", type=int, default=256, help="rows a batch (default: 256)")
+    parser.add_argument("--rounds", type=int, default=20, help="turns of each consumer (default: 20)")
+    parser.add_argument("--order", choices=ORDERS, default="full", help="the loader's order (default: full)")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="torch threads (default: one a CPU)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
+    parser.add_argument("--store", type=Path, metavar="OUT", help="read this store instead of making one")
+    parser.add_argument("--work", type=Path, metavar="DIR", default=work, help=f"where it is kept (default: {work})")
+    return parser.parse_args()
+
+
+def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Time every consumer at every T, in turns."""
+    data = MemmapDataset(store, as_tuple=False)
+    touch(data.numpy())
+    way = Loader(data, options.batch_size, options.order)
+    read = float(np.median([turn(way, None)[0] for _ in range(10)][3:]))
+    rates = {kind: calls_per_second(work) for kind, work in BUSY.items()}
+    cases = [(kind, factor) for kind in ("sleep", *BUSY) for factor in FACTORS]
+    found: dict[tuple[str, float], list[tuple[float, float, float]]] = {case: [] for case in cases}
+    gc.disable()
+    for _ in range(options.rounds):
+        for kind, factor in cases:
+            work = consumer(kind, factor * read, rates)
+            alone, _ = turn(way, None)
+            found[kind, factor].append((*turn(way, work), alone))
+    gc.enable()
+    way.close()
+    consumers = [summary(kind, factor * read, turns) for (kind, factor), turns in found.items()]
+    sleeping = max(one["step/limit"]["median"] for one in consumers if one["consumer"] == "sleep")
+    return {
+        "benchmark": "bench_prefetch",
+        "machine": machine(store),
+        "rows": len(data),
+        "batch_size": options.batch_size,
+        "order": options.order,
+        "prefetch": way.prefetch,
+        "threads": torch.get_num_threads(),
+        "rounds": options.rounds,
+        "consumers": consumers,
+        "worst_sleeping": sleeping,
+        "holds": sleeping <= ALLOWED,
+    }
+
+
+def summary(kind: str, asked: float, turns: list[tuple[float, float, float]]) -> dict[str, Any]:
+    """Describe the turns of one consumer: seconds of (a step, the consumer in it, a step without consumer)."""
+    return {
+        "consumer": kind,
+        "asked_ms": round(1e3 * asked, 2),
+        "consumer_ms": spread([1e3 * needed for _, needed, _ in turns], 3),
+        "read_ms": spread([1e3 * alone for *_, alone in turns], 3),
+        "step_ms": spread([1e3 * step for step, *_ in turns], 3),
+        "step/limit": spread([step / max(needed, alone) for step, needed, alone in turns], 4),
+    }
+
+
+def turn(way: Loader, work: Callable[[], None] | None) -> tuple[float, float]:
+    """Return the seconds of a step, and of the consumer in it, over one turn."""
+    way.begin()
+    needed, start = 0.0, time.perf_counter()
+    for _ in range(way.batches):
+        way.batch()
+        if work is not None:
+            begun = time.perf_counter()
+            work()
+            needed += time.perf_counter() - begun
+    way.end()
+    return (time.perf_counter() - start) / way.batches, needed / way.batches
+
+
+def consumer(kind: str, seconds: float, rates: dict[str, float]) -> Callable[[], None]:
+    """Return a call that needs so long when it has a core to itself."""
+    if kind == "sleep":
+        return lambda: sleep(seconds)
+    work, count = BUSY[kind], max(1, round(seconds * rates[kind]))
+    return lambda: work(count)
+
+
+def calls_per_second(work: Callable[[int], None], count: int = 500) -> float:
+    """Measure a busy consumer alone."""
+    times = []
+    for _ in range(9):
+        begun = time.perf_counter()
+        work(count)
+        times.append(time.perf_counter() - begun)
+    return count / float(np.median(times[2:]))
+
+
+def text(report: dict[str, Any]) -> str:
+    """Draw the report for a person."""
+    lines = [["consumer", "T, ms", "read, ms", "step, ms", "step / max(T, read)", "p10..p90"]]
+    for one in report["consumers"]:
+        ratio = one["step/limit"]
+        cells = [f"{one[name]['median']:.2f}" for name in ("consumer_ms", "read_ms", "step_ms")]
+        lines.append([one["consumer"], *cells, f"{ratio['median']:.3f}", f"{ratio['p10']:.3f}..{ratio['p90']:.3f}"])
+    verdict = "within" if report["holds"] else "NOT within"
+    return (
+        f"batch {report['batch_size']}, order {report['order']}, prefetch {report['prefetch']}, {report['threads']} threads,"
+        f" {report['rounds']} rounds: medians\n{table(lines)}\n"
+        f"a sleeping consumer: at most {report['worst_sleeping']:.3f}, {verdict} {ALLOWED}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

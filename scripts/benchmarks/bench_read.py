@@ -1,0 +1,320 @@
+"""How near does MemmapLoader come to the speed of copying memory, and how far is it ahead of what people use instead?
+
+    python -m scripts.benchmarks.bench_read --rows 20000 --batch-size 256 --rounds 40
+
+Seven ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times:
+
+    limit          consecutive slices of the store's pixels, copied into a ring of BufferPool buffers: as many as the loader
+                   was seen to use, with as many threads, from the same mapping
+    loader         MemmapLoader(shuffle=--order), prefetch thread, queue, targets and recycling included; the loop does nothing
+                   with a batch and drops it
+    loader ram     the same with residency "ram": the rows are copied into memory of this process first; left out where a copy
+                   takes more than half of the free memory
+    store[idx]     random rows of tensordict's own ImageBatch.load_memmap(OUT); the order is made before, untimed
+    DataLoader     torch's, with 0 and 2 workers, over a numpy memmap with __getitems__ and no collation; likewise
+    MemmapDataset  in torch's DataLoader as it is, 0 workers; likewise
+
+A prefetching loader can be timed wrong in two ways: begin with a full queue, and its batches cost nothing; or leave one
+being refilled, and it slows down what is timed next. So the loader's clock starts with its queue full and its thread
+asleep, and stops when, after k batches taken, the queue is full and the thread is done again: exactly k batches were
+gathered, queued and taken inside. (Fullness is seen by a transform that counts, which runs in that thread; some 20 us
+for the hand-over of the last batch are left out, under 0.1 %.) While other ways are timed, the loader only waits.
+DataLoader's workers cannot be seen, so they are given just the batches of one turn: the clock starts when the first few
+(all that they prefetch, and one) have been taken, and stops with the last, after which no work is left. Every way does
+at least one untimed batch of its kind first. Ratios are taken within a round; the order of ways moves on by one each round.
+Beside it: whole epochs, iter() and the thread's start included, and the time from iter() to the first batch of a new
+loader, whose buffers are new then, too.
+
+Checked: the store passes `pack verify`; a batch of each way equals those rows of the raw file; one epoch brings every row
+exactly once; the rows of the timed batches are distinct within an epoch. Without --store, photographs (as in
+bench_pack.py) are packed again and again under other names until there are --rows rows; that store stays in --work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import packer
+from packer.errors import LockedError, ScanError
+from packer.operations.verify import verify
+from packer.system import available_cpus
+from reader import MemmapDataset, MemmapLoader, StoreError, system
+from reader.format.manifest import PIXELS, read_manifest
+from reader.memory.residency import COPY_SHARE
+from scripts.benchmarks._bench import (
+    BenchError,
+    machine,
+    photographs,
+    publish,
+    rate_cells,
+    ratio_cells,
+    ratios,
+    repeat_files,
+    spread,
+    table,
+)
+from scripts.benchmarks._read_ways import ORDERS, Limit, Loader, RawRows, StoreIndex, TorchLoader
+
+WORKERS = 2
+IN_DATALOADER, IN_RAM = "MemmapDataset", "loader ram"
+# Smaller batches are queued in groups, and a full queue is then no number of batches. A transform counts them here: without one
+# those of up to 4 MiB are too, which whole epochs show.
+SMALLEST_BATCH_BYTES = 1 << 20
+CHECKED_EVERY = 16
+EPOCHS = FIRST_BATCHES = 7
+
+
+def main() -> int:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    try:
+        if options.store is None:
+            store = cached_store(options.work, options.rows, options.size)
+        else:
+            store = whole(options.store)
+        report = measure(store, options)
+    except (BenchError, LockedError, ScanError, StoreError, packer.PackError, packer.OptionsError) as e:
+        print(f"bench_read: {e}", file=sys.stderr)
+        return 1
+    print(text(report))
+    publish(report, options.json)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    work = Path(tempfile.gettempdir()) / "pixpack-bench-read"
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of the store to make (default: 20000)")
+    parser.add_argument("--size", type=int, default=224, help="side of a row of the store to make (default: 224)")
+    parser.add_argument("--batch-size", type=int, default=256, help="rows a batch (default: 256)")
+    parser.add_argument("--rounds", type=int, default=40, help="timed turns of each way (default: 40)")
+    parser.add_argument("--order", choices=ORDERS, default="full", help="the loader's order (default: full)")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="torch threads (default: one a CPU)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
+    parser.add_argument("--store", type=Path, metavar="OUT", help="read this store instead of making one")
+    parser.add_argument("--work", type=Path, metavar="DIR", default=work, help=f"where it is kept (default: {work})")
+    options = parser.parse_args()
+    for name in ("rows", "size", "batch_size", "rounds", "threads"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected 1 or more.")
+    return options
+
+
+# -- the store
+
+
+def cached_store(work: Path, rows: int, size: int, images: Path | None = None) -> Path:
+    """Return the store of rows x size that an earlier run has left in work, or pack it now, of images or photographs."""
+    out = work / f"store-{rows}x{size}"
+    if is_reusable(out, rows, size):
+        return out
+    print(f"bench_read: packing {rows} rows into {out}, {rows * size * size * 3 / 1e9:.2f} GB", file=sys.stderr)
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="images-", dir=work) as folder:
+        found = photographs(images, Path(folder), size)
+        repeat_files(found, Path(folder) / "images", rows, link=True)
+        packer.pack(Path(folder) / "images", out, size=size, max_rejects=0, overwrite=out.exists())
+    return whole(out)
+
+
+def is_reusable(out: Path, rows: int, size: int) -> bool:
+    """Say whether a store is there, undamaged, and has this shape."""
+    try:
+        found = read_manifest(out)
+        return (found.rows, found.height, found.width) == (rows, size, size) and not verify(out).problems
+    except StoreError:
+        return False
+
+
+def whole(out: Path) -> Path:
+    """Read every byte of a store, which also brings it into the page cache.
+
+    Raises:
+        BenchError: it is damaged.
+        StoreError: it is no store.
+    """
+    problems = verify(out).problems
+    if problems:
+        raise BenchError(f"{out} does not pass `pack verify`: {problems[0]}.")
+    return out
+
+
+# -- measuring
+
+
+def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Check everything once, then time all ways in turns."""
+    data, size = MemmapDataset(store, as_tuple=False), options.batch_size
+    if size * data.manifest.row_bytes < SMALLEST_BATCH_BYTES:
+        raise BenchError(f"--batch-size {size} is less than 1 MB a batch, which this does not time. Use a larger one.")
+    # before anything else: workers are forked while this process has no other thread at work
+    raw_rows = RawRows(store, data.manifest)
+    torch_loaders = {f"DataLoader {workers}": TorchLoader(raw_rows, size, workers) for workers in (0, WORKERS)}
+    torch_loaders[IN_DATALOADER] = TorchLoader(data, size)
+    described = machine(store)
+    loader = Loader(data, size, options.order)
+    timed(loader, size)
+    limit = Limit(data, size, len(loader.buffers))
+    ways = {"limit": limit, "loader": loader, "store[idx]": StoreIndex(data, size), **torch_loaders}
+    if data.store.pixels.nbytes <= system.available_bytes() * COPY_SHARE:
+        ways[IN_RAM] = Loader(data, size, options.order, residency="ram")
+    raw = np.memmap(store / PIXELS, np.uint8, "r", shape=tuple(data.store.pixels.shape))
+    for name, way in ways.items():
+        check_batch(name, way, raw)
+    checked = check_epoch(data, raw, options)
+    rates = in_turns(ways, size, options.rounds)
+    loader.close()
+    pairs = [("loader", name) for name in ways if name not in ("loader", IN_RAM)]
+    pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")]
+    if IN_RAM in ways:
+        ways[IN_RAM].close()
+        pairs.append((IN_RAM, "limit"))
+    epochs = time_epochs(data, options)
+    gigabyte = data.manifest.row_bytes / 1e9
+    return {
+        "benchmark": "bench_read",
+        "machine": described,
+        "rows": len(data),
+        "row_shape": list(data.store.pixels.shape[1:]),
+        "batch_size": size,
+        "order": options.order,
+        "threads": torch.get_num_threads(),
+        "rounds": options.rounds,
+        "buffers": len(loader.buffers),
+        "batches_a_turn": {name: way.batches for name, way in ways.items()},
+        "images_per_second": {name: spread(found, 1) for name, found in rates.items()},
+        "gigabytes_per_second": {n: round(float(np.median(rates[n])) * gigabyte, 2) for n in ("limit", "loader")},
+        "ratio": {f"{ours}/{other}": ratios(rates[ours], rates[other]) for ours, other in pairs},
+        "epoch_images_per_second": spread(epochs, 1),
+        "first_batch_ms": spread(time_first_batches(data, options), 2),
+        "checks": {"verified": True, "epoch_rows_once": len(data), "compared_batches": checked + len(ways)},
+    }
+
+
+def text(report: dict[str, Any]) -> str:
+    """Draw the report for a person."""
+    titles = {
+        "limit": "limit: copying consecutive slices",
+        "loader": f"MemmapLoader, {report['order']}",
+        IN_RAM: f"MemmapLoader, {report['order']}, residency ram",
+        "store[idx]": "store[idx] of the tensorclass",
+        "DataLoader 0": "DataLoader over np.memmap, 0 workers",
+        f"DataLoader {WORKERS}": f"DataLoader over np.memmap, {WORKERS} workers",
+        IN_DATALOADER: "DataLoader over MemmapDataset, 0 workers",
+    }
+    lines = [["", "images/s", "min..max", "loader/it", "p10..p90"]]
+    for name, title in titles.items():
+        if name not in report["images_per_second"]:
+            continue
+        of = ratio_cells(report["ratio"].get(f"loader/{name}"))
+        lines.append([title, *rate_cells(report["images_per_second"][name]), *of])
+    in_ram = ratio_cells(report["ratio"].get(f"{IN_RAM}/limit"))
+    speed, first, epoch = (report[n] for n in ("gigabytes_per_second", "first_batch_ms", "epoch_images_per_second"))
+    shape = "x".join(map(str, report["row_shape"]))
+    return (
+        f"{report['rows']} rows of {shape}, batch {report['batch_size']}, {report['threads']} threads,"
+        f" {report['rounds']} rounds: medians; ratios are medians of the ratios of each round\n{table(lines)}\n"
+        f"copied: {speed['limit']} GB/s the limit, {speed['loader']} GB/s the loader\n"
+        f"residency ram, of the limit: {in_ram[0] or 'not timed: too little memory'} {in_ram[1]}\n"
+        f"whole epochs: {epoch['median']:,.0f} images/s, start included ({epoch['min']:,.0f}..{epoch['max']:,.0f})\n"
+        f"first batch: {first['median']} ms after iter() of a new loader (at most {first['max']})\n"
+        f"checked: {report['checks']['epoch_rows_once']} rows each once in an epoch,"
+        f" {report['checks']['compared_batches']} batches equal to the raw file, the store verified"
+    )
+
+
+def in_turns(ways: dict[str, Any], batch_size: int, rounds: int) -> dict[str, list[float]]:
+    """Time every way once a round; returns images/s of each turn, after two rounds that do not count."""
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    gc.disable()  # a collection in the middle of a turn would be charged to whose turn it is
+    for turn in range(rounds + 2):
+        for place in range(len(ways)):
+            name = list(ways)[(turn + place) % len(ways)]
+            rates[name].append(timed(ways[name], batch_size))
+    gc.enable()
+    return {name: found[2:] for name, found in rates.items()}
+
+
+def timed(way: Any, batch_size: int) -> float:
+    """Return images/s of one turn."""
+    way.begin()
+    start = time.perf_counter()
+    for _ in range(way.batches):
+        way.batch()
+    way.end()
+    return way.batches * batch_size / (time.perf_counter() - start)
+
+
+def time_epochs(data: MemmapDataset, options: argparse.Namespace) -> list[float]:
+    """Return images/s of whole epochs, each from iter() to its end."""
+    loader, rates = MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order]), []
+    for _ in range(EPOCHS):
+        start = time.perf_counter()
+        for batch in loader:
+            del batch
+        rates.append(len(data) / (time.perf_counter() - start))
+    loader.close()
+    return rates
+
+
+def time_first_batches(data: MemmapDataset, options: argparse.Namespace) -> list[float]:
+    """Return the milliseconds from iter() of a new loader to its first batch."""
+    found = []
+    for epoch in range(FIRST_BATCHES):
+        with MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order]) as loader:
+            loader.set_epoch(epoch)
+            start = time.perf_counter()
+            iterator = iter(loader)
+            next(iterator)
+            found.append((time.perf_counter() - start) * 1e3)
+    return found
+
+
+# -- checks
+
+
+def check_batch(name: str, way: Any, raw: np.ndarray) -> None:
+    """Compare a batch of a way with those rows of the raw file.
+
+    Raises:
+        BenchError: they differ.
+    """
+    way.begin()
+    rows, pixels = way.batch()
+    way.end()
+    if not np.array_equal(np.asarray(pixels), raw[np.asarray(rows)]):
+        raise BenchError(f"{name}: a batch is not the rows of the raw file that it says it is.")
+
+
+def check_epoch(data: MemmapDataset, raw: np.ndarray, options: argparse.Namespace) -> int:
+    """Read one epoch, also its short last batch; returns how many batches were compared with the raw file.
+
+    Raises:
+        BenchError: a row is missing or came twice, or a batch has wrong pixels or targets.
+    """
+    seen, compared, targets = np.zeros(len(data), np.int64), 0, np.asarray(data.targets)
+    with MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order], as_tuple=False) as loader:
+        for step, batch in enumerate(loader):
+            rows = batch.rows.numpy()
+            np.add.at(seen, rows, 1)
+            if step % CHECKED_EVERY == 0 or step == len(loader) - 1:
+                compared += 1
+                same = np.array_equal(batch.pixels, raw[rows]) and np.array_equal(batch.targets, targets[rows])
+                if not same:
+                    raise BenchError(f"step {step} of the loader is not the rows of the raw file that it says it is.")
+    if not (seen == 1).all():
+        raise BenchError(f"{(seen != 1).sum()} of {len(seen)} rows did not come exactly once.")
+    return compared
+
+
+if __name__ == "__main__":
+    sys.exit(main())

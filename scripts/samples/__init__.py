@@ -1,0 +1,1 @@
+"""Images to try the packages with, drawn from numbers. Measures nothing."""

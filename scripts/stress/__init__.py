@@ -1,0 +1,1 @@
+"""Long trials: kills, power cuts, failing disks, races, leaks, hostile files. The suite runs them small."""

@@ -1,0 +1,249 @@
+"""The kinds of run that power_test.py and fault_test.py put to the test, each on a folder that stands for a disk.
+
+Knows how to bring a disk to where such a run starts, what must come out, and how to go on after an accident.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer import merge, pack, pull, push, update
+from packer.errors import PackError
+from packer.report import Progress
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST
+from scripts.benchmarks._bench import photographs, repeat_files
+
+# fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
+# pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
+# resplit: --overwrite of both, after one image was replaced; listed: a manifest whose third column becomes a tensor of its own;
+# labelled: with boxes and masks; merge: of two stores, by pack merge; remerge: likewise, with --overwrite of a third; push: of a
+# store to a folder whose parents are new too, by pack push; repush: likewise, with --overwrite of another store; pull: of the
+# store that was pushed so, by pack pull
+KINDS = (
+    "fresh",
+    "resume",
+    "restart",
+    "overwrite",
+    "update",
+    "splits",
+    "resplit",
+    "listed",
+    "labelled",
+    "merge",
+    "remerge",
+    "push",
+    "repush",
+    "pull",
+)
+COPYING = ("merge", "remerge")
+PUSHING = ("push", "repush", "pull")
+
+_SIZE = 32
+# pad: so that the store has a content.memmap too
+_OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
+_REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge"), ("workers", "max_rejects")
+ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pack of source, which is images or lists them, into out; `disk` holds out alone, `start` is what it holds before.
+
+    Of what merges, source and images are the folder that holds the two stores; of what pushes or pulls, the store, or the URL.
+
+    expected and before are the files of the disk, path -> bytes, after an undisturbed run and before it.
+    """
+
+    kind: str
+    source: Path
+    images: Path
+    disk: Path
+    out: Path
+    start: Path
+    options: dict[str, Any]
+    expected: dict[str, bytes]
+
+    @property
+    def flags(self) -> list[str]:
+        """The option that makes it this kind of run."""
+        if self.kind in ("restart", "overwrite", "resplit", "remerge", "repush"):
+            return ["--overwrite"]
+        return ["--resume"] if self.kind == "resume" else []
+
+    def command(self, flags: list[str] | None = None) -> list[str]:
+        """Return the words of the command."""
+        options = [word for key, value in self._given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+        named = {"update": "update", "push": "push", "repush": "push", "pull": "pull"}
+        command = "merge" if self.kind in COPYING else named.get(self.kind, "build")
+        place = [command, *map(str, self._sources), str(self.out)]
+        return [sys.executable, "-m", "packer", *place, *options, *(self.flags if flags is None else flags), "--quiet"]
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The options to say; an update takes those that shape rows from the store."""
+        return {name: self.options[name] for name in _OF_UPDATE} if self.kind == "update" else self.options
+
+    @property
+    def _sources(self) -> list[Path]:
+        return [self.source / "a", self.source / "b"] if self.kind in COPYING else [self.source]
+
+    def lay_out(self) -> None:
+        """Bring the disk to where the run starts."""
+        shutil.rmtree(self.disk, ignore_errors=True)
+        shutil.copytree(self.start, self.disk)
+
+    def flags_to_go_on(self) -> list[str]:
+        """Return what a supervisor gives whatever has happened: --resume, and --overwrite where a store is replaced."""
+        if self.kind in PUSHING:
+            return self.flags
+        if self.kind in COPYING:
+            return ["--overwrite"] if any(self.disk.rglob(MANIFEST)) else []
+        return ["--resume", *(flag for flag in self.flags if flag == "--overwrite")]
+
+    def unreadable(self) -> str:
+        """Say what is wrong with what a push has left where another store was pushed from: "" where it pulls as old or new."""
+        back = self.start.parent / "back"
+        shutil.rmtree(back, ignore_errors=True)
+        try:
+            pull(str(self.out), back)
+        except (PackError, StoreError) as e:
+            return str(e) if self.kind == "repush" else ""
+        found, old = files(back), self.start.parent / "old"
+        return (
+            "" if found == files(self.source) or (old.exists() and found == files(old)) else "another store is pulled"
+        )
+
+    def go_on(self) -> None:
+        """Run the pack to its end, in this process, with one worker; what copies is done anew."""
+        flags = {flag.removeprefix("--"): True for flag in self.flags_to_go_on()}
+        if self.kind in COPYING:
+            merge(self._sources, self.out, **flags)
+            return
+        if self.kind in PUSHING:
+            pull(str(self.source), self.out) if self.kind == "pull" else push(self.source, str(self.out), **flags)
+            return
+        run = update if self.kind == "update" else pack
+        run(self.source, self.out, **self._given | {"workers": 1}, **flags)
+
+
+def make_run(kind: str, work: Path, images: int) -> Run:
+    """Make the photographs, the disk's beginning and the expected bytes of one kind of run."""
+    sources, start, disk = work / "images", work / "start", work / "disk"
+    found = photographs(None, work, _SIZE, most=images)
+    for folder in [sources / "train", sources / "val"] if kind in ("splits", "resplit") else [sources]:
+        repeat_files(found, folder, images, link=False)
+        broken = sorted(path for path in folder.rglob("*") if path.is_file())[images // 2]
+        broken.write_text("broken")
+    start.mkdir()
+    out = Path("new", "parents", "out") if kind in ("fresh", "push", "pull") else Path("out")
+    if kind in ("resume", "restart"):
+        _interrupted_pack(sources, start / out)
+    if kind in _REPLACING:
+        pack(sources, start / out, **_OPTIONS)
+        shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
+    whole, source = work / "whole", _listed(sources) if kind == "listed" else sources
+    options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
+    if kind in COPYING:
+        stores = [work / "stores" / name for name in "ab"]
+        for store, shuffle in zip(stores, (1, 2), strict=True):
+            pack(sources, store, **_OPTIONS, shuffle=shuffle)
+        merge(stores, whole / out)
+        return Run(kind, work / "stores", work / "stores", disk, disk / out, start, {}, files(whole))
+    if kind in PUSHING:
+        return _pushing_run(kind, sources, start, disk, whole, out)
+    pack(source, whole / out, **options)
+    return Run(kind, source, sources, disk, disk / out, start, options, files(whole))
+
+
+def _pushing_run(kind: str, sources: Path, start: Path, disk: Path, whole: Path, out: Path) -> Run:
+    """Pack the store that is pushed, and, as old, the one that it takes the place of."""
+    new, old = start.parent / "new", start.parent / "old"
+    pack(sources, new, **_OPTIONS)
+    if kind == "repush":
+        pack(sources, old, **_OPTIONS, shuffle=1)
+        for place in (start, whole):
+            push(old, str(place / out))
+    source = new
+    if kind == "pull":  # from a generation: what is there is not what comes out
+        source = start.parent / "url"
+        pack(sources, old, **_OPTIONS, shuffle=1)
+        push(old, str(source))
+        push(new, str(source), overwrite=True)
+        pull(str(source), whole / out)
+    else:
+        push(new, str(whole / out), overwrite=kind == "repush")
+    return Run(kind, source, source, disk, disk / out, start, {}, files(whole))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Read every file below a folder: relative path -> bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def are_mixed(run: Run) -> bool:
+    """Whether splits open of which one is the old store and one the new."""
+    seen = set()
+    for manifest in sorted(run.out.glob(f"[!.]*/{MANIFEST}")):
+        try:
+            check_store(manifest.parent)
+        except StoreError:
+            continue
+        name, content = str(manifest.relative_to(run.disk)), manifest.read_bytes()
+        if run.expected.get(name) != files(run.start).get(name):
+            seen.add(run.expected.get(name) == content)
+    return len(seen) > 1
+
+
+def difference(found: dict[str, bytes], expected: dict[str, bytes]) -> str:
+    """Name the files in which two disks differ."""
+    return ", ".join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))
+
+
+def _listed(images: Path) -> Path:
+    """Write a manifest of all images, with a column of numbers."""
+    paths = sorted(path for path in images.rglob("*") if path.is_file())
+    lines = [f"{path.relative_to(images.parent)},{path.parent.name},{n}.5" for n, path in enumerate(paths)]
+    (images.parent / "list.csv").write_text("\n".join(["path,target,weight", *lines, ""]))
+    return images.parent / "list.csv"
+
+
+def _labels(images: Path) -> dict[str, str]:
+    """Lay a box and a mask beside each image; returns the options that name them."""
+    from PIL import Image
+
+    boxes, masks = images.parent / "boxes", images.parent / "masks"
+    for path in (path for path in images.rglob("*") if path.is_file()):
+        label, mask = boxes / path.relative_to(images), masks / path.relative_to(images)
+        for folder in (label.parent, mask.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        label.with_suffix(".txt").write_text("0 0.5 0.5 0.5 0.5")
+        size = (1, 1)
+        if path.read_bytes() != b"broken":
+            with Image.open(path) as image:
+                size = image.size
+        Image.new("L", size, 7).save(mask.with_suffix(".png"))
+    return {"boxes": str(boxes), "masks": str(masks)}
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def _interrupted_pack(images: Path, out: Path) -> None:
+    """Pack until half of the images are written; what was handed over is committed."""
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "pack" and progress.done * 2 >= progress.total:
+            raise _Interrupted
+
+    try:
+        pack(images, out, **_OPTIONS, progress=stop)
+    except _Interrupted:
+        os.unlink(out / ".packing/lock")

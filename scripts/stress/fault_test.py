@@ -1,0 +1,146 @@
+"""Does a pack whose disk fails at any one call end cleanly, and go on to the right bytes?
+
+    python -m scripts.stress.fault_test
+
+For each kind of run (scripts/stress/_runs.py) and each fault the n-th call that the fault can hit is spoilt, n = 1, 2, 3, ...
+until a run comes through untouched:
+
+    EIO      any call that changes a file below OUT's folder: writes, syncs, closes, renames, allocations, new names, removals
+    ENOSPC   those that need room;  EDQUOT: writes and allocations alone
+    short    a write that does only half: it simply goes on
+    lost     a read of what the interrupted pack or the old store left fails with EIO
+    unread   a read of an image fails with EIO: it is rejected with that reason, all others are packed
+
+A run that fails says one sentence that names the file and the errno, exits with 1 (28 for ENOSPC and EDQUOT), leaves no
+process behind, and then goes on to the bytes of an undisturbed run. A run that succeeds has those bytes. Prints a line for
+each series and one JSON object last; exits 1 at the first failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.store.lock import LOCK
+from scripts.benchmarks._bench import BenchError
+from scripts.stress._calls import Call, Shim
+from scripts.stress._runs import COPYING, KINDS, PUSHING, Run, difference, files, make_run
+
+_ROOM = "create,mkdir,write,pwrite,fallocate,fsync,fdatasync"
+_ALL = f"{_ROOM},close,truncate,ftruncate,rename,exchange,unlink,rmdir"
+
+
+class FaultError(RuntimeError):
+    """A failing call that was not handled; says which, and what was found."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a call comes back with ("short", or an errno's name), which calls, and where the spoilt files lie."""
+
+    what: str
+    names: str
+    hits_images: bool = False
+
+
+FAULTS = {
+    "EIO": Fault("EIO", _ALL),
+    "ENOSPC": Fault("ENOSPC", _ROOM),
+    "EDQUOT": Fault("EDQUOT", "write,pwrite,fallocate"),
+    "short": Fault("short", "write,pwrite"),
+    "lost": Fault("EIO", "read"),
+    "unread": Fault("EIO", "read", hits_images=True),
+}
+
+
+def main() -> int:
+    """Run every series."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--images", type=int, default=24)
+    parser.add_argument("--every", type=int, default=1, help="spoil only every so many-th call")
+    options = parser.parse_args()
+    results: dict[str, Any] = {"benchmark": "fault_test"}
+    try:
+        for kind in options.kinds:
+            with tempfile.TemporaryDirectory(prefix="pixpack-fault-") as folder:
+                work = Path(folder).resolve()
+                run = make_run(kind, work, options.images)
+                results[kind] = {name: series(run, work, name, options.every) for name in options.faults}
+    except (FaultError, BenchError) as e:
+        print(f"fault_test: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(results))
+    return 0
+
+
+def series(run: Run, work: Path, name: str, every: int) -> dict[str, int]:
+    """Spoil one call after the other; returns how many, and how many of the runs succeeded all the same."""
+    fault = FAULTS[name]
+    shim = Shim(work, run.images if fault.hits_images else run.disk)
+    do = fault.what if fault.what == "short" else str(getattr(errno, fault.what))
+    spoilt, successes, at = 0, 0, 1
+    while True:
+        run.lay_out()
+        done = shim.run(run.command(), at=at, do=do, names=fault.names)
+        call = next((call for call in shim.calls() if call.is_spoilt), None)
+        where = f"{run.kind} run, {name} at call {at}" + (f", {call.name} {call.path}" if call else "")
+        if call is None:
+            if done.returncode or files(run.disk) != run.expected:
+                raise FaultError(f"{where}: untouched, yet it exits with {done.returncode}: {done.stderr.strip()}")
+            print(f"{run.kind}, {name}: {spoilt} spoilt calls, {successes} of the runs succeeded all the same")
+            return {"spoilt": spoilt, "succeeded": successes}
+        spoilt, successes, at = spoilt + 1, successes + (done.returncode == 0), at + every
+        if fault.hits_images and run.kind not in (*COPYING, *PUSHING):
+            _check_patient(run, done, where)
+        else:
+            _check_outcome(run, done, call, fault, where)
+
+
+def _check_outcome(run: Run, done: subprocess.CompletedProcess[str], call: Call, fault: Fault, where: str) -> None:
+    if done.returncode:
+        expected = 28 if fault.what in ("ENOSPC", "EDQUOT") else 1
+        names_it = fault.what in done.stderr and (call.path in done.stderr or bool(call.to and call.to in done.stderr))
+        is_clean = done.stderr.startswith("pack: ") and done.stderr.count("\n") == 1 and names_it
+        if done.returncode != expected or not is_clean or fault.what == "short":
+            raise FaultError(f"{where}: exit code {done.returncode}: {done.stderr.strip()}")
+    elif fault.what == "short" or not _is_tidying(call):
+        _check_bytes(run, f"{where}: the run succeeds, and")
+        if fault.what != "short" and not _is_harmless(call):
+            raise FaultError(f"{where}: the run succeeds, and says nothing of it")
+    run.go_on()
+    _check_bytes(run, f"{where}: after going on")
+
+
+def _is_tidying(call: Call) -> bool:
+    """Whether what failed is the removal of what a finished store no longer needs: it stays until the next pack."""
+    return call.name in ("unlink", "rmdir")
+
+
+def _is_harmless(call: Call) -> bool:
+    """Whether nothing is lost: a folder is there already, two renames do what an exchange did not, the lock is for people."""
+    return call.name in ("read", "mkdir", "exchange") or call.path.endswith(f"/{LOCK}")
+
+
+def _check_patient(run: Run, done: subprocess.CompletedProcess[str], where: str) -> None:
+    """See that an image that could not be read once was read again."""
+    if done.returncode:
+        raise FaultError(f"{where}: exit code {done.returncode}: {done.stderr.strip()}")
+    _check_bytes(run, f"{where}: the run succeeds, and")
+
+
+def _check_bytes(run: Run, where: str) -> None:
+    if files(run.disk) != run.expected:
+        raise FaultError(f"{where} these differ: {difference(files(run.disk), run.expected)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

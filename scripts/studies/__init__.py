@@ -1,0 +1,1 @@
+"""Claims and other libraries, measured on this machine."""

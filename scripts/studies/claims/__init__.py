@@ -1,0 +1,1 @@
+"""Claims of others about loading images, each measured by one module."""

@@ -1,0 +1,101 @@
+"""What the claims of sending images to a device share: sizes, batches, a timed call, a picture. No GPU has run them yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from scripts.benchmarks._bench import spread
+from scripts.studies.claims import _plot
+from scripts.studies.claims._claim import NotMeasured
+
+# height x width, and batches: the slides'
+SIZES = ((384, 384), (640, 480), (1280, 960))
+BATCHES = (8, 16, 32, 64)
+ROUNDS = 30
+
+# size -> batch -> way -> milliseconds
+Figures = dict[str, dict[str, dict[str, Any]]]
+Ways = dict[str, Callable[[], Any]]
+
+
+def device_or_not_measured() -> torch.device:
+    """Return the device to measure on.
+
+    Raises:
+        NotMeasured: there is none.
+    """
+    if not torch.cuda.is_available():
+        raise NotMeasured("no GPU: torch sees no CUDA device.")
+    return torch.device("cuda")
+
+
+def swept(
+    ways_of: Callable[[torch.Tensor, torch.device], Ways],
+    device: torch.device,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    batches: Sequence[int] = BATCHES,
+    rounds: int = ROUNDS,
+) -> Figures:
+    """Time the ways to send random images, uint8[B, C, H, W] on the host, in turns, over sizes and batches."""
+    found: Figures = {}
+    for height, width in sizes:
+        for batch in batches:
+            images = torch.randint(0, 256, (batch, 3, height, width), dtype=torch.uint8)
+            ways = ways_of(images, device)
+            times: dict[str, list[float]] = {name: [] for name in ways}
+            for turn in range(rounds + 2):
+                for name, way in ways.items():
+                    took = milliseconds(way, device)
+                    if turn >= 2:
+                        times[name].append(took)
+            figures = {name: spread(values, 4) for name, values in times.items()}
+            found.setdefault(f"{height}x{width}", {})[str(batch)] = figures
+    return found
+
+
+def milliseconds(call: Callable[[], Any], device: torch.device) -> float:
+    """Time a call until the device has ended it."""
+    synchronize(device)
+    begun = time.perf_counter()
+    call()
+    synchronize(device)
+    return 1e3 * (time.perf_counter() - begun)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def pinned_if_cuda(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def speedups(found: Figures, slow: str, fast: str) -> dict[str, float]:
+    """Return how many times as fast the fast way is: size -> median over its batches."""
+    return {
+        size: float(np.median([of[slow]["median"] / of[fast]["median"] for of in batches.values()]))
+        for size, batches in found.items()
+    }
+
+
+def draw_speedups(make: Any, found: Figures, slow: str, fast: str) -> Any:
+    """Draw, for each size, how many times as fast the fast way is over the batch."""
+    figure, (axes,) = make()
+    for colour, (size, batches) in zip((_plot.OURS, *_plot.LINES), found.items(), strict=False):
+        ratios = [of[slow]["median"] / of[fast]["median"] for of in batches.values()]
+        axes.plot([int(batch) for batch in batches], ratios, "o-", color=colour, label=size)
+    axes.axhline(1, color=_plot.GRAY, linewidth=1)
+    axes.set_ylim(bottom=0)
+    batches = sorted({int(batch) for of in found.values() for batch in of})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.set_xlabel("images a batch")
+    axes.set_ylabel(f"times as fast: {fast},\nagainst {slow}")
+    axes.legend(frameon=False)
+    return figure

@@ -1,0 +1,1 @@
+"""Other libraries on the same photographs and rows, each by one module."""
