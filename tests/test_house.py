@@ -68,7 +68,7 @@ def may_import(module: str, other: str) -> bool:
 
 
 def test_every_file_is_seen() -> None:
-    assert len(FILES) == 209
+    assert len(FILES) == 213
     assert sum(len(found & {*FILES}) for found in IMPORTS.values()) > 700
 
 
@@ -102,10 +102,7 @@ def test_modules_are_of_a_size_to_read(path: Path) -> None:
 # These are longer today; none may grow.
 MODULE_LINES = {
     "packer/inputs/folders.py": 404,
-    "packer/operations/copy_rows.py": 510,
-    "packer/packing/build.py": 423,
     "packer/packing/pack.py": 405,
-    "packer/workers/engine.py": 486,
 }
 
 

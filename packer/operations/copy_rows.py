@@ -1,99 +1,45 @@
 """Stores made of rows of other stores: what `subset` and `merge` have in common. Decodes nothing.
 
-Rows are cut into the blocks that a pack of as many would have. Threads write the pixels of several blocks at once, each to its
-place, which is known before; what a store says of each row follows in order. There is no journal: nothing that took long would
-be lost, so what is interrupted is taken away and done again.
+Knows the folders: where a store is made, whose place it takes, what is in the way. There is no journal: nothing that took long
+would be lost, so what is interrupted is removed and done again. How the rows get there is `store_copy.py`'s.
 """
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import contextlib
 import dataclasses
-import itertools
 import os
-import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from packer.checksums import crc32_combine
 from packer.errors import OptionsError, PackError
-from packer.inputs.label_notes import Noted
 from packer.inputs.samples import Inputs
-from packer.operations.row_sources import Scratch, Share, Source, check_same
+from packer.operations.row_sources import Source, check_same
+from packer.operations.store_copy import AGAIN, CopyPlan, StoreCopy, Tell
 from packer.options import PackOptions
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
-from packer.store.blocks import block_inputs
 from packer.store.build_folder import Site, finish, replaces_store
-from packer.store.checked_rows import Ints
-from packer.store.disk_space import allocate, check_room, guard_standard_streams
+from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
-from packer.store.files import remove_tree, sync_folder, write_at
+from packer.store.files import remove_tree, sync_folder
 from packer.store.lock import Lock
-from packer.store.out_folder import ANNOUNCED, check_out, check_places, settled_out, sync_names
+from packer.store.out_folder import ANNOUNCED, check_out, check_places, settled_out
 from packer.store.parts import check_no_parts
 from packer.store.reports import store_report, summed_report
-from packer.store.row_files import Digested, channel_statistics
-from packer.store.seal import commit_manifest, settle
 from packer.store.swap import finish_swap
-from packer.system import BINARY, available_cpus
 from reader.format.check import check_store
-from reader.format.filesystem import naming
 from reader.format.manifest import (
     MANIFEST,
-    PAGE_BYTES,
-    PIXELS,
-    REJECTED,
-    SAMPLES,
-    Block,
-    FileEntry,
-    FurtherTarget,
     Manifest,
 )
-from reader.format.tensors import TensorSpec
 from reader.format.unfinished import PARTS, PULLED
-
-_MOST_THREADS = 4
-# Blocks that are read beside the one whose lines are written.
-_AHEAD = 2
-# Runs of rows that a thread takes at once have as many bytes, or are one.
-_TASK_BYTES = 4 << 20
-_AGAIN = "do it again"
-# Tensors that are not copied: pixels are written to their place, the others follow from it.
-_PLACES = ("pixels", "offsets", "mask_offsets")
-
-Tell = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A store to be: rows of others, one share behind the other, which are alike in all that is not said here."""
-
-    shares: list[Share]
-    classes: tuple[str, ...]
-    target_count: int | None
-    extras: Mapping[str, TensorSpec]
-    further_targets: Mapping[str, FurtherTarget]
-    options: Mapping[str, Any]
-    labels: Mapping[str, Any]
-    # whether what the stores rejected is said of this one too
-    has_rejects: bool = False
-    notes: list[str] = field(default_factory=list)
 
 
 def copy_plans(
-    plans: Mapping[str, Plan], out: Path, *, overwrite: bool, progress: Callable[[Progress], None] | None
+    plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool, progress: Callable[[Progress], None] | None
 ) -> PackReport:
     """Make the store OUT of the plan "", or OUT/<split> of the plan of each split.
 
@@ -147,7 +93,7 @@ def copy_target(out: str | os.PathLike[str]) -> Path:
 
 
 def _copied(
-    plan: Plan,
+    plan: CopyPlan,
     site: Site,
     locks: list[Lock],
     held: contextlib.ExitStack,
@@ -170,7 +116,7 @@ def _copied(
             _check_all_same(plan)
             raise
     except OSError as e:
-        raise as_pack_error(e, site.out, sizes, _AGAIN) from None
+        raise as_pack_error(e, site.out, sizes, AGAIN) from None
     inputs = Inputs(site.final, notes=[*plan.notes, *site.notes])
     report = store_report(manifest, inputs, site.out, time.monotonic() - begun, 0)
     return dataclasses.replace(report, out=str(site.final))
@@ -180,7 +126,7 @@ def _finished(sites: Sequence[Site], locks: Sequence[Lock]) -> None:
     try:
         finish(sites, locks)
     except OSError as e:
-        raise as_pack_error(e, sites[0].out, {}, _AGAIN) from None
+        raise as_pack_error(e, sites[0].out, {}, AGAIN) from None
 
 
 def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, Any]:
@@ -196,7 +142,7 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
     return known | ({"classes": True} if is_list_given else {})
 
 
-def _check_all_same(plan: Plan) -> None:
+def _check_all_same(plan: CopyPlan) -> None:
     """Whatever failed: where a store is another now, say that; it is the reason."""
     with contextlib.suppress(OSError):
         for share in plan.shares:
@@ -214,12 +160,12 @@ def _locked(site: Site, created: bool) -> list[Lock]:
         raise
 
 
-def _made(plan: Plan, site: Site, sizes: dict[str, int], tell: Tell) -> Manifest:
+def _made(plan: CopyPlan, site: Site, sizes: dict[str, int], tell: Tell) -> Manifest:
     """Make the store in the site's folder; fills in what its files need as soon as that is known."""
     _clear(site)
     with contextlib.ExitStack() as held:
         sources = [held.enter_context(contextlib.closing(Source(share))) for share in plan.shares]
-        copy = _Copy(plan, sources, site.out, tell)
+        copy = StoreCopy(plan, sources, site.out, tell)
         sizes |= copy.sizes
         manifest = copy.run()
     check_store(site.out)  # what cannot be opened must take no store's place
@@ -250,261 +196,3 @@ def _clear(site: Site) -> None:
     for folder in (site.out / PARTS, (site.out / PULLED).parent):
         if folder.exists():
             remove_tree(folder)
-
-
-@dataclass(frozen=True)
-class _Pixels:
-    """What is known of pixels that were written: sums is [2, C], of values and of their squares."""
-
-    crc32: int
-    sums: npt.NDArray[Any]
-    rows: int = 0
-
-
-class _Copy:
-    """One store being made; where each row of it comes from and goes to is settled at the start."""
-
-    def __init__(self, plan: Plan, sources: list[Source], out: Path, tell: Tell) -> None:
-        self._plan, self._out, self._tell = plan, out, tell
-        self._like = plan.shares[0].manifest
-        self._noted = Noted()
-        self._sources, self._mine = sources, threading.local()
-        self._bounds = [0, *itertools.accumulate(len(share.rows) for share in plan.shares)]
-        self._rows = self._bounds[-1]
-        self._ends = np.cumsum(np.concatenate([source.sizes for source in self._sources]))
-        used = int(self._ends[-1])
-        self._pixel_bytes = used + (-used % PAGE_BYTES if self._like.has_own_sizes else 0)
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """The bytes that each file will have, by its name below OUT; of text an estimate."""
-        sizes = {path: self._rows * spec.row_bytes for path, spec in self._tensors.values()}
-        lines = (share.manifest.files[SAMPLES].size_bytes * len(share.rows) for share in self._plan.shares)
-        rows = (share.manifest.rows for share in self._plan.shares)
-        sizes[SAMPLES] = sum(of_chosen // count for of_chosen, count in zip(lines, rows, strict=True))
-        return sizes | {PIXELS: self._pixel_bytes}
-
-    def run(self) -> Manifest:
-        """Write all files, then the manifest."""
-        for source in self._sources:
-            source.check()
-        for path, _ in self._tensors.values():
-            (self._out / path).parent.mkdir(parents=True, exist_ok=True)
-        pixels = self._out / PIXELS
-        with naming(pixels):
-            os.close(os.open(pixels, os.O_WRONLY | os.O_CREAT, 0o666))
-        sync_names(self._out)
-        check_room(self._out, self.sizes, _AGAIN)
-        allocate(pixels, self._pixel_bytes, lambda done: self._tell(Progress("allocate", done, self._pixel_bytes)))
-        with contextlib.ExitStack() as held:
-            names = [path for path, _ in self._tensors.values()] + [SAMPLES, REJECTED]
-            files = {}
-            for name in names:
-                files[name] = Digested(self._out / name)
-                held.callback(files[name].release)
-            return self._written(pixels, files)
-
-    def _written(self, pixels: Path, files: dict[str, Digested]) -> Manifest:
-        blocks: list[Block] = []
-        crc32 = pixel_count = 0
-        sums = np.zeros((2, self._like.channels), object)
-        for start, stop, found in self._blocks(pixels):
-            blocks.append(Block(start, stop, found.crc32, files[SAMPLES].size_bytes, self._span_bytes(start, stop)))
-            crc32 = crc32_combine(crc32, found.crc32, blocks[-1].size_bytes)
-            sums += found.sums
-            values = self._values(start, stop)
-            pixel_count += self._pixel_count(values, stop - start)
-            for name, (path, spec) in self._tensors.items():
-                assert (values[name].dtype, values[name].shape[1:]) == (np.dtype(spec.dtype), spec.row_shape), name
-                files[path].write(_little_endian(values[name]))
-            lines = self._lines(start, stop)
-            self._noted.add(lines.decode("ascii"))
-            files[SAMPLES].write(lines)
-            self._tell(Progress("copy", stop, self._rows))
-        for source in self._sources if self._plan.has_rejects else ():
-            with naming(source.path / REJECTED):
-                files[REJECTED].write((source.path / REJECTED).read_bytes())
-        for source in self._sources:
-            check_same(source.path, source.manifest)
-        used = self._begin(self._rows)
-        settle(pixels, used, self._pixel_bytes)
-        filling = bytes(self._pixel_bytes - used)
-        crc32 = crc32_combine(crc32, zlib.crc32(filling), len(filling))
-        entries = {name: file.close() for name, file in files.items()}
-        entries[PIXELS] = FileEntry(self._pixel_bytes, f"crc32:{crc32:08x}")
-        mean, std = channel_statistics(pixel_count, *sums.tolist())
-        return commit_manifest(self._out, self._fields(mean, std), entries, blocks)
-
-    def _fields(self, mean: list[float], std: list[float]) -> dict[str, Any]:
-        like, plan = self._like, self._plan
-        rejected = sum(share.manifest.rejected for share in plan.shares) if plan.has_rejects else 0
-        height, width = np.max([source.largest for source in self._sources], axis=0).tolist()
-        return {
-            "rows": self._rows,
-            "height": height,
-            "width": width,
-            "channels": like.channels,
-            "target_kind": like.target_kind,
-            "target_count": plan.target_count,
-            "has_content": like.has_content,
-            "extras": plan.extras,
-            "classes": plan.classes,
-            "mean": tuple(mean),
-            "std": tuple(std),
-            "inputs": self._rows + rejected,
-            "rejected": rejected,
-            "options": plan.options,
-            "decoders": like.decoders,
-            "further_targets": plan.further_targets,
-            "labels": plan.labels,
-            "icc": self._noted.profiles,
-            "reader_features": like.reader_features,
-        }
-
-    # -- pixels
-
-    def _blocks(self, pixels: Path) -> Iterator[tuple[int, int, _Pixels]]:
-        """Write all pixels; yields each block's rows [start, stop) and what is known of them, in order."""
-        cut = block_inputs(self._rows, max(1, self._pixel_bytes // self._rows))
-        none = _Pixels(0, np.zeros((2, self._like.channels), object))
-        start, stop, found = 0, 0, none
-        for piece in self._pieces(pixels, cut):
-            size_bytes = self._span_bytes(stop, stop + piece.rows)
-            found = _Pixels(crc32_combine(found.crc32, piece.crc32, size_bytes), found.sums + piece.sums)
-            stop += piece.rows
-            if stop % cut == 0 or stop == self._rows:
-                yield start, stop, found
-                start, found = stop, none
-
-    def _pieces(self, pixels: Path, cut: int) -> Iterator[_Pixels]:
-        """Write runs of rows, several at once; yields what is known of each piece of a block, in order."""
-        waiting: collections.deque[Future[list[_Pixels]]] = collections.deque()
-        # without pwrite, the place in the file is all threads' own
-        threads = min(_MOST_THREADS, available_cpus()) if hasattr(os, "pwrite") else 1
-        with naming(pixels):
-            descriptor = os.open(pixels, os.O_WRONLY | BINARY)
-        pool = concurrent.futures.ThreadPoolExecutor(threads)
-        try:
-            for source, begin in zip(self._sources, self._bounds, strict=False):
-                for first, runs in _tasks(source):
-                    waiting.append(pool.submit(self._write, descriptor, source, begin, first, runs, cut))
-                    yield from _results(waiting, threads + _AHEAD)
-                yield from _results(waiting, 0)
-                source.close()  # however many stores there are, one is open
-        finally:
-            pool.shutdown(cancel_futures=True)
-            with naming(pixels):
-                os.close(descriptor)
-
-    def _write(
-        self, descriptor: int, source: Source, begin: int, first: int, runs: list[int], cut: int
-    ) -> list[_Pixels]:
-        """Copy the pixels of a source's runs, the first of which begins at its first-th row; its rows begin at row `begin`.
-
-        Returns what is known of them, cut at blocks.
-        """
-        if not hasattr(self._mine, "scratch"):
-            self._mine.scratch = Scratch(), Scratch()
-        pieces: list[_Pixels] = []
-        for last in runs:
-            data, number = source.read(source.rows[first:last], *self._mine.scratch)
-            crc32, done = 0, 0
-            for start, stop in _cut(begin + first, begin + last, cut):
-                size_bytes = self._span_bytes(start, stop)
-                part = data[done : done + size_bytes]
-                sums = source.sums(source.rows[start - begin : stop - begin], part)
-                pieces.append(_Pixels(zlib.crc32(part.data), np.array(sums, object), stop - start))
-                crc32, done = crc32_combine(crc32, pieces[-1].crc32, size_bytes), done + size_bytes
-            if number is not None:
-                source.settle(number, crc32)
-            with naming(self._out / PIXELS):
-                write_at(descriptor, data.data, self._begin(begin + first))
-            first = last
-        return pieces
-
-    # -- what a store says of each row
-
-    @cached_property
-    def _tensors(self) -> dict[str, tuple[str, TensorSpec]]:
-        """Return path and spec of each tensor beside the pixels."""
-        specs = {name: spec for name, spec in self._like.tensors.items() if name != "pixels"}
-        if self._plan.target_count is not None:
-            specs["targets"] = TensorSpec(specs["targets"].dtype, (self._plan.target_count,))
-        specs |= {f"extras/{name}": spec for name, spec in self._plan.extras.items()}
-        return {name: (f"_tensordict/{name}.memmap", spec) for name, spec in specs.items()}
-
-    def _values(self, start: int, stop: int) -> dict[str, npt.NDArray[Any]]:
-        """Return every tensor of rows [start, stop), as the file has it."""
-        values = {}
-        for name, (_, spec) in self._tensors.items():
-            if name not in _PLACES:
-                pieces = [source.values(name, rows, spec) for source, rows in self._of(start, stop)]
-                values[name] = np.concatenate(pieces)
-        if "offsets" in self._tensors:
-            shapes = values["shapes"].astype(np.int64)
-            values["offsets"] = self._ends[start:stop] - self._sizes(start, stop)
-            values["mask_offsets"] = values["offsets"] + shapes.prod(axis=1)
-        return values
-
-    def _pixel_count(self, values: dict[str, npt.NDArray[Any]], rows: int) -> int:
-        """Count the pixels that are image."""
-        if "shapes" in values:
-            return int(values["shapes"][:, :2].astype(np.int64).prod(axis=1).sum())
-        if "content" in values:
-            y0, x0, y1, x1 = values["content"].astype(np.int64).T
-            return int(((y1 - y0) * (x1 - x0)).sum())
-        return rows * self._like.height * self._like.width
-
-    def _lines(self, start: int, stop: int) -> bytes:
-        _, spec = self._tensors["targets"]
-        return b"".join(source.lines(rows, spec) for source, rows in self._of(start, stop))
-
-    # -- places
-
-    def _of(self, start: int, stop: int) -> Iterator[tuple[Source, Ints]]:
-        """Yield the sources of rows [start, stop) and which of their rows these are."""
-        for source, first, last in zip(self._sources, self._bounds, self._bounds[1:], strict=False):
-            if first < stop and start < last:
-                yield source, source.rows[max(start, first) - first : min(stop, last) - first]
-
-    def _begin(self, row: int) -> int:
-        return int(self._ends[row - 1]) if row else 0
-
-    def _span_bytes(self, start: int, stop: int) -> int:
-        return self._begin(stop) - self._begin(start)
-
-    def _sizes(self, start: int, stop: int) -> Ints:
-        return np.diff(self._ends[start:stop], prepend=self._begin(start))
-
-
-def _results(waiting: collections.deque[Future[list[_Pixels]]], most: int) -> Iterator[_Pixels]:
-    """Yield what the first of those that wait have found, until no more than so many wait."""
-    while len(waiting) > most:
-        yield from waiting.popleft().result()
-
-
-def _tasks(source: Source) -> Iterator[tuple[int, list[int]]]:
-    """Yield runs of a source's rows that one thread reads, none so small that handing it over costs more: (begin, ends)."""
-    begin, ends, size_bytes, last = 0, [], 0, 0
-    sizes = np.concatenate([[0], np.cumsum(source.sizes)])
-    for end in source.runs():
-        ends.append(end)
-        size_bytes += int(sizes[end] - sizes[last])
-        last = end
-        if size_bytes >= _TASK_BYTES:
-            yield begin, ends
-            begin, ends, size_bytes = end, [], 0
-    if ends:
-        yield begin, ends
-
-
-def _cut(start: int, stop: int, cut: int) -> Iterator[tuple[int, int]]:
-    """Cut [start, stop) at multiples of cut: 5, 12, 4 -> (5, 8), (8, 12)."""
-    while start < stop:
-        end = min(stop, start - start % cut + cut)
-        yield start, end
-        start = end
-
-
-def _little_endian(values: npt.NDArray[Any]) -> bytes:
-    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()

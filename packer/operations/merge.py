@@ -12,8 +12,9 @@ import numpy as np
 from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import stores_of
-from packer.operations.copy_rows import Plan, copy_plans, copy_target, joint_labels
+from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
 from packer.operations.row_sources import Share, has_boxes, opened
+from packer.operations.store_copy import CopyPlan
 from packer.options import without_limits
 from packer.report import PackReport, Progress
 from packer.text import some
@@ -96,7 +97,7 @@ def _plan(
     further: Mapping[str, FurtherTarget],
     *,
     is_list_given: bool,
-) -> Plan:
+) -> CopyPlan:
     """Lay the rows of alike stores behind each other, with their targets counted in these lists."""
     manifests = [manifest for _, manifest in found]
     like = manifests[0]
@@ -109,7 +110,7 @@ def _plan(
         for path, manifest in found
     ]
     is_counted = like.target_kind == "multi-hot" and names
-    return Plan(
+    return CopyPlan(
         shares,
         classes=names,
         target_count=len(names) if is_counted else like.target_count,

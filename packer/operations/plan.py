@@ -20,6 +20,7 @@ from packer.inputs.scan import scan
 from packer.options import PackOptions
 from packer.packing.image_sizes import Sizes, count_sizes, pixel_bytes
 from packer.pixels.geometry import Geometry
+from packer.pixels.layout import RowLayout
 from packer.report import Progress
 from packer.text import counted
 from reader.format.filesystem import size_text
@@ -103,7 +104,7 @@ def plan(
     sources, boxes = drawn_boxes(counts, _BOXES, scale, ratio, seed=0)
     whole = measured(Geometry(0, 0, "none"), sources, boxes, crop)
     choices = [
-        Choice(text, pixel_bytes(counts, geometry, channels), *measured(geometry, sources, boxes, crop))
+        Choice(text, pixel_bytes(counts, RowLayout.of(geometry, channels)), *measured(geometry, sources, boxes, crop))
         for text, geometry in ways(crop)
     ]
     good = [c for c in choices if c.reachable >= 1 - _TOLERANCE and c.upsampled <= whole[1] + _TOLERANCE]

@@ -41,7 +41,7 @@ class TreeJob:
         """Make what does this job in a process of its own."""
         return TreeWorker(self, in_flight)
 
-    def guessed_places(self, task: Task) -> int:
+    def guessed_bytes(self, task: Task) -> int:
         """Say that a tree has no rows."""
         return 0
 
@@ -72,7 +72,7 @@ class TreeWorker:
         result.source_bytes = sum(line.get("bytes", 0) for line in lines)
         return result
 
-    def write(self, start: int, first_row: int) -> None:
+    def write(self, start: int, offset: int) -> None:
         """Do nothing: a tree has no rows, its files are written."""
 
     def _line(self, index: int, path: str, refusal: str | None) -> dict[str, Any]:

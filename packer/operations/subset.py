@@ -16,8 +16,9 @@ import numpy as np
 from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import check_one_store, stores_of
-from packer.operations.copy_rows import Plan, copy_plans, copy_target, joint_labels
+from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
 from packer.operations.row_sources import Share, class_targets, has_boxes, opened
+from packer.operations.store_copy import CopyPlan
 from packer.report import PackReport, Progress
 from packer.store.checked_rows import Ints
 from packer.text import some
@@ -78,7 +79,7 @@ def _plan(
     per_class: int | None,
     fraction: float | None,
     seed: int,
-) -> Plan:
+) -> CopyPlan:
     """Choose the rows of one store."""
     path, manifest = opened(store)
     draw = Random(_whole("seed", seed, least=0))
@@ -101,7 +102,7 @@ def _plan(
         chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), count, draw)
     if not len(chosen):
         raise PackError(f"no row of {path} is chosen, so there would be no store. It has {manifest.rows} rows.")
-    return Plan(
+    return CopyPlan(
         [Share(path, manifest, chosen, numbers)],
         classes=names,
         target_count=manifest.target_count,

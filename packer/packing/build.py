@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,12 @@ from packer.packing.differences import header_difference, inputs_difference
 from packer.packing.image_sizes import count_sizes, pixel_bytes
 from packer.packing.part_inputs import check_siblings, save_inputs
 from packer.packing.resume import Committed, journal_header, read_committed
+from packer.packing.tasks import block_tasks, pack_job, witness
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
-from packer.sources import roots
-from packer.sources.roots import NOWHERE
 from packer.store import journal as journals
-from packer.store.blocks import Result, Task, block_inputs
+from packer.store.blocks import Result, block_inputs
 from packer.store.build_folder import Site, finish
 from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
@@ -44,14 +43,11 @@ from packer.workers.block_worker import Job
 from packer.workers.engine import LocalEngine
 from reader.format.filesystem import naming
 from reader.format.journal import Header
-from reader.format.manifest import PAGE_BYTES, PIXELS, read_manifest
+from reader.format.manifest import PIXELS, read_manifest
 from reader.format.unfinished import PARTS
 
 if TYPE_CHECKING:
     from packer.workers.ray import RayWorkers
-
-# So many inputs are looked at for one that is there.
-_WITNESSES = 100
 
 
 class Build:
@@ -79,16 +75,17 @@ class Build:
         self._site = Site(out, options, part, replaces=replaces)
         # of all splits that are replaced together: each is held until the last is done
         self._held = [] if held is None else held
-        self._job = _job(inputs, self._site.out.absolute(), Geometry.of(shape, options), options, make_job)
+        self._job = pack_job(inputs, self._site.out.absolute(), Geometry.of(shape, options), options, make_job)
         self._sizes = expected_sizes(self._job.layout, inputs)
         self._span = range(len(inputs))
         if part is not None:
-            self._span = part.span(len(inputs), block_inputs(len(inputs), self._job.layout.row_bytes))
+            layout = self._job.layout
+            self._span = part.span(len(inputs), block_inputs(len(inputs), layout.size_bytes(1)))
             refused = sum(index in self._span for index in inputs.refused)
-            self._sizes = {PIXELS: (len(self._span) - refused) * self._job.layout.row_bytes}
+            self._sizes = {PIXELS: layout.size_bytes(len(self._span) - refused)}
         self._kept: KeptLines | None = None
         # the files that rows are written to as they are committed
-        self._row_files = [PIXELS, MASKS] if self._job.masks_path else [PIXELS]
+        self._row_files = [PIXELS, MASKS] if self._job.layout.has_mask_file else [PIXELS]
         self._committed = Committed(self._span.start)
 
     def run(self) -> PackReport:
@@ -100,9 +97,7 @@ class Build:
         if self._options.has_own_sizes:
             # before the lock is taken: processes that read headers would hold it too
             sizes = count_sizes({self._split: self._inputs}, self._options, self._tell)[self._split]
-            has_masks = self._inputs.masks is not None
-            room = pixel_bytes(sizes, self._job.geometry, self._options.channels, has_masks=has_masks)
-            self._sizes[PIXELS] = -(-room // PAGE_BYTES) * PAGE_BYTES
+            self._sizes[PIXELS] = self._job.layout.file_bytes(pixel_bytes(sizes, self._job.layout))
         locks: list[Lock] = []
         try:
             created = self._site.make()
@@ -222,8 +217,8 @@ class Build:
 
     def _header(self, begun: Header | None) -> Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as begun has."""
-        row_bytes, step = self._job.layout.row_bytes, None
-        if self._options.has_own_sizes:
+        row_bytes, step = self._job.layout.guessed_bytes(1), None
+        if row_bytes is None:
             row_bytes, step = max(1, self._sizes[PIXELS] // len(self._inputs)), begun and begun.block_inputs
         step = step or block_inputs(len(self._inputs), row_bytes)
         span = None if self._part is None else self._span
@@ -255,9 +250,10 @@ class Build:
             move=self._move_rows if launcher is None else None,
         )
         committer: Committer | None = None
+        tasks = block_tasks(self._inputs, range(begun.inputs_stop, self._span.stop), step, self._kept)
         try:
             ready = functools.partial(self._tick, engine)
-            for result in engine.run(self._tasks(begun.inputs_stop, step), begun.places, ready=ready):
+            for result in engine.run(tasks, begun.size_bytes, ready=ready):
                 if committer is None:
                     rows = [self._site.out / name for name in self._row_files]
                     committer = Committer(rows, journal, begun.inputs_stop, begun.rows_stop, workers=workers)
@@ -276,11 +272,12 @@ class Build:
                 self._profile["commit"] = committer.stages()
             self._profile |= engine.profile
 
-    def _move_rows(self, source: int, target: int, places: int) -> None:
-        """Move rows that stand too far back in their files."""
-        layout = self._job.layout
-        for name, row_bytes in zip(self._row_files, (layout.row_bytes, layout.mask_bytes), strict=False):
-            move_rows(self._site.out / name, source * row_bytes, target * row_bytes, places * row_bytes)
+    def _move_rows(self, start: int, target: int, size_bytes: int) -> None:
+        """Move bytes of the file of rows that are too far back, and with them their masks."""
+        layout, out = self._job.layout, self._site.out
+        move_rows(out / PIXELS, start, target, size_bytes)
+        if layout.has_mask_file:
+            move_rows(out / MASKS, *map(layout.mask_bytes, (start, target, size_bytes)))
 
     def _take(self, result: Result) -> None:
         """Count a block that was written; under --on-error fail one with a reject ends the pack."""
@@ -303,24 +300,11 @@ class Build:
             return None
         from packer.workers.ray import RayWorkers
 
-        self._job = dataclasses.replace(self._job, witness=_witness(self._inputs))
+        self._job = dataclasses.replace(self._job, witness=witness(self._inputs))
         tell_decoders = functools.partial(pixel_versions, self._options.shaping())
         # the lock names this process: no other folder of that name holds the same
         lock = self._site.out.absolute() / LOCK
         return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), tell_decoders(), tell_decoders)
-
-    def _tasks(self, done: int, step: int) -> Iterator[Task]:
-        inputs = self._inputs
-        for start in range(done, self._span.stop, step):
-            stop = min(start + step, self._span.stop)
-            refused = (
-                {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {}
-            )
-            paths, targets = inputs.paths[start:stop], inputs.targets.tolist(start, stop)
-            places = inputs.places.tolist(start, stop) if inputs.archives else []
-            masks = inputs.masks[start:stop] if inputs.masks is not None else []
-            kept = {} if self._kept is None else self._kept.of(paths, start)
-            yield Task(start // step, start, paths, targets, places, refused, masks=masks, kept=kept)
 
     def _tick(self, engine: LocalEngine) -> None:
         progress, path = self._progress("pack", self._committed.inputs_stop), engine.waits_for()
@@ -388,36 +372,3 @@ def release(held: list[Lock], locks: Sequence[Lock]) -> None:
     for lock in locks:
         lock.close()
         held.remove(lock)
-
-
-def _witness(inputs: Inputs) -> str:
-    """Name an input that is there, for nodes to look for; "" where none of the first is, or they lie in object storage."""
-    if inputs.url or inputs.identity:
-        return ""
-    names = [archive.path for archive in inputs.archives] or inputs.paths[:_WITNESSES]
-    paths = (os.path.join(inputs.root.absolute(), name) for name in names)
-    return next(filter(os.path.exists, paths), "")
-
-
-def _job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., Job]) -> Job:
-    """Return what all blocks have in common; out is absolute, since workers may stand in another folder."""
-    return make_job(
-        root=inputs.url or str(inputs.root.absolute()),
-        pixels_path=str(out / PIXELS),
-        geometry=geometry,
-        channels=options.channels,
-        exact=options.is_exact,
-        strict=options.strict,
-        max_pixels=options.max_pixels,
-        archives=inputs.archives,
-        requantize=options.requantize,
-        icc=options.icc,
-        bit_depth=options.bit_depth,
-        masks_root=os.path.abspath(options.masks or ""),
-        draws_masks=options.draws_masks,
-        # masks of rows with sizes of their own stand behind the pixels
-        masks_path="" if options.masks is None or options.has_own_sizes else str(out / MASKS),
-        upright_masks=options.upright_labels,
-        roots=inputs.roots or NOWHERE,
-        pauses=roots.PAUSES,
-    )

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError, SourceError
 from packer.inputs.samples import Inputs
-from packer.options import CHANNELS, PackOptions
+from packer.options import PackOptions
 from packer.pixels.decode import Decoder
-from packer.pixels.geometry import Geometry
+from packer.pixels.layout import RowLayout
 from packer.report import Progress
 from packer.sources import roots
 from packer.sources.base import Readable, most_file_bytes
@@ -97,15 +97,13 @@ def common_size(
     return PackOptions(size=(height, width)).size or (height, width)
 
 
-def pixel_bytes(sizes: Sizes, geometry: Geometry, channels: str, *, has_masks: bool = False) -> int:
-    """Return how many bytes the rows of images of these sizes take, of sizes of their own with masks behind them."""
-    if not geometry.has_own_sizes:
-        return sizes.total() * geometry.height * geometry.width * CHANNELS[channels]
-    area = 0
+def pixel_bytes(sizes: Sizes, layout: RowLayout) -> int:
+    """Return how many bytes the rows of images of these sizes take, with the masks behind them, if any."""
+    geometry, area = layout.geometry, 0
     for (height, width), count in sizes.items():
-        new_width, new_height = geometry.resized(width, height)
+        new_width, new_height = geometry.row_size(geometry.resized(width, height))
         area += count * new_width * new_height
-    return area * (CHANNELS[channels] + has_masks)
+    return area * layout.pixel_bytes
 
 
 def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:

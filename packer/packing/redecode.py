@@ -24,7 +24,7 @@ from packer.sources.members import Place
 from packer.sources.object_storage import is_url
 from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
-from packer.store.ragged_rows import RaggedRows
+from packer.store.ragged_rows import stored_rows
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.samples import read_samples
@@ -63,14 +63,12 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
         bit_depth=options.get("bit_depth"),
     )
     finder = Finder(images)
-    own = RaggedRows(root, manifest) if manifest.has_own_sizes else None
+    rows = stored_rows(root, manifest)
     with open(root / PIXELS, "rb") as file:
         for row, sample in samples.items():
-            if own is None:
-                file.seek(row * manifest.row_bytes)
-                stored = file.read(manifest.row_bytes)
-            else:
-                stored = own[row].tobytes()
+            begin, size_bytes = rows.extent(row)
+            file.seek(begin)
+            stored = file.read(size_bytes)
             try:
                 read = functools.partial(finder.source(sample.path).read, max_pixels=max_pixels)
                 data, _ = roots.retried(read, roots.PAUSES, time.sleep)

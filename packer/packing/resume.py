@@ -30,13 +30,13 @@ _PLUGIN = '"decoder":"pillow-'
 class Committed:
     """How far a pack has come, and what adds up over its blocks.
 
-    places is what they take of the file of rows, as `Result.places` counts it; changed names the sources that are no longer
-    what was packed; other_plugin: a plugin of Pillow that decoded some of them, where another version would now.
+    size_bytes is what they take of the file of rows; changed names the sources that are no longer what was packed;
+    other_plugin: a plugin of Pillow that decoded some of them, where another version would now.
     """
 
     inputs_stop: int
     rows_stop: int = 0
-    places: int = 0
+    size_bytes: int = 0
     rejected: int = 0
     kept: int = 0
     source_bytes: int = 0
@@ -47,7 +47,7 @@ class Committed:
         """Count one more block."""
         self.inputs_stop += result.inputs
         self.rows_stop += result.rows
-        self.places += result.places
+        self.size_bytes += result.size_bytes
         self.rejected += len(result.rejects)
         self.kept += result.kept
         self.source_bytes += result.source_bytes
@@ -61,8 +61,7 @@ def journal_header(
     Args:
         span: which of the inputs are this part's; None where it is no part.
     """
-    geometry = job.geometry
-    size = None if geometry.has_own_sizes else geometry.sides
+    size = job.layout.size
     names = (f"{column}: {name}" for column, target in inputs.further_targets.items() for name in target.classes)
     return Header(
         inputs=len(inputs),
@@ -89,6 +88,8 @@ def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Com
     committed, seen, end = Committed(start), start, journals.header_end(out)
     is_larger, is_whole = job.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
     for result, line_end in journals.read_blocks(out):
+        # the first journals do not say it
+        result.size_bytes = job.layout.size_bytes(result.rows, result.shapes)
         committed.changed += _changed_sources(inputs, job, seen, result)
         seen += result.inputs
         is_whole = is_whole and not (is_larger and any(_OF_LIMIT in reject["reason"] for reject in result.rejects))

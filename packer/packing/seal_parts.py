@@ -153,7 +153,7 @@ class _Parts:
         """Return the layout of the rows, as the journals record it."""
         options = self.header.options
         shape: dict[str, Any] = {name: options[name] for name in ("fit", "crop_fraction", "resample")}
-        return RowLayout(Geometry(*options["size"], **shape), options["channels"])
+        return RowLayout.of(Geometry(*options["size"], **shape), options["channels"])
 
     def _blocks(self) -> Iterator[Result]:
         for folder in self.folders:
@@ -163,7 +163,7 @@ class _Parts:
 
     def _gather(self, tell: Callable[[int, int], None]) -> None:
         """Bring all rows to their place in OUT."""
-        pixels, row_bytes = self.out / PIXELS, self._layout().row_bytes
+        pixels, size_bytes = self.out / PIXELS, self._layout().size_bytes
         for folder in (self.out, *self.folders):
             look_again(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
@@ -172,19 +172,19 @@ class _Parts:
             for folder in (pixels.parent, self.out, (self.folders[0] / PIXELS).parent):
                 sync_folder(folder)
             sync_names(self.out)
-        first = 0
+        done = offset = 0
         for folder, rows in zip(self.folders, self.rows, strict=True):
-            tell(first, sum(self.rows))
-            source, stop = folder / PIXELS, (first + rows) * row_bytes
+            tell(done, sum(self.rows))
+            source, stop = folder / PIXELS, offset + size_bytes(rows)
             if source.exists():
                 allocate(pixels, stop, lambda done: None)
-                _copy(source, pixels, first * row_bytes, rows * row_bytes)
+                _copy(source, pixels, offset, stop - offset)
                 source.unlink()
                 sync_folder(source.parent)
-            first += rows
-        if pixels.stat().st_size < first * row_bytes:
+            done, offset = done + rows, stop
+        if pixels.stat().st_size < offset:
             raise JournalError(
-                f"{pixels} has {pixels.stat().st_size} bytes, the parts had {first * row_bytes}. Start anew with --overwrite."
+                f"{pixels} has {pixels.stat().st_size} bytes, the parts had {offset}. Start anew with --overwrite."
             )
 
 

@@ -110,34 +110,26 @@ class Geometry:
         if image.size != resized:
             # the whole picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
             image = image.resize(resized, _RESAMPLE[self.resample])
-        width, height = resized
-        if self.has_own_sizes:
-            return image, (0, 0, height, width)
-        if (width, height) == (self.width, self.height):
-            return image, (0, 0, self.height, self.width)
+        if resized == self.row_size(resized):
+            return image, self.content(resized)
         left, top = self.origin(resized)
         # Pillow fills with 0 what a crop takes from outside the picture
         return image.crop((left, top, left + self.width, top + self.height)), self.content(resized)
 
     def origin(self, resized: tuple[int, int]) -> tuple[int, int]:
         """Return x, y of a row's upper left corner in the picture resized to (width, height); negative where it is padded."""
-        if self.has_own_sizes:
-            return 0, 0
         if self.has_content:
             top, left, _, _ = self.content(resized)
             return -left, -top
-        return round((resized[0] - self.width) / 2.0), round((resized[1] - self.height) / 2.0)
+        width, height = self.row_size(resized)
+        return round((resized[0] - width) / 2.0), round((resized[1] - height) / 2.0)
 
     def content(self, resized: tuple[int, int]) -> tuple[int, int, int, int]:
         """Return where a picture resized to (width, height) lies in a row: y0, x0, y1, x1, half-open.
 
         `pad` centres the picture, `inside` leaves it in the upper left corner, the others fill the row.
         """
-        if self.has_own_sizes:
-            return 0, 0, resized[1], resized[0]
-        if not self.has_content:
-            return 0, 0, self.height, self.width
-        width, height = resized
+        width, height = resized if self.has_content else self.row_size(resized)
         top, left = 0, 0
         if self.fit == "pad":
             top, left = (self.height - height) // 2, (self.width - width) // 2
@@ -145,7 +137,7 @@ class Geometry:
 
     def _is_strip(self, width: int, height: int) -> bool:
         """Whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
-        return not self.has_own_sizes and width * height > max(
+        return self.row_size((width, height)) != (width, height) and width * height > max(
             _MOST_RESIZED_PIXELS, _MOST_RESIZED_ROWS * self.width * self.height
         )
 

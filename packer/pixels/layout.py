@@ -1,36 +1,114 @@
-"""What a row of a store takes: its bytes, and those of its mask, whether all rows have one size or each its own."""
+"""How the rows of a store lie in its files: all of one size, or each as large as its image. All positions are bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from packer.options import CHANNELS
 from packer.pixels.geometry import Geometry
+from reader.format.manifest import OWN_MASKS, OWN_SIZES, PAGE_BYTES
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How the rows of one store lie in its files.
+    """Rows of one size, whose masks are in a file of their own; see `of`.
 
     channels: rgb, gray or rgba, as in `packer.options.CHANNELS`.
-    has_mask_file: masks of equal rows lie in a file of their own; those of rows with their own sizes lie behind the pixels.
     """
 
     geometry: Geometry
     channels: str
-    has_mask_file: bool = False
+    has_masks: bool = False
+
+    @staticmethod
+    def of(geometry: Geometry, channels: str, *, has_masks: bool = False) -> RowLayout:
+        """Return the layout of rows of this geometry."""
+        kind = VariableRows if geometry.has_own_sizes else RowLayout
+        return kind(geometry, channels, has_masks)
 
     @property
     def channel_count(self) -> int:
-        """Bytes of a pixel."""
+        """Bytes of a pixel, without its mask."""
         return CHANNELS[self.channels]
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of one row; 1 where rows have sizes of their own, since their places are then counted in bytes."""
-        return 1 if self.geometry.has_own_sizes else self.mask_bytes * self.channel_count
+    def pixel_bytes(self) -> int:
+        """Bytes that a pixel takes in the file of rows."""
+        return self.channel_count
 
     @property
-    def mask_bytes(self) -> int:
-        """Bytes of the mask of one row."""
-        return self.geometry.height * self.geometry.width
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of every row; None where they differ."""
+        return self.geometry.sides
+
+    @property
+    def has_mask_file(self) -> bool:
+        """Whether masks are in a file of their own."""
+        return self.has_masks
+
+    @property
+    def reader_features(self) -> tuple[str, ...]:
+        """What a reader of the store must know, as the manifest records it."""
+        return ()
+
+    @property
+    def tensor_bytes(self) -> dict[str, int]:
+        """Bytes of a row in each tensor that follows from the sizes of images."""
+        return {"content": 16} if self.geometry.has_content else {}
+
+    def guessed_bytes(self, rows: int) -> int | None:
+        """Bytes of so many rows before they are decoded; None where that depends on the images."""
+        return self.size_bytes(rows)
+
+    def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
+        """Bytes of so many rows; shapes has (height, width) of each where they differ."""
+        return rows * self.geometry.height * self.geometry.width * self.channel_count
+
+    def file_bytes(self, used_bytes: int) -> int:
+        """Size of the file of rows that take so many bytes."""
+        return used_bytes
+
+    def mask_bytes(self, pixel_bytes: int) -> int:
+        """Convert an offset or a size in the file of rows to that in the file of masks, which have one byte a pixel."""
+        return pixel_bytes // self.channel_count
+
+
+@dataclass(frozen=True)
+class VariableRows(RowLayout):
+    """Rows as large as their images, scaled down where a side is too long; the mask of each is behind its pixels."""
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes that a pixel takes in the file of rows, with its mask."""
+        return self.channel_count + self.has_masks
+
+    @property
+    def size(self) -> None:
+        """There is none that all rows have."""
+
+    @property
+    def has_mask_file(self) -> bool:
+        """Masks are behind the pixels."""
+        return False
+
+    @property
+    def reader_features(self) -> tuple[str, ...]:
+        """A reader must know of the sizes, and of masks that are behind pixels."""
+        return (OWN_SIZES, OWN_MASKS) if self.has_masks else (OWN_SIZES,)
+
+    @property
+    def tensor_bytes(self) -> dict[str, int]:
+        """Every row has an offset and a shape, and its mask an offset."""
+        return {"offsets": 8, "shapes": 12} | ({"mask_offsets": 8} if self.has_masks else {})
+
+    def guessed_bytes(self, rows: int) -> None:
+        """The bytes of rows depend on the images."""
+
+    def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
+        """Bytes of rows of these shapes, (height, width), with their masks."""
+        return sum(height * width for height, width in shapes) * self.pixel_bytes
+
+    def file_bytes(self, used_bytes: int) -> int:
+        """Size of the file of rows: complete pages, so that it is never empty."""
+        return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES

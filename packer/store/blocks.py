@@ -52,7 +52,7 @@ class Result:
     """What is known of a decoded block, all but its pixels; becomes one line of the journal.
 
     A reject is {"input": its number in the pack, "path": ..., "reason": ...}; all other inputs of the block are rows.
-    shapes, (height, width) of each row, is empty where all rows have one size.
+    size_bytes is what the block takes of the file of rows; shapes, (height, width) of each row, is empty where all have one size.
     """
 
     block: int
@@ -73,11 +73,6 @@ class Result:
     mask_sources: list[tuple[int, int]] = field(default_factory=list)
     # rows that were taken over from the store that is replaced
     kept: int = 0
-
-    @property
-    def places(self) -> int:
-        """How much the block takes of the file: rows, or bytes where rows have sizes of their own."""
-        return self.size_bytes if self.shapes else self.rows
 
     @classmethod
     def joined(cls, pieces: Sequence[Result]) -> Result:

@@ -1,7 +1,7 @@
-"""Rows with sizes of their own, for a writer and for what reads without torch: their sums, and where in the flat file they are.
+"""Where the rows of a finished store are in its file, for what reads without torch.
 
-Blocks are decoded in any order and take their bytes in the order of the inputs: a block is written once the blocks before it are
-counted, at the sum of their bytes, as blocks of equal rows are at the sum of their rows. So nothing need be known before an
+Blocks are decoded in any order and take their bytes in the order of the inputs: a block is written once the blocks before it
+are counted, at the sum of their bytes. So nothing need be known before an
 image is decoded, any number of workers gives the same bytes, and the journal's sums say where an interrupted pack goes on;
 headers are read before only to know how much disk to allocate and how many inputs make a block.
 """
@@ -16,8 +16,19 @@ import numpy.typing as npt
 from reader.format.manifest import PIXELS, Manifest
 
 
+class EqualRows:
+    """Rows of one size."""
+
+    def __init__(self, out: Path, manifest: Manifest) -> None:
+        self._row_bytes = manifest.row_bytes
+
+    def extent(self, row: int) -> tuple[int, int]:
+        """Return where the pixels of a row begin in the file, and how many bytes they are."""
+        return row * self._row_bytes, self._row_bytes
+
+
 class RaggedRows:
-    """The rows of a store, as views uint8[H, W, C] of its mapped file, and their masks."""
+    """Rows with sizes of their own, as views uint8[H, W, C] of the mapped file, and their masks."""
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
         paths, rows = manifest.tensor_paths(), manifest.rows
@@ -38,3 +49,8 @@ class RaggedRows:
         height, width, _ = self._shapes[row].tolist()
         start = sum(self.extent(row))
         return np.asarray(self._pixels[start : start + height * width]).reshape(height, width)
+
+
+def stored_rows(out: Path, manifest: Manifest) -> EqualRows | RaggedRows:
+    """Return where the rows of a store are."""
+    return RaggedRows(out, manifest) if manifest.has_own_sizes else EqualRows(out, manifest)

@@ -57,7 +57,7 @@ def part_report(
         classes=len(inputs.classes),
         size=(layout.geometry.height, layout.geometry.width),
         channels=layout.channel_count,
-        store_bytes=rows * layout.row_bytes,
+        store_bytes=layout.size_bytes(rows),
         source_bytes=0,
         seconds=0.0,
         images_per_second=0.0,

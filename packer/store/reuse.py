@@ -21,7 +21,7 @@ from packer.pixels.formats.opening import header_orientation, opened, profile_of
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.store.checked_rows import CheckedPixels, damage, line_begins
-from packer.store.ragged_rows import RaggedRows
+from packer.store.ragged_rows import stored_rows
 from packer.text import difference
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
@@ -56,8 +56,7 @@ class KeptRows:
         if manifest.digest != digest:
             raise StoreError(f"{out} is another store than that of which rows were to be taken over.")
         self._is_old = manifest.version < (1, 1)
-        self._row_bytes, self._geometry = manifest.row_bytes, Geometry.recorded(manifest)
-        self._ragged = RaggedRows(out, manifest) if manifest.has_own_sizes else None
+        self._geometry, self._rows = Geometry.recorded(manifest), stored_rows(out, manifest)
 
     @classmethod
     def open(cls, out: str, digest: str) -> KeptRows | None:
@@ -80,9 +79,7 @@ class KeptRows:
                 return None
             if not _agrees(data, sample.decoding, is_old=self._is_old) or not self._pixels.is_whole(number):
                 return None
-            begin, size_bytes = number * self._row_bytes, self._row_bytes
-            if self._ragged is not None:
-                begin, size_bytes = self._ragged.extent(number)
+            begin, size_bytes = self._rows.extent(number)
             pixels = self._pixels.read(begin, size_bytes)
             if len(pixels) == size_bytes:
                 content = self._geometry.content(self._geometry.resized(sample.width, sample.height))

@@ -23,16 +23,17 @@ from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
 from packer.store.blocks import Result
 from reader.format.filesystem import naming
-from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry
+from reader.format.manifest import PIXELS, REJECTED, SAMPLES, Block, FileEntry
 from reader.format.samples import Reject, Sample
 from reader.format.tensors import TensorSpec
 
-TARGETS = "_tensordict/targets.memmap"
-CONTENT = "_tensordict/content.memmap"
-OFFSETS = "_tensordict/offsets.memmap"
-SHAPES = "_tensordict/shapes.memmap"
-MASK_OFFSETS = "_tensordict/mask_offsets.memmap"
-EXTRAS = "_tensordict/extras"
+TENSORS = "_tensordict"
+TARGETS = f"{TENSORS}/targets.memmap"
+CONTENT = f"{TENSORS}/content.memmap"
+OFFSETS = f"{TENSORS}/offsets.memmap"
+SHAPES = f"{TENSORS}/shapes.memmap"
+MASK_OFFSETS = f"{TENSORS}/mask_offsets.memmap"
+EXTRAS = f"{TENSORS}/extras"
 MASKS = f"{EXTRAS}/masks.memmap"
 
 
@@ -42,7 +43,7 @@ class RowFiles:
     def __init__(self, out: Path, layout: RowLayout, inputs: Inputs) -> None:
         self._layout, self._all = layout, inputs
         self.rows = self.inputs = self.rejected = self.pixel_count = self.pixel_bytes = self.crc32 = 0
-        self.height, self.width = (0, 0) if layout.geometry.has_own_sizes else layout.geometry.sides
+        self.height, self.width = layout.size or (0, 0)
         # of a dataset that does not name its classes
         self.class_count = 0
         self._numbers: set[int] = set()
@@ -53,15 +54,14 @@ class RowFiles:
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
         self._boxes = inputs.boxes and BoxRows(inputs.boxes, layout.geometry)
-        names = [SAMPLES, REJECTED, *self._columns] + ([CONTENT] if layout.geometry.has_content else [])
-        names += [OFFSETS, SHAPES] if layout.geometry.has_own_sizes else []
-        names += [MASK_OFFSETS] if has_own_masks(inputs, layout) else []
+        names = [SAMPLES, REJECTED, *self._columns]
+        names += [f"{TENSORS}/{name}.memmap" for name in layout.tensor_bytes]
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
         self._files = {name: Digested(out / name) for name in names}
 
     def add(self, result: Result) -> None:
         """Append one block."""
-        files, size_bytes = self._files, result.places * self._layout.row_bytes
+        files, size_bytes = self._files, self._layout.size_bytes(result.rows, result.shapes)
         if result.rows:
             offset = files[SAMPLES].size_bytes
             self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset, size_bytes))
@@ -93,14 +93,13 @@ class RowFiles:
     def _add_shapes(self, result: Result) -> None:
         """Append where each row of a block begins, and its mask, and its height, width and channels."""
         channels = self._layout.channel_count
-        masks = self._files.get(MASK_OFFSETS)
-        of_a_pixel = channels + (masks is not None)
         areas = [h * w for h, w in result.shapes]
-        begins = list(itertools.accumulate((area * of_a_pixel for area in areas), initial=self.pixel_bytes))[:-1]
+        sizes = (area * self._layout.pixel_bytes for area in areas)
+        begins = list(itertools.accumulate(sizes, initial=self.pixel_bytes))[:-1]
         self._files[OFFSETS].write(Column.of("int64", begins).encoded())
-        if masks is not None:
+        if MASK_OFFSETS in self._files:
             behind = (begin + area * channels for begin, area in zip(begins, areas, strict=True))
-            masks.write(Column.of("int64", behind).encoded())
+            self._files[MASK_OFFSETS].write(Column.of("int64", behind).encoded())
         self._files[SHAPES].write(Column.of("int32", ((h, w, channels) for h, w in result.shapes), 3).encoded())
         self.height = max([self.height, *(height for height, _ in result.shapes)])
         self.width = max([self.width, *(width for _, width in result.shapes)])
@@ -138,7 +137,7 @@ class RowFiles:
     def close(self) -> dict[str, FileEntry]:
         """Sync all files; returns their entries, the pixels' among them."""
         entries = {name: file.close() for name, file in self._files.items()}
-        filling = -self.pixel_bytes % PAGE_BYTES if SHAPES in self._files else 0
+        filling = self._layout.file_bytes(self.pixel_bytes) - self.pixel_bytes
         crc32 = crc32_combine(self.crc32, zlib.crc32(bytes(filling)), filling)
         return entries | {PIXELS: FileEntry(self.pixel_bytes + filling, f"crc32:{crc32:08x}")}
 
@@ -151,11 +150,6 @@ def extra_specs(inputs: Inputs, layout: RowLayout) -> dict[str, TensorSpec]:
     if layout.has_mask_file:
         specs["masks"] = TensorSpec("uint8", (layout.geometry.height, layout.geometry.width))
     return specs
-
-
-def has_own_masks(inputs: Inputs, layout: RowLayout) -> bool:
-    """Whether behind the pixels of each row, which has a size of its own, its mask will stand."""
-    return inputs.masks is not None and layout.geometry.has_own_sizes
 
 
 def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[int]) -> tuple[list[float], list[float]]:

@@ -21,20 +21,15 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.row_files import (
-    CONTENT,
     EXTRAS,
-    MASK_OFFSETS,
     MASKS,
-    OFFSETS,
-    SHAPES,
     TARGETS,
+    TENSORS,
     RowFiles,
     channel_statistics,
     extra_specs,
-    has_own_masks,
 )
 from reader.format.filesystem import naming
-from reader.format.head import OWN_MASKS, OWN_SIZES
 from reader.format.journal import Header
 from reader.format.manifest import (
     MANIFEST,
@@ -79,7 +74,7 @@ def seal(
         return None
     settle(out / PIXELS, written.pixel_bytes, pixels)
     if layout.has_mask_file:
-        size_bytes = written.rows * layout.mask_bytes
+        size_bytes = layout.mask_bytes(written.pixel_bytes)
         settle(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
     manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks)
@@ -95,18 +90,13 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
     path_bytes = sum(len(path) if path.isascii() else 7 * len(path) for path in inputs.paths)
     class_bytes = sum(map(len, inputs.classes)) + 4 * len(inputs.classes)
     sizes = {
-        PIXELS: rows * layout.row_bytes,
+        PIXELS: layout.guessed_bytes(rows) or 0,
         journals.JOURNAL: count * _JOURNAL_BYTES + path_bytes + class_bytes,
         SAMPLES: count * _SAMPLE_BYTES + path_bytes,
         MANIFEST: class_bytes + _FEW_FILES_BYTES,
         TARGETS: rows * TensorSpec(inputs.targets.dtype, inputs.targets.row_shape).row_bytes,
     }
-    if layout.geometry.has_content:
-        sizes[CONTENT] = 16 * rows
-    if layout.geometry.has_own_sizes:
-        sizes |= {OFFSETS: 8 * rows, SHAPES: 12 * rows} | (
-            {MASK_OFFSETS: 8 * rows} if has_own_masks(inputs, layout) else {}
-        )
+    sizes |= {f"{TENSORS}/{name}.memmap": row_bytes * rows for name, row_bytes in layout.tensor_bytes.items()}
     return sizes | {
         f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in extra_specs(inputs, layout).items()
     }
@@ -150,14 +140,8 @@ def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs
         "further_targets": inputs.further_targets,
         "labels": header.labels or {},
         "icc": written.noted.profiles,
-        "reader_features": _features(inputs, layout),
+        "reader_features": layout.reader_features,
     }
-
-
-def _features(inputs: Inputs, layout: RowLayout) -> tuple[str, ...]:
-    if not layout.geometry.has_own_sizes:
-        return ()
-    return (OWN_SIZES, OWN_MASKS) if has_own_masks(inputs, layout) else (OWN_SIZES,)
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:

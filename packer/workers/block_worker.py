@@ -8,23 +8,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from packer.clock import StageClock
 from packer.errors import DecodeError, SourceError
-from packer.options import CHANNELS
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.mask import drawn_row, mask_row
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import Row
-from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.sources.base import Readable, State
 from packer.sources.local import Source
 from packer.sources.locate import locate
@@ -37,13 +31,9 @@ from packer.store.files import write_at
 from packer.store.reuse import KeptRows
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.processes import InFlight
+from packer.workers.row_buffers import DecodedRows, row_buffer
 from reader.format.filesystem import naming
 from reader.format.samples import Sample
-
-# So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
-_CHECK_BYTES = 64 << 10
-# Rows with sizes of their own: a block's are 8 MiB on average, and may be a thousand times that.
-_FULL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,8 @@ class Job:
     requantize: int | None = None
     icc: str = "keep"
     bit_depth: int | None = None
-    # where masks lie, or that they are drawn of what a task says; and where their rows go
+    # whether there are masks; where they lie, or that they are drawn of what a task says; and the file of their rows, if any
+    has_masks: bool = False
     masks_root: str = ""
     draws_masks: bool = False
     masks_path: str = ""
@@ -86,14 +77,14 @@ class Job:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
         return locate(self.root, path, self.archives, place, self.roots)
 
-    def guessed_places(self, task: Task) -> int | None:
-        """Guess what a task will take if none of its images is rejected; None: that cannot be guessed."""
-        return None if self.geometry.has_own_sizes else len(task.paths) - len(task.refused)
+    def guessed_bytes(self, task: Task) -> int | None:
+        """Return the bytes of a task's rows if none of its images is rejected; None: that depends on the images."""
+        return self.layout.guessed_bytes(len(task.paths) - len(task.refused))
 
     @property
     def layout(self) -> RowLayout:
         """How the rows lie in the store's files."""
-        return RowLayout(self.geometry, self.channels, has_mask_file=bool(self.masks_path))
+        return RowLayout.of(self.geometry, self.channels, has_masks=self.has_masks)
 
 
 @dataclass
@@ -115,7 +106,6 @@ class BlockWorker:
 
     def __init__(self, job: Job, in_flight: Any = None, clock: StageClock | None = None) -> None:
         self._job, self._clock = job, clock or StageClock("other")
-        self._row_bytes, self._mask_bytes = job.layout.row_bytes, job.layout.mask_bytes
         self._decoder = row_decoder(
             job.geometry,
             channels=job.channels,
@@ -127,15 +117,9 @@ class BlockWorker:
             bit_depth=job.bit_depth,
             clock=self._clock,
         )
-        channels = CHANNELS[job.channels]
-        self._sums: ChannelSums | RaggedBlock = RaggedBlock(channels)
-        if not job.geometry.has_own_sizes:
-            self._sums = ChannelSums(self._row_bytes // job.geometry.height, channels)
+        self._rows = row_buffer(job.layout, self._clock)
         self._in_flight = InFlight(in_flight, job.pauses)
-        self._held: dict[int, list[memoryview]] = {}
-        self._spare: list[npt.NDArray[np.uint8]] = []
-        self._owners: dict[int, npt.NDArray[np.uint8]] = {}
-        self._masks: dict[int, bytes] = {}
+        self._held: dict[int, DecodedRows] = {}
         self._files: dict[str, int] = {}
         self._fetcher = Fetcher(job.root) if is_url(job.root) else None
         self._kept = KeptRows.open(*job.kept)
@@ -154,12 +138,9 @@ class BlockWorker:
     def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
         """Decode a task, up to the first input that may not be begun, or to many bytes; its rows stay here until `write`."""
         result = Result(task.block, 0)
-        buffer = self._buffer(len(task.paths) * self._row_bytes)
-        rows = buffer.reshape(len(task.paths), self._row_bytes)
-        masks: list[bytes] = []
-        checked = 0
+        self._rows.begin(len(task.paths))
         for index in range(task.start, task.stop):
-            if index > task.start and (self._is_full() or not may_begin(index)):
+            if index > task.start and (self._rows.is_full or not may_begin(index)):
                 break
             attempt = self._attempt(task, index)
             result.inputs += 1
@@ -171,43 +152,23 @@ class BlockWorker:
                 path = task.paths[index - task.start]
                 result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
             else:
-                self._add(result, rows, attempt.row, attempt)
-                if not self._job.geometry.has_own_sizes:
-                    masks.append(attempt.mask)
-            if (result.rows - checked) * self._row_bytes >= _CHECK_BYTES:
-                self._check(result, rows[checked : result.rows])
-                checked = result.rows
+                self._add(result, attempt.row, attempt)
         self._in_flight.mark(-1)
-        self._check(result, rows[checked : result.rows])
-        held = [buffer.data[: result.rows * self._row_bytes]]
-        if isinstance(self._sums, RaggedBlock):
-            held = self._sums.chunks()
-            self._clock.enter("checksum")
-            for chunk in held:
-                result.crc32 = zlib.crc32(chunk, result.crc32)
-        result.size_bytes = sum(map(len, held))
-        result.sums, result.square_sums = self._sums.take()
-        self._held[task.start], self._owners[task.start] = held, buffer
-        self._masks[task.start] = b"".join(masks)
+        self._held[task.start] = self._rows.finish(result)
         self._clock.enter("other")
         return result
 
-    def write(self, start: int, first_row: int) -> None:
-        """Write a decoded task's rows to their place in the file; others bring them to disk."""
+    def write(self, start: int, offset: int) -> None:
+        """Write a decoded task's rows at a byte of the file of rows, and their masks where they belong; others sync both."""
         self._clock.enter("write")
-        offset = first_row * self._row_bytes
-        for chunk in self._held.pop(start):
-            self._write(self._job.pixels_path, chunk, offset)
-            offset += len(chunk)
-        self._spare.append(self._owners.pop(start))
-        masks = memoryview(self._masks.pop(start))
-        if len(masks):
-            self._write(self._job.masks_path, masks, first_row * self._mask_bytes)
+        rows, end = self._held.pop(start), offset
+        for chunk in rows.chunks:
+            self._write(self._job.pixels_path, chunk, end)
+            end += len(chunk)
+        if rows.masks:
+            self._write(self._job.masks_path, memoryview(rows.masks), self._job.layout.mask_bytes(offset))
+        self._rows.reuse(rows)
         self._clock.enter("other")
-
-    def _is_full(self) -> bool:
-        """Whether the rows that are decoded are so many bytes, as of sizes of their own, that they are to be written first."""
-        return isinstance(self._sums, RaggedBlock) and self._sums.size_bytes >= _FULL_BYTES
 
     def _write(self, path: str, data: memoryview, offset: int) -> None:
         if path not in self._files:
@@ -282,15 +243,9 @@ class BlockWorker:
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e
 
-    def _add(self, result: Result, rows: npt.NDArray[np.uint8], row: Row, attempt: _Attempt) -> None:
+    def _add(self, result: Result, row: Row, attempt: _Attempt) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
-        if isinstance(self._sums, RaggedBlock):
-            self._clock.enter("checksum")
-            self._sums.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2], mask=attempt.mask)
-            self._clock.enter("other")
-            result.shapes.append(row.content[2:])
-        else:
-            rows[result.rows] = np.frombuffer(row.pixels, np.uint8)
+        self._rows.add(result, row, attempt.mask)
         result.rows += 1
         result.kept += attempt.is_kept
         result.samples.append(attempt.line)
@@ -298,20 +253,3 @@ class BlockWorker:
             result.content.append(row.content)
         y0, x0, y1, x1 = row.content
         result.pixel_count += (y1 - y0) * (x1 - x0)
-
-    def _check(self, result: Result, rows: npt.NDArray[np.uint8]) -> None:
-        """Count the block's next rows into its checksum and its sums; those with sizes of their own are counted one by one."""
-        if isinstance(self._sums, RaggedBlock):
-            return
-        self._clock.enter("checksum")
-        result.crc32 = zlib.crc32(rows.data, result.crc32)
-        self._sums.add(rows)
-        self._clock.enter("other")
-
-    def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return a spare buffer or a fresh one: a fresh one costs a page fault every 4 KiB."""
-        while self._spare:
-            spare = self._spare.pop()
-            if len(spare) >= size_bytes:
-                return spare[:size_bytes] if len(spare) > size_bytes else spare
-        return np.empty(size_bytes, np.uint8)

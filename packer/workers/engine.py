@@ -1,8 +1,9 @@
-"""Who does which block, and where its rows go: keep workers busy, keep blocks in order, replace one that dies or stalls.
+"""Who does which block: keep workers busy, and replace one that dies or stalls.
 
 A block under way is cut into pieces where it must be: an image that cost a worker stands alone, a worker with nothing to do gets
 what another has not begun, and a piece ends where its rows are many bytes. What is known of a piece and of a worker is in
-`pieces.py`. How workers start and answer is `processes.py`'s, what becomes of a finished block the caller's.
+`pieces.py`, where rows go in `offsets.py`. How workers start and answer is `processes.py`'s, what becomes of a finished block
+the caller's.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import bisect
 import multiprocessing.connection
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from packer.clock import Profile, StageClock
 from packer.errors import EngineError, SourceError
 from packer.store.blocks import Result, Task
+from packer.workers.offsets import Offsets, RowsChanged
 from packer.workers.pieces import Piece, WorkerHandle, first_input
 from packer.workers.processes import Job, exit_reason, process_state, start_context, start_worker
 
@@ -49,10 +50,6 @@ class Launcher(Protocol):
         """Return a worker's process, to kill and to join, and the connection to it."""
 
 
-class _RowsChanged(Exception):
-    """A piece decoded again has more rows than its place: its source changed. What is behind it stands in the wrong place."""
-
-
 class LocalEngine:
     """Runs tasks on processes of this machine and yields results in block order, written to the file.
 
@@ -64,8 +61,8 @@ class LocalEngine:
         launcher: starts the workers, on other machines perhaps; None: processes of this one.
         clock: the caller's, told when this waits.
         at_most: number of processes where few blocks take long, and are shared among more; None: workers.
-        move: moves rows that are written, (from, to, how many), as `Result.places` counts; to is before from. None: nothing
-            can, and what stands in the wrong place is decoded again.
+        move: moves bytes of the file of rows, (from, to, how many); to is before from. None: nothing can, and what is at the
+            wrong offset is decoded again.
 
     `profile` has the seconds of every worker that has ended.
     """
@@ -85,39 +82,38 @@ class LocalEngine:
         self._job, self._timeout, self._inherited, self._launcher = job, timeout, inherited, launcher
         # workers that share the work; all, with those that stand alone
         self._count, self._most = workers, 2 * workers
-        self._at_most, self._move = at_most or workers, move
-        self._clock = clock or StageClock("serve")
+        self._at_most, self._clock = at_most or workers, clock or StageClock("serve")
         self.profile: Profile = {}
         self._context = start_context()
         self._workers: list[WorkerHandle] = []
-        # those under way, by number and in that order: the pieces of each, in theirs
-        self._blocks: dict[int, list[Piece]] = {}
+        self._offsets = Offsets(job.guessed_bytes, self._write, move, self._clock)
         # the pieces that wait for a worker, in order
         self._queue: list[Piece] = []
-        self._is_exhausted = self._is_shared = self._is_shifted = False
+        self._is_exhausted = self._is_shared = False
         self._idle_deaths = self._started = self._block_inputs = 0
         # seconds that an image took lately; 0.0: none is known
         self._pace, self._looked = 0.0, time.monotonic()
 
-    def run(self, tasks: Iterator[Task], first_row: int, *, ready: Callable[[], None]) -> Iterator[Result]:
+    def run(self, tasks: Iterator[Task], offset: int, *, ready: Callable[[], None]) -> Iterator[Result]:
         """Yield each block's result once its rows are written, in order.
 
         Args:
             tasks: in block order.
-            first_row: where the first block's rows go, in what `Result.places` counts.
+            offset: the byte of the file of rows where the first block's go.
             ready: called between events, so that the caller can report or stop (by raising).
         """
-        self._source, self._next_row, self._done_row = tasks, first_row, first_row
+        self._source = tasks
+        self._offsets.begin(offset)
         self._refill()
-        while self._blocks:
+        while self._offsets:
             try:
                 for worker, message in self._events():
                     self._receive(worker, *message)
                 self._look_after_workers()
-            except _RowsChanged:
+            except RowsChanged:
                 self._begin_again()
             ready()
-            yield from self._finished()
+            yield from self._offsets.finished()
 
     def waits_for(self) -> str:
         """Return the path of an image whose source cannot be read now and is retried; "" where there is none."""
@@ -168,23 +164,18 @@ class LocalEngine:
         self._feed(worker)
 
     def _take_result(self, worker: WorkerHandle, result: Result, start: int, seconds: float = 0.0) -> None:
-        """Keep what a piece was decoded to, and place what can be placed now."""
+        """Keep what a piece was decoded to, and give offsets to what can have them now."""
         piece = worker.pieces[start]
         if result.inputs < len(piece.task.paths):
             # the rest is for others where it was asked back, else for later: then its rows became many bytes
             is_for_others = worker.is_alone or worker.is_asked
             self._is_shared |= is_for_others and self._is_exhausted
             rests = self._queue if is_for_others else worker.later
-            bisect.insort(rests, self._cut(piece, start + result.inputs), key=first_input)
+            bisect.insort(rests, self._offsets.cut(piece, start + result.inputs), key=first_input)
         if seconds:
             pace = seconds / max(1, result.inputs)
             self._pace += (pace - self._pace) / (4 if self._pace else 1)
-        if piece.places not in (None, result.places):
-            if self._move is None or result.places > (piece.places or 0):
-                raise _RowsChanged
-            self._is_shifted = True
-        piece.result, piece.is_held = result, True
-        self._place()
+        self._offsets.count(piece, result)
 
     def _take_back(self, worker: WorkerHandle, released: list[tuple[int, int]]) -> None:
         """Take from a worker what it has not begun: of each piece, by its first input, all from an input on."""
@@ -195,7 +186,7 @@ class LocalEngine:
                 continue
             if stop == start:
                 del worker.pieces[start]
-            bisect.insort(self._queue, piece if stop == start else self._cut(piece, stop), key=first_input)
+            bisect.insort(self._queue, piece if stop == start else self._offsets.cut(piece, stop), key=first_input)
             self._is_shared = self._is_exhausted
         self._end_if_done(worker)
         self._refill()
@@ -208,80 +199,11 @@ class LocalEngine:
         if self._end_if_done(worker):
             self._refill()
 
-    def _finished(self) -> Iterator[Result]:
-        """Yield the results of blocks that are in place, up to the first that is not; they are no longer under way."""
-        for piece in self._pieces():
-            if piece.is_in_place:
-                continue
-            if piece.result is None or piece.first_row is None or not piece.is_written:
-                break
-            if piece.first_row != self._done_row and self._move is not None:
-                self._clock.enter("write")
-                self._move(piece.first_row, self._done_row, piece.result.places)
-                self._clock.enter("serve")
-            self._done_row += piece.result.places
-            piece.is_in_place = True
-        if self._is_shifted:
-            self._place()
-        while self._blocks:
-            number, pieces = next(iter(self._blocks.items()))
-            results = [piece.result for piece in pieces if piece.is_in_place and piece.result is not None]
-            if len(results) < len(pieces):
-                return
-            del self._blocks[number]
-            yield Result.joined(results)
-
     def _begin_again(self) -> None:
-        """Decode all that is not in place once more, on fresh workers, and place it behind what is."""
+        """Decode all that is not in place once more, on fresh workers, for the bytes behind what is."""
         self.close()
-        self._next_row, self._is_shifted = self._done_row, False
-        self._queue = [piece for piece in self._pieces() if not piece.is_in_place]
-        for piece in self._queue:
-            piece.result = piece.first_row = piece.places = None
-            piece.is_held = piece.is_written = False
+        self._queue = self._offsets.restart()
         self._refill()
-
-    # -- places
-
-    def _place(self) -> None:
-        """Give every decoded piece its first row as soon as all pieces before it are counted."""
-        for piece in self._unplaced():
-            if piece.result is None or not self._may_place():
-                return
-            self._put(piece, piece.result.places)
-
-    def _may_place(self) -> bool:
-        """Whether the next place is right, or no worse than those before it.
-
-        Behind a piece that took less than its place all stands too far back, and is moved as it is finished: what is placed
-        by then must not stand in its way.
-        """
-        if self._is_shifted and all(piece.is_in_place or piece.first_row is None for piece in self._pieces()):
-            self._next_row, self._is_shifted = self._done_row, False
-        return not self._is_shifted or any(p.first_row is not None and p.result is None for p in self._pieces())
-
-    def _pieces(self) -> Iterator[Piece]:
-        """Pass through all pieces under way, in order."""
-        return (piece for pieces in self._blocks.values() for piece in pieces)
-
-    def _unplaced(self) -> Iterator[Piece]:
-        """Pass through the pieces that have no place; those that have one come before them all."""
-        return (piece for piece in self._pieces() if piece.first_row is None)
-
-    def _put(self, piece: Piece, places: int) -> None:
-        """Give a piece the next so many places, and have it written there."""
-        piece.first_row, piece.places = self._next_row, places
-        self._next_row += places
-        holder = next((worker for worker in self._workers if piece.start in worker.pieces), None)
-        if holder is not None:
-            holder.write(piece)
-
-    def _cut(self, piece: Piece, stop: int) -> Piece:
-        """Cut a piece under way; returns the rest, which no worker has yet."""
-        rest = piece.cut(stop, self._job.guessed_places)
-        pieces = self._blocks[piece.task.block]
-        pieces.insert(pieces.index(piece) + 1, rest)
-        return rest
 
     # -- the slow, the stopped, and the idle
 
@@ -323,8 +245,8 @@ class LocalEngine:
     def _go_around(self, worker: WorkerHandle, slow: Piece) -> None:
         """Let the others work on while one image takes long.
 
-        What waits behind it goes to a fresh worker. The pieces after it are placed on the guess that all its images become rows;
-        after a wrong guess they are moved. None is made where rows have sizes of their own, whose places are bytes: then the
+        What waits behind it goes to a fresh worker. The pieces after it get offsets on the guess that all its images become rows;
+        after a wrong guess they are moved. None is made where rows have sizes of their own, whose bytes are not known: then the
         others decode what they may hold, and wait.
         """
         # one that does not answer is stopped: what waits behind its image is guessed, too
@@ -335,14 +257,7 @@ class LocalEngine:
             worker.is_alone = True
             # a fresh worker is started when it has answered, or at the next look: a stopped one does not answer
             self._ask_back(worker)
-        while (piece := next(self._unplaced(), None)) is not None and not piece.is_guessed:
-            guess = self._job.guessed_places(piece.task)
-            is_held_up = piece is slow or (is_mute and worker.pieces.get(piece.start) is piece)
-            if guess is None or piece.result is not None or not is_held_up:
-                return
-            piece.is_guessed = True
-            self._put(piece, guess)
-            self._place()
+        self._offsets.guess(lambda piece: piece is slow or (is_mute and worker.pieces.get(piece.start) is piece))
 
     def _ask_back(self, worker: WorkerHandle) -> None:
         """Have a worker give back what it has not begun; only when it has answered can another be given that."""
@@ -396,7 +311,7 @@ class LocalEngine:
         if worker.is_alone or worker.undecoded or not (worker.later or self._queue):
             return
         # one that is full takes nonetheless what all that is decoded waits for: no other may have room either
-        first = next((piece for piece in self._pieces() if not (piece.is_held or piece.is_written)), None)
+        first = next((piece for piece in self._offsets.pieces() if not (piece.is_held or piece.is_written)), None)
         for waiting in (worker.later, self._queue):
             if waiting and waiting[0] is first:
                 worker.give(waiting.pop(0))
@@ -413,16 +328,21 @@ class LocalEngine:
                 together = sum(not worker.is_alone for worker in self._workers)
                 share = -(-sum(len(p.task.paths) for p in [piece, *self._queue]) // max(1, together))
                 if share < len(piece.task.paths):
-                    self._queue.insert(0, self._cut(piece, piece.start + share))
+                    self._queue.insert(0, self._offsets.cut(piece, piece.start + share))
             return piece
         task = next(self._source, None)
         if task is None:
             self._is_exhausted = True
             return None
         self._block_inputs = max(self._block_inputs, len(task.paths))
-        piece = Piece(task)
-        self._blocks[task.block] = [piece]
-        return piece
+        return self._offsets.add(task)
+
+    def _write(self, piece: Piece) -> None:
+        """Have a piece written by the worker that has it, if one does."""
+        for worker in self._workers:
+            if piece.start in worker.pieces:
+                worker.write(piece)
+                return
 
     def _start(self, *, is_alone: bool = False) -> WorkerHandle:
         """Start a worker that has nothing to do yet."""
@@ -463,7 +383,7 @@ class LocalEngine:
         for piece in lost:
             piece.is_held = False
         if suspect is not None:
-            suspect, others = self._isolated(suspect, int(worker.in_flight[0]), reason)
+            suspect, others = self._offsets.isolate(suspect, int(worker.in_flight[0]), reason)
             lost = (lost | {*others}) - {suspect}
         else:
             self._idle_deaths += 1
@@ -473,14 +393,3 @@ class LocalEngine:
         if suspect is not None:
             self._start(is_alone=True).give(suspect)
         self._refill()
-
-    def _isolated(self, piece: Piece, index: int, reason: str) -> tuple[Piece, list[Piece]]:
-        """Cut an image that cost a worker out of its piece; returns it and the others. One that cost two is refused."""
-        others = [self._cut(piece, index + 1)] if index + 1 < piece.task.stop else []
-        if index > piece.start:
-            others.append(piece)
-            piece = self._cut(piece, index)
-        if piece.is_suspect:
-            piece.task = replace(piece.task, refused=piece.task.refused | {index: reason})
-        piece.is_suspect = True
-        return piece, others

@@ -23,7 +23,7 @@ class Piece:
 
     task: as it is given out next.
     result: of its last decoding, even where that worker is gone: what it takes is counted.
-    first_row: where its rows go, and places: how much they have there, as `Result.places` counts; None until all pieces
+    offset: the byte of the file of rows where its rows go, and size_bytes: how much they have there; None until all pieces
         before it are counted, or guessed.
     is_guessed: what it takes was guessed once; known also after a change of rows.
     is_suspect: its only image cost a worker.
@@ -33,8 +33,8 @@ class Piece:
 
     task: Task
     result: Result | None = None
-    first_row: int | None = None
-    places: int | None = None
+    offset: int | None = None
+    size_bytes: int | None = None
     is_held: bool = False
     is_written: bool = False
     is_guessed: bool = False
@@ -46,15 +46,15 @@ class Piece:
         """Its first input, by which all pieces are in order."""
         return self.task.start
 
-    def cut(self, stop: int, guessed_places: Callable[[Task], int | None]) -> Piece:
-        """Let this piece end before the input `stop`, and return the rest; a guessed place is cut in two."""
-        whole, self.result = self.task, None
-        rest = replace(self, task=whole.cut(stop, whole.stop))
-        self.task = whole.cut(whole.start, stop)
-        if self.first_row is not None and self.places is not None:
-            own = guessed_places(self.task) or 0
-            rest.first_row, rest.places = self.first_row + own, self.places - own
-            self.places = own
+    def cut(self, stop: int, guessed_bytes: Callable[[Task], int | None]) -> Piece:
+        """Let this piece end before the input `stop`, and return the rest; guessed bytes are cut in two."""
+        task, self.result = self.task, None
+        rest = replace(self, task=task.cut(stop, task.stop))
+        self.task = task.cut(task.start, stop)
+        if self.offset is not None and self.size_bytes is not None:
+            own = guessed_bytes(self.task) or 0
+            rest.offset, rest.size_bytes = self.offset + own, self.size_bytes - own
+            self.size_bytes = own
         return rest
 
 
@@ -88,15 +88,15 @@ class WorkerHandle:
     is_asked: bool = False
 
     def give(self, piece: Piece) -> None:
-        """Have it decode a piece; one that another worker had may have its place already, and goes there."""
+        """Have it decode a piece; one that another worker had may have its offset already."""
         self.pieces[piece.start] = piece
         self.send("decode", piece.task)
-        if piece.first_row is not None:
+        if piece.offset is not None:
             self.write(piece)
 
     def write(self, piece: Piece) -> None:
-        """Have it write a piece to its place, once it is decoded."""
-        self.send("write", piece.start, piece.first_row)
+        """Have it write a piece at its offset, once it is decoded."""
+        self.send("write", piece.start, piece.offset)
 
     def send(self, *message: Any) -> None:
         """Tell it something."""
@@ -157,8 +157,8 @@ class WorkerHandle:
         self.heard = now
 
     def _is_owing(self) -> bool:
-        """Whether it has something to do: a piece to decode, or one to write whose place is known."""
-        return any(piece.result is None or piece.first_row is not None for piece in self.pieces.values())
+        """Whether it has something to do: a piece to decode, or one to write whose offset is known."""
+        return any(piece.result is None or piece.offset is not None for piece in self.pieces.values())
 
     def end(self) -> None:
         """End its process; what it wrote stays written."""

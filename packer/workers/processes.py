@@ -72,7 +72,7 @@ class InFlight:
 
 
 class Worker(Protocol):
-    """What does the work in a process of its own: a block at a time, then its rows to their place."""
+    """What does the work in a process of its own: decodes a block at a time, then writes its rows."""
 
     def expect(self, task: Task) -> None:
         """Prepare for a task that will be decoded; called by another thread."""
@@ -83,8 +83,8 @@ class Worker(Protocol):
     def decode(self, task: Task, may_begin: Callable[[int], bool] = ...) -> Result:
         """Decode a task and keep its rows, up to the first input behind its first that may not be begun, or to many bytes."""
 
-    def write(self, start: int, first_row: int) -> None:
-        """Write the rows of a decoded task, by its first input, to their place."""
+    def write(self, start: int, offset: int) -> None:
+        """Write the rows of a decoded task, by its first input, at a byte of the file of rows."""
 
 
 class Job(Protocol):
@@ -96,8 +96,8 @@ class Job(Protocol):
         It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it, or retries that].
         """
 
-    def guessed_places(self, task: Task) -> int | None:
-        """Guess what a task will take if none of its images is rejected; None: that cannot be guessed."""
+    def guessed_bytes(self, task: Task) -> int | None:
+        """Return the bytes of a task's rows if none of its images is rejected; None: that depends on the images."""
 
 
 def start_context() -> Any:

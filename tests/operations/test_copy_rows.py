@@ -26,7 +26,7 @@ from test_update import WAYS, flip, labels
 from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
 from packer.cli.app import run
 from packer.errors import DiskFullError, LockedError
-from packer.operations import copy_rows, row_sources
+from packer.operations import copy_rows, row_sources, store_copy
 from packer.operations import subset as subsetting
 from packer.operations.verify import verify
 from packer.report import Progress
@@ -437,7 +437,7 @@ def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Pa
     pack(images, tmp_path / "out", fit="none", **labels(images, tmp_path))
     order = np.random.default_rng(0).permutation(np.tile(np.arange(24), 4))
     if only:
-        monkeypatch.setattr(copy_rows, "_TASK_BYTES", 1)
+        monkeypatch.setattr(store_copy, "_TASK_BYTES", 1)
     subset(tmp_path / "out", tmp_path / "any", rows=order)
     whole = rows_of(tmp_path / "out")
     assert rows_of(tmp_path / "any") == [whole[row] for row in order]
@@ -705,8 +705,8 @@ def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_stor
 @pytest.mark.usefixtures("heard_signals")
 def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations import copy_rows\n"
-        "copy_rows.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))"
+        "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations import store_copy\n"
+        "store_copy.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))"
     )
     words = ["subset", str(shared_store), str(tmp_path / "out"), "--fraction", "0.5"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)

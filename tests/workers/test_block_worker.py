@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import photo
+from PIL import Image
 
 from packer.errors import DecodeError
 from packer.pixels.geometry import Geometry
@@ -21,8 +22,7 @@ from packer.pixels.statistics import ChannelSums
 from packer.sources import local as sources
 from packer.sources.local import Source
 from packer.store.blocks import Result, Task
-from packer.workers import block_worker as workers
-from packer.workers import processes
+from packer.workers import processes, row_buffers
 from packer.workers.block_worker import BlockWorker, Job
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
@@ -181,7 +181,7 @@ def _restore(path: Path, content: bytes) -> None:
 
 def _checked(worker: BlockWorker, result: Any, versions: set[bytes]) -> list[bytes]:
     """Check that a row is what one of the versions decodes to; returns that version, nothing for a reject."""
-    pixels = b"".join(worker._held.pop(result.block))
+    pixels = b"".join(worker._held.pop(result.block).chunks)
     if not result.rows:
         assert result.rejects[0]["reason"]
         assert "made the decoder fail" not in result.rejects[0]["reason"]
@@ -231,15 +231,37 @@ def test_a_block_in_pieces_is_the_block(tmp_path: Path, fit: str, with_masks: bo
     assert (whole.inputs, whole.rows, len(whole.rejects)) == (7, 5, 2)
     again = BlockWorker(job)
     again.decode(task)
-    rows = {start: b"".join(worker._held[start]) for start in bounds[:-1]}
-    assert b"".join(rows.values()) == b"".join(again._held[20])
+    rows = {start: b"".join(worker._held[start].chunks) for start in bounds[:-1]}
+    assert b"".join(rows.values()) == b"".join(again._held[20].chunks)
+
+
+@pytest.mark.parametrize("fit", ["pad", "none"])
+def test_rows_are_written_at_a_byte_and_their_masks_at_one_byte_a_pixel(tmp_path: Path, fit: str) -> None:
+    for n in range(2):
+        photo(16, 16, n).save(tmp_path / f"{n}.png")
+        photo(16, 16, n).convert("L").save(tmp_path / f"{n}-mask.png")
+    for name in ("pixels", "masks"):
+        (tmp_path / name).touch()
+    files = {"pixels_path": str(tmp_path / "pixels"), "masks_path": str(tmp_path / "masks")}
+    geometry = Geometry(0, 0, "none") if fit == "none" else Geometry(16, 16, fit)
+    shape = {"geometry": geometry, "channels": "rgb", "exact": False, "strict": False, "max_pixels": 10**6}
+    worker = BlockWorker(Job(str(tmp_path), **files, **shape, has_masks=True, masks_root=str(tmp_path)))  # type: ignore[arg-type]
+    task = Task(0, 0, ["0.png", "1.png"], [0, 0], masks=["0-mask.png", "1-mask.png"])
+    result, offset = worker.decode(task), 5 * 16 * 16 * 3
+    rows = b"".join(worker._held[0].chunks)
+    worker.write(0, offset)
+    assert (tmp_path / "pixels").read_bytes() == bytes(offset) + rows
+    assert result.size_bytes == len(rows) == 2 * 16 * 16 * (4 if fit == "none" else 3)
+    masks = b"".join(Image.open(tmp_path / f"{n}-mask.png").tobytes() for n in range(2))
+    written = (tmp_path / "masks").read_bytes()
+    assert written == (b"" if fit == "none" else bytes(5 * 16 * 16) + masks)
 
 
 def test_rows_with_sizes_of_their_own_are_held_up_to_a_number_of_bytes_and_one_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large the images of a block are: a piece ends with the image that passes the limit."""
-    monkeypatch.setattr(workers, "_FULL_BYTES", 10_000)
+    monkeypatch.setattr(row_buffers, "_FULL_BYTES", 10_000)
     sizes = [(20, 20)] * 10 + [(90, 90)] * 4 + [(20, 20)] * 10
     for n, size in enumerate(sizes):
         photo(*size, n).save(tmp_path / f"{n:02}.png")

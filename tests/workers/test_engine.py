@@ -29,6 +29,7 @@ from packer.pixels.geometry import Geometry
 from packer.store import blocks
 from packer.workers import engine as engines
 from packer.workers.block_worker import BlockWorker
+from packer.workers.offsets import RowsChanged
 from reader.format.manifest import read_json_lines
 
 PIXELS = "_tensordict/pixels.memmap"
@@ -467,7 +468,7 @@ def test_two_changes_at_once_lose_no_block(
 
     def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
         if next(calls) in (30, 31):
-            raise engines._RowsChanged
+            raise RowsChanged
         original(self, worker, kind, *content)
 
     monkeypatch.setattr(engines.LocalEngine, "_receive", receive)

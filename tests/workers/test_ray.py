@@ -353,7 +353,7 @@ def test_a_node_that_does_not_see_the_images_stops_the_pack(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a node with an empty folder where its mount should be: it would find all images missing."""
-    original = build._witness
+    original = build.witness
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
     monkeypatch.setattr(build.Build, "_launcher", lambda self: _Lacking(self, original(self._inputs)))
     with pytest.raises(

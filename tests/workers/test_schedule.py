@@ -1,7 +1,7 @@
 """Who is told what, move by move: workers that a test plays, without a process and without waiting for a clock.
 
-Blocks have 2 inputs each, block 3 those numbered 6 and 7; the file begins at place 100. A piece of a block is named by its
-inputs: 6: is the first half of block 3, :7 the second.
+Blocks have 2 inputs each, block 3 those numbered 6 and 7; a row is one byte, and the first is at byte 100.
+A piece of a block is named by its inputs: 6: is the first half of block 3, :7 the second.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Played:
         count = len(task.paths) if inputs is None else inputs
         rows = count - len(task.refused) if rows is None else rows
         self._held[task.start] = rows
-        self._end.send(("decoded", Result(task.block, count, rows=rows), task.start))
+        self._end.send(("decoded", Result(task.block, count, rows=rows, size_bytes=rows), task.start))
 
     def written(self, name: str | int) -> None:
         """Answer that a piece is written, and write it."""
-        _, start, first_row = self._answer("write", name)
+        _, start, offset = self._answer("write", name)
         rows = self._held.pop(start)
         for number in range(rows):
-            self.scene.file[first_row + number] = (start, number)
+            self.scene.file[offset + number] = (start, number)
         self._end.send(("written", start, {}))
 
     def say_alive(self) -> None:
@@ -140,7 +140,7 @@ class Scene:
         self.all.append(Played(self))
         return self.all[-1], self.all[-1].theirs
 
-    def guessed_places(self, task: Task) -> int | None:
+    def guessed_bytes(self, task: Task) -> int | None:
         return len(task.paths) - len(task.refused) if self.guesses else None
 
     def move(self, source: int, target: int, count: int) -> None:

@@ -1,0 +1,77 @@
+"""What workers are given for a pack: what all blocks have in common, and the inputs of each block. Opens no image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from packer.inputs.samples import Inputs
+from packer.options import PackOptions
+from packer.pixels.geometry import Geometry
+from packer.pixels.layout import RowLayout
+from packer.sources import roots
+from packer.sources.roots import NOWHERE
+from packer.store.blocks import Task
+from packer.store.reuse import KeptLines
+from packer.store.row_files import MASKS
+from packer.workers.block_worker import Job
+from reader.format.manifest import PIXELS
+
+# So many inputs are looked at for one that is there.
+_WITNESSES = 100
+
+
+def pack_job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., Job]) -> Job:
+    """Return what all blocks have in common; out is absolute, since workers may run in another folder."""
+    layout = RowLayout.of(geometry, options.channels, has_masks=inputs.masks is not None)
+    return make_job(
+        root=inputs.url or str(inputs.root.absolute()),
+        pixels_path=str(out / PIXELS),
+        geometry=geometry,
+        channels=options.channels,
+        exact=options.is_exact,
+        strict=options.strict,
+        max_pixels=options.max_pixels,
+        archives=inputs.archives,
+        requantize=options.requantize,
+        icc=options.icc,
+        bit_depth=options.bit_depth,
+        has_masks=layout.has_masks,
+        masks_root=os.path.abspath(options.masks or ""),
+        draws_masks=options.draws_masks,
+        masks_path=str(out / MASKS) if layout.has_mask_file else "",
+        upright_masks=options.upright_labels,
+        roots=inputs.roots or NOWHERE,
+        pauses=roots.PAUSES,
+    )
+
+
+def block_tasks(inputs: Inputs, span: range, step: int, kept: KeptLines | None) -> Iterator[Task]:
+    """Cut a span of the inputs into blocks of `step`.
+
+    Args:
+        kept: the lines of the store that an update replaces.
+    """
+    for start in range(span.start, span.stop, step):
+        stop = min(start + step, span.stop)
+        paths = inputs.paths[start:stop]
+        yield Task(
+            start // step,
+            start,
+            paths,
+            inputs.targets.tolist(start, stop),
+            inputs.places.tolist(start, stop) if inputs.archives else [],
+            {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {},
+            masks=inputs.masks[start:stop] if inputs.masks is not None else [],
+            kept={} if kept is None else kept.of(paths, start),
+        )
+
+
+def witness(inputs: Inputs) -> str:
+    """Name an input that is there, for nodes to look for; "" where none of the first is, or they lie in object storage."""
+    if inputs.url or inputs.identity:
+        return ""
+    names = [archive.path for archive in inputs.archives] or inputs.paths[:_WITNESSES]
+    paths = (os.path.join(inputs.root.absolute(), name) for name in names)
+    return next(filter(os.path.exists, paths), "")

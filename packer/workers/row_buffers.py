@@ -1,0 +1,147 @@
+"""The rows of a task in a worker's memory: where they are kept until they are written, their checksum and sums.
+
+One class for rows of one size, one for rows as large as their images; decodes and writes nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.clock import StageClock
+from packer.pixels.layout import RowLayout
+from packer.pixels.row import Row
+from packer.pixels.statistics import ChannelSums, RaggedBlock
+from packer.store.blocks import Result
+
+# So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
+_CHECK_BYTES = 64 << 10
+# Rows with sizes of their own: a block's are 8 MiB on average, and may be a thousand times that.
+_FULL_BYTES = 16 << 20
+
+
+@dataclass
+class DecodedRows:
+    """The bytes of a task's rows, in pieces, and of their masks, where those go to a file of their own."""
+
+    chunks: list[memoryview]
+    masks: bytes = b""
+    # what the chunks are parts of
+    memory: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+
+
+class RowBuffer(Protocol):
+    """Takes the rows of one task after the other."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows of the task are so many bytes that they are to be written first."""
+
+    def begin(self, most_rows: int) -> None:
+        """Begin a task of at most so many rows."""
+
+    def add(self, result: Result, row: Row, mask: bytes) -> None:
+        """Append a row, which the result counts as its next; cannot fail."""
+
+    def finish(self, result: Result) -> DecodedRows:
+        """Fill in the checksum, sums and size of the rows, and hand them over."""
+
+    def reuse(self, rows: DecodedRows) -> None:
+        """Take back the memory of rows that are written."""
+
+
+def row_buffer(layout: RowLayout, clock: StageClock) -> RowBuffer:
+    """Return what takes rows of this layout."""
+    return VariableRowBuffer(layout, clock) if layout.size is None else EqualRowBuffer(layout, clock)
+
+
+class EqualRowBuffer:
+    """Rows of one size, in one piece of memory."""
+
+    is_full = False
+
+    def __init__(self, layout: RowLayout, clock: StageClock) -> None:
+        self._clock, self._row_bytes = clock, layout.size_bytes(1)
+        self._sums = ChannelSums(self._row_bytes // layout.geometry.height, layout.channel_count)
+        self._spare: list[npt.NDArray[np.uint8]] = []
+
+    def begin(self, most_rows: int) -> None:
+        """Begin a task of at most so many rows."""
+        self._memory = self._free(most_rows * self._row_bytes)
+        self._rows = self._memory.reshape(most_rows, self._row_bytes)
+        self._masks: list[bytes] = []
+        self._count = self._checked = 0
+
+    def add(self, result: Result, row: Row, mask: bytes) -> None:
+        """Append a row."""
+        self._rows[self._count] = np.frombuffer(row.pixels, np.uint8)
+        self._masks.append(mask)
+        self._count += 1
+        if (self._count - self._checked) * self._row_bytes >= _CHECK_BYTES:
+            self._check(result)
+
+    def finish(self, result: Result) -> DecodedRows:
+        """Fill in what is known of the rows, and hand them over."""
+        self._check(result)
+        result.size_bytes = self._count * self._row_bytes
+        result.sums, result.square_sums = self._sums.take()
+        return DecodedRows([self._memory.data[: result.size_bytes]], b"".join(self._masks), self._memory)
+
+    def reuse(self, rows: DecodedRows) -> None:
+        """Take back the memory of rows that are written."""
+        self._spare.append(rows.memory)
+
+    def _check(self, result: Result) -> None:
+        """Count the rows since the last call into the checksum and the sums."""
+        rows = self._rows[self._checked : self._count]
+        self._checked = self._count
+        self._clock.enter("checksum")
+        result.crc32 = zlib.crc32(rows.data, result.crc32)
+        self._sums.add(rows)
+        self._clock.enter("other")
+
+    def _free(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return spare memory or fresh memory, which costs a page fault every 4 KiB."""
+        while self._spare:
+            spare = self._spare.pop()
+            if len(spare) >= size_bytes:
+                return spare[:size_bytes] if len(spare) > size_bytes else spare
+        return np.empty(size_bytes, np.uint8)
+
+
+class VariableRowBuffer:
+    """Rows as large as their images, each with its mask behind it."""
+
+    def __init__(self, layout: RowLayout, clock: StageClock) -> None:
+        self._clock, self._block = clock, RaggedBlock(layout.channel_count)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows of the task are so many bytes that they are to be written first."""
+        return self._block.size_bytes >= _FULL_BYTES
+
+    def begin(self, most_rows: int) -> None:
+        """Do nothing: `finish` has begun the next task."""
+
+    def add(self, result: Result, row: Row, mask: bytes) -> None:
+        """Append a row, and its size to the result."""
+        self._clock.enter("checksum")
+        self._block.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2], mask=mask)
+        self._clock.enter("other")
+        result.shapes.append(row.content[2:])
+
+    def finish(self, result: Result) -> DecodedRows:
+        """Fill in what is known of the rows, and hand them over."""
+        result.size_bytes, chunks = self._block.size_bytes, self._block.chunks()
+        result.sums, result.square_sums = self._block.take()
+        self._clock.enter("checksum")
+        for chunk in chunks:
+            result.crc32 = zlib.crc32(chunk, result.crc32)
+        return DecodedRows(chunks)
+
+    def reuse(self, rows: DecodedRows) -> None:
+        """Do nothing: the memory is let go."""
