@@ -9,7 +9,8 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 from tensordict import TensorClass, TensorDict
@@ -110,7 +111,7 @@ class RaggedBatch(TensorClass):
         """As of an ImageBatch."""
         return _origin(self, 2)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> NoReturn:
         raise TypeError(
             "a RaggedBatch is no list of rows: take batch.image(i) for i in range(len(batch)), or batch.images. In Lightning,"
             " give self.log(..., batch_size=len(batch))."
@@ -168,7 +169,11 @@ class RaggedBatch(TensorClass):
         )
 
 
-def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Any]:
+# A store, or a batch of it: RaggedBatch where rows have sizes of their own.
+Batch = ImageBatch | RaggedBatch
+
+
+def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
     """Check OUT and map it: uint8[N, H, W, C] and the rest, in milliseconds whatever N.
 
     The second of the two is an ImageBatch, or a RaggedBatch where rows have sizes of their own.
@@ -188,7 +193,7 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Any]:
     return manifest, store_of(manifest, tensors)
 
 
-def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Any:
+def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Batch:
     """Make the store of all its tensors by name, or of the same rows of each: an ImageBatch or RaggedBatch."""
     count = len(tensors["targets"])
     extras = {name.removeprefix("extras/"): value for name, value in tensors.items() if "/" in name}
@@ -248,31 +253,31 @@ def replaced(
     )
 
 
-def _kept_from_torchvision(kind: Any) -> None:
+def _kept_from_torchvision(kind: type[Batch]) -> None:
     """Let torchvision refuse a batch, of which its transforms would take pixels[..., H, W, C] for channels first.
 
     Those of v2 walk torch's pytrees; a kernel of a flip that is called by itself asks what it is given to flip.
     """
     node, flip = pytree.SUPPORTED_NODES[kind], kind.flip
 
-    def flatten(batch: Any) -> Any:
+    def flatten(batch: Batch) -> tuple[list[Any], Any]:
         """Do as tensordict does, for all others."""
         _refuse_torchvision(batch)
         return node.flatten_fn(batch)
 
-    def flipped(batch: Any, *dims: Any) -> Any:
+    def flipped(batch: Batch, *dims: int) -> Batch:
         """Flip dimensions of the batch, as tensordict does."""
         _refuse_torchvision(batch)
         return flip(batch, *dims)
 
     pytree.SUPPORTED_NODES[kind] = node._replace(flatten_fn=flatten)
-    kind.flip = flipped
+    kind.flip = flipped  # type: ignore[method-assign,assignment]
 
 
-def _refuse_torchvision(batch: Any) -> None:
+def _refuse_torchvision(batch: Batch) -> None:
     if torch.compiler.is_compiling():
         return
-    frame: Any = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") == pytree.__name__:
         frame = frame.f_back
     if frame is not None and str(frame.f_globals.get("__name__")).startswith("torchvision."):

@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +64,7 @@ _FIRST_BATCHES = 5
 _CLEARLY = 1.2
 
 # Told the section that is measured and the share of its time that has passed, 0..1.
-Tell = Callable[[str, float], Any]
+Tell = Callable[[str, float], object]
 
 
 class BenchError(ValueError):
@@ -290,7 +289,7 @@ def _disk(
 
 
 def _in_turns(
-    ways: Mapping[str, Turn], seconds: float, tell: Callable[[float], Any], *, least: int = _LEAST_ROUNDS
+    ways: Mapping[str, Turn], seconds: float, tell: Callable[[float], object], *, least: int = _LEAST_ROUNDS
 ) -> dict[str, list[float]]:
     """Time the ways in turns, `least` rounds and on until time is up; returns images/s in each round, nan without a turn.
 
@@ -317,7 +316,7 @@ def _in_turns(
     return rates
 
 
-def _warmed_up(ways: Mapping[str, Turn], seconds: float, tell: Callable[[float], Any]) -> dict[str, list[float]]:
+def _warmed_up(ways: Mapping[str, Turn], seconds: float, tell: Callable[[float], object]) -> dict[str, list[float]]:
     """Time ways in turns, after one round that does not count."""
     begun = time.perf_counter()
     tell(0.0)

@@ -11,6 +11,7 @@ import numpy as np
 from reader.dataset.dataset import MemmapDataset
 from reader.memory.pages import extents
 from reader.rows import Rows
+from reader.store import RaggedBatch
 
 
 class RowBytes:
@@ -25,7 +26,7 @@ class RowBytes:
     def __init__(self, data: MemmapDataset) -> None:
         self.mean = data.manifest.row_bytes
         self._sizes: Rows | None = None
-        if data.manifest.has_own_sizes:
+        if isinstance(data.mapped, RaggedBatch):
             offsets, self._sizes = extents(data.mapped, np.arange(len(data)))
             self._ends = np.maximum.accumulate(offsets + self._sizes)
 

@@ -23,13 +23,13 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from reader.dataset import collate
 from reader.dataset.opened_store import OpenedStore, fresh
 from reader.format.errors import StoreError
-from reader.format.manifest import SAMPLES, Manifest, read_blocks, read_json_lines, read_manifest
+from reader.format.manifest import SAMPLES, Block, Manifest, read_blocks, read_json_lines, read_manifest
 from reader.memory.buffers import BufferPool
 from reader.memory.gather import is_run
 from reader.memory.pages import row_of
 from reader.order import permuted
 from reader.rows import Rows
-from reader.store import ImageBatch, RaggedBatch, names_targets, plain
+from reader.store import Batch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
@@ -77,14 +77,14 @@ class MemmapDataset(Dataset[Any]):
         self._rows: Rows | None = None
         self.manifest: Manifest
         # the store as batches are copied from it, never handed out; see `store`
-        self.mapped: Any
+        self.mapped: Batch
         self._open()
 
     def _open(self) -> None:
         self._opened = OpenedStore(self.path)
         self.manifest, self.mapped = self._opened.manifest, self._opened.mapped
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
-        self._blocks: tuple[list[int], list[Any]] | None = None
+        self._blocks: tuple[list[int], list[Block]] | None = None
         self._lists: dict[str, list[Any]] = {}
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class MemmapDataset(Dataset[Any]):
     # -- rows
 
     @property
-    def store(self) -> Any:
+    def store(self) -> Batch:
         """All of the store, as views: an ImageBatch, or a RaggedBatch where rows have sizes of their own.
 
         Raises:
@@ -357,7 +357,7 @@ class MemmapDataset(Dataset[Any]):
     def _transforms_samples(self) -> bool:
         return self.transform is not None or self.target_transform is not None
 
-    def _slice(self, index: slice) -> ImageBatch | RaggedBatch:
+    def _slice(self, index: slice) -> Batch:
         start, stop, step = index.indices(len(self))
         positions = np.arange(start, stop, step)
         rows = self.store_rows(positions)
@@ -365,7 +365,7 @@ class MemmapDataset(Dataset[Any]):
             return self._gather(positions)
         return self._opened.slice(int(rows[0]), int(rows[-1]) + 1)
 
-    def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] = fresh) -> ImageBatch | RaggedBatch:
+    def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] = fresh) -> Batch:
         return self._opened.gather(self.store_rows(positions), memory)
 
     def _leased(self, size_bytes: int) -> torch.Tensor:
@@ -377,16 +377,14 @@ class MemmapDataset(Dataset[Any]):
             pool = self._pool = BufferPool(size_bytes + room, keep=_LOOP_BUFFERS)
         return pool.lease(size_bytes)
 
-    def _present(self, batch: Any, *, single: bool = False) -> Any:
+    def _present(self, batch: Batch, *, single: bool = False) -> Any:
         if not self.as_tuple:
             return self.transform(batch) if single and self.transform else batch
         images, targets = plain(batch, by_name=self.names_targets)
         if not single:
             return images, targets
-        target = batch.targets
-        target = target.item() if target.ndim == 0 else target
-        if isinstance(targets, dict):
-            target = targets | {"targets": target}
+        value = batch.targets.item() if batch.targets.ndim == 0 else batch.targets
+        target = targets | {"targets": value} if isinstance(targets, dict) else value
         return (
             self.transform(images) if self.transform else images,
             self.target_transform(target) if self.target_transform else target,

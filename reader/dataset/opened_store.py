@@ -7,6 +7,7 @@ batches are copied from is never handed out: views are of a second mapping, in w
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from reader.memory.gather import gather
 from reader.memory.pages import extents, gathered, row_of
 from reader.memory.row_file import Read, RowFile, reads_in_order
 from reader.rows import Rows
-from reader.store import ImageBatch, RaggedBatch, batch_around, batch_of, map_file, open_store, store_of
+from reader.store import Batch, RaggedBatch, batch_around, batch_of, map_file, open_store, store_of
 
 # Gives uint8[size_bytes].
 Memory = Callable[[int], torch.Tensor]
@@ -41,7 +42,7 @@ class OpenedStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.mapped: Any
+        self.mapped: Batch
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:
@@ -68,7 +69,7 @@ class OpenedStore:
         maps = {name: map_file(file.opened, sizes[name]) for name, file in self.files.items()}
         return Views(self.manifest, maps)
 
-    def row(self, row: int) -> Any:
+    def row(self, row: int) -> Batch:
         """Return one row, without a batch dimension: a copy in memory of its own.
 
         Raises:
@@ -89,7 +90,7 @@ class OpenedStore:
         found.rows = torch.tensor(row, device="cpu")
         return found
 
-    def slice(self, start: int, stop: int) -> Any:
+    def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
 
         Raises:
@@ -97,7 +98,7 @@ class OpenedStore:
         """
         self.check_files()
         rows = np.arange(start, stop)
-        if not self.manifest.has_own_sizes:
+        if not isinstance(self.mapped, RaggedBatch):
             batch = self.views.rows(start, stop)
             batch.rows = torch.from_numpy(rows)
             return batch
@@ -105,7 +106,7 @@ class OpenedStore:
         first, end = int(offsets.min()), int((offsets + sizes).max())
         return self.mapped.chosen(rows, self.views.tensor("pixels", first, end), torch.from_numpy(offsets - first))
 
-    def gather(self, rows: Rows, memory: Memory) -> ImageBatch | RaggedBatch:
+    def gather(self, rows: Rows, memory: Memory) -> Batch:
         """Copy rows into memory.
 
         Raises:
@@ -114,7 +115,7 @@ class OpenedStore:
         self.check_files()
         if _reads_files():
             return self._read(rows, memory)
-        if self.manifest.has_own_sizes:
+        if isinstance(self.mapped, RaggedBatch):
             return gathered(self.mapped, rows, memory)
         pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.mapped.pixels.shape[1:])
         gather(self.mapped.pixels, rows, pixels)
@@ -133,7 +134,7 @@ class OpenedStore:
         is_flat = name == "pixels" and self.manifest.has_own_sizes
         return PAGE_BYTES if is_flat else self.manifest.tensors[name].row_bytes
 
-    def _read(self, rows: Rows, memory: Memory) -> ImageBatch | RaggedBatch:
+    def _read(self, rows: Rows, memory: Memory) -> Batch:
         """Gather without the mapping; of rows of one size also a single one, int64[], without a batch dimension."""
         # of one row without the arithmetic, a sixth of its time
         reads = reads_in_order(rows) if rows.ndim else [(int(rows), 1, 0)]
@@ -168,7 +169,7 @@ class Views:
     The storage of each is its rows alone: torch pickles, copies and sends whole storages.
     """
 
-    def __init__(self, manifest: Manifest, maps: dict[str, Any]) -> None:
+    def __init__(self, manifest: Manifest, maps: dict[str, mmap.mmap | None]) -> None:
         """maps: of each tensor's file, None where it has no bytes."""
         self._manifest, self._maps = manifest, maps
 
@@ -181,12 +182,12 @@ class Views:
             return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.frombuffer(self._maps[name], dtype=dtype, count=count, offset=start * spec.row_bytes).view(shape)
 
-    def rows(self, start: int, stop: int) -> Any:
+    def rows(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop) of a store whose rows have one size."""
         return store_of(self._manifest, {name: self.tensor(name, start, stop) for name in self._maps})
 
     @functools.cached_property
-    def whole(self) -> Any:
+    def whole(self) -> Batch:
         """All of the store."""
         return store_of(self._manifest, {name: self.tensor(name, 0, self._manifest.count(name)) for name in self._maps})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -19,7 +19,9 @@ from reader.memory.gather import as_words
 from reader.memory.pages import pages_of
 from reader.profiling import stage
 from reader.rows import Rows
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import Batch, ImageBatch, RaggedBatch
+
+_B = TypeVar("_B", bound=Batch)
 
 # What a store with rows of sizes of their own has beside its pixels.
 BESIDE_PIXELS = ("targets", "offsets", "shapes", "extras", "mask_offsets")
@@ -31,7 +33,7 @@ _UNPINNED_BYTES = 64 << 10
 class Holder(Protocol):
     """What has rows on a device."""
 
-    def gather(self, slots: Rows, /) -> Any:
+    def gather(self, slots: Rows, /) -> Batch:
         """Gather rows; for the caller's thread."""
         ...
 
@@ -42,7 +44,7 @@ class Later:
 
     pieces: Sequence[tuple[Holder, Rows]]
 
-    def __call__(self) -> Any:
+    def __call__(self) -> Batch:
         """Return the batch: memory of its own."""
         with stage("gather"):
             made = [holder.gather(slots) for holder, slots in self.pieces]
@@ -96,15 +98,17 @@ def recorded_if_cuda(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def held(store: Any) -> Any:
+def held(store: _B) -> _B:
     """Return a whole store: its memory outlives what the current stream does with it, though its loader may not."""
     return recorded(store) if store.pixels.device.type == "cuda" else store
 
 
-def joined(batches: list[Any]) -> Any:
+def joined(batches: Sequence[_B]) -> _B:
     """Return batches on a device as one, side by side."""
+    made: Any
     if not isinstance(batches[0], RaggedBatch):
-        return torch.cat(batches)
+        made = torch.cat(list(batches))  # type: ignore[arg-type]
+        return made
     starts = list(itertools.accumulate((len(batch.pixels) for batch in batches), initial=0))[:-1]
 
     def column(name: str) -> Any:
@@ -116,4 +120,5 @@ def joined(batches: list[Any]) -> Any:
             found = [offsets + start for offsets, start in zip(found, starts, strict=True)]
         return torch.cat(found)
 
-    return RaggedBatch(**{name: column(name) for name in ("pixels", "rows", *BESIDE_PIXELS)}, batch_size=[])
+    made = RaggedBatch(**{name: column(name) for name in ("pixels", "rows", *BESIDE_PIXELS)}, batch_size=[])
+    return made

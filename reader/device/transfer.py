@@ -12,7 +12,7 @@ import functools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import cuda
@@ -20,7 +20,11 @@ from torch import cuda
 from reader.format.filesystem import size_text
 from reader.memory.buffers import PinnedMemoryError
 from reader.profiling import stage
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import Batch, ImageBatch, RaggedBatch
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_B = TypeVar("_B", bound=Batch)
 
 # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _THREAD_LOCAL = 1
@@ -44,9 +48,9 @@ class CudaCopier:
     def __init__(self, device: torch.device, *, depth: int) -> None:
         self._device, self._depth = device, depth
         self._stream, self._launched = _side(device)
-        self._in_flight: deque[tuple[Any, ImageBatch]] = deque()
+        self._in_flight: deque[tuple[cuda.Event, Batch]] = deque()
 
-    def send(self, batch: ImageBatch) -> DeviceBatch:
+    def send(self, batch: Batch) -> DeviceBatch:
         """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are under way already.
 
         Raises:
@@ -84,10 +88,10 @@ class CudaCopier:
 class DeviceBatch:
     """A batch whose copy may still run; called in the caller's thread, it orders the caller's stream after the copy."""
 
-    def __init__(self, batch: Any, event: Any, launched: deque[Any]) -> None:
+    def __init__(self, batch: Batch, event: cuda.Event, launched: deque[cuda.Event]) -> None:
         self._batch, self._event, self._launched = batch, event, launched
 
-    def __call__(self) -> Any:
+    def __call__(self) -> Batch:
         """Return the batch, safe to use on the caller's current stream."""
         stream = cuda.current_stream(self._batch.pixels.device)
         # all that was launched for the batches before
@@ -98,7 +102,7 @@ class DeviceBatch:
         return recorded(self._batch)
 
 
-def entered(device: torch.device, source: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+def entered(device: torch.device, source: Callable[_P, Iterator[_T]]) -> Callable[_P, Iterator[_T]]:
     """Return what makes the same groups in a thread of its own, whose device is this one from the first call of CUDA on.
 
     In a new thread device 0 is current: waiting for an event there would give it a context, some 500 MB, from every rank.
@@ -106,11 +110,11 @@ def entered(device: torch.device, source: Callable[..., Iterator[Any]]) -> Calla
     if device.type != "cuda":
         return source
 
-    def on_device(*arguments: Any) -> Iterator[Any]:
+    def on_device(*arguments: _P.args, **named: _P.kwargs) -> Iterator[_T]:
         """Make them."""
         cuda.set_device(device)
         _ignore_captures()
-        yield from source(*arguments)
+        yield from source(*arguments, **named)
 
     return on_device
 
@@ -127,7 +131,7 @@ def _ignore_captures() -> None:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
 
 
-def on_any_stream(batch: Any) -> Callable[[], Any]:
+def on_any_stream(batch: Batch) -> Callable[[], Batch]:
     """Take a batch that was made on the caller's stream; returns a function that gives it on whatever stream is current then."""
     device = batch.pixels.device
     if device.type != "cuda":
@@ -138,7 +142,7 @@ def on_any_stream(batch: Any) -> Callable[[], Any]:
     return DeviceBatch(batch, event, deque(maxlen=0))
 
 
-def recorded(batch: Any) -> Any:
+def recorded(batch: _B) -> _B:
     """Keep the memory of a batch from being used again before the current stream has done what was launched; returns it."""
     stream = cuda.current_stream(batch.pixels.device)
     for tensor in tensors_of(batch):
@@ -146,7 +150,7 @@ def recorded(batch: Any) -> Any:
     return batch
 
 
-def send_batch(batch: Any, device: torch.device) -> Any:
+def send_batch(batch: Batch, device: torch.device) -> Batch:
     """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that."""
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
@@ -166,11 +170,11 @@ def send_batch(batch: Any, device: torch.device) -> Any:
     )
 
 
-def tensors_of(batch: Any) -> list[Any]:
+def tensors_of(batch: Batch) -> list[Any]:
     """List every tensor of a batch."""
     if isinstance(batch, RaggedBatch):
         return list(batch.values(True, True))
-    found: list[Any] = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
+    found = [t for t in (batch.pixels, batch.targets, batch.content, batch.rows) if t is not None]
     return found if batch.extras is None else found + list(batch.extras.values(True, True))
 
 
@@ -200,13 +204,13 @@ def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
     return unpin
 
 
-def sleeping_event() -> Any:
+def sleeping_event() -> cuda.Event:
     """Make an event that a thread waits for asleep; by default it would spin, and take a core from the gathering."""
     return cuda.Event(blocking=True)
 
 
 @functools.cache
-def _side(device: torch.device) -> tuple[Any, deque[Any]]:
+def _side(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
     """Return the stream on which all loaders of this process copy to a device, and the events of what their callers launched.
 
     torch gives out 32 streams in turn, and its allocator keeps what was freed for the stream that it was allocated on: with a

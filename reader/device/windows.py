@@ -9,7 +9,6 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from reader.format.manifest import PAGE_BYTES
 from reader.memory.pages import extents, pages_of
 from reader.order import BlockOrder
 from reader.rows import Rows, Steps
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import Batch, RaggedBatch
 
 # A slice on its way: a batch that is on the device already, or one whose copy may still run.
-Sent = ImageBatch | DeviceBatch
+Sent = Batch | DeviceBatch
 
 
 class Window:
@@ -38,22 +37,23 @@ class Window:
         # in file order: what reads them ahead then reads forwards
         self.slices = [(int(start), int(stop)) for start, stop in bounds]
         self.sent: list[Sent] = []
-        self._joined: Callable[[], Any] | None = None
+        self._joined: Callable[[], Batch] | None = None
         self._images = images
 
-    def rows(self) -> Any:
+    def rows(self) -> Batch:
         """Return the slices as one; for the caller's thread, which may be on another stream each time."""
         if self._joined is None:
             self._joined = on_any_stream(joined([s() if isinstance(s, DeviceBatch) else s for s in self.sent]))
             self.sent.clear()
         return self._joined()
 
-    def gather(self, slots: Rows) -> Any:
+    def gather(self, slots: Rows) -> Batch:
         """Gather rows by where they lie in it; for the caller's thread."""
-        if self._images is None:
-            return gathered(self.rows(), slots)
+        rows = self.rows()
+        if not isinstance(rows, RaggedBatch):
+            return gathered(rows, slots)
         offsets, sizes = self._places
-        return gathered_images(self.rows(), slots, offsets[slots], sizes[slots])
+        return gathered_images(rows, slots, offsets[slots], sizes[slots])
 
     @functools.cached_property
     def _places(self) -> tuple[Rows, Rows]:

@@ -14,11 +14,12 @@ from reader.device.resident import free_bytes, total_bytes
 from reader.device.transfer import entered
 from reader.loading.host_batches import Gathering
 from reader.loading.prefetch import Feed
-from reader.loading.producer import Producer, Unfinished
+from reader.loading.producer import Group, Producer, Unfinished
 from reader.loading.ranks import ranks_sharing
 from reader.loading.schedule import SMALL_GROUP_BYTES, Schedule, block_rows, window_bytes
 from reader.loading.shared_residency import missing_on
 from reader.memory.residency import Residency, Room
+from reader.store import ImageBatch
 
 # On a device at once: the window that batches come from, two where one ends, the slices of the next, and those being joined.
 _WINDOWS_HELD = 4
@@ -38,7 +39,7 @@ def room_on(schedule: Schedule, device: torch.device, processes: int) -> Room | 
 
 
 @contextlib.contextmanager
-def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Iterator[Iterator[Any]]:
+def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Iterator[Iterator[ImageBatch]]:
     """Give a dataset's batches, in its order, on a device; host: where rows are read from, "cache" or "disk"."""
     rows = block_rows(dataset.manifest)
     schedule = Schedule(
@@ -55,7 +56,15 @@ def batches_on(device: torch.device, host: str, dataset: MemmapDataset) -> Itera
         feed.stop(wait=True)
 
 
-def _taken(feed: Feed) -> Iterator[Any]:
+def _taken(feed: Feed[Group]) -> Iterator[ImageBatch]:
     while (group := feed.take()) is not None:
-        for item, _ in group:
-            yield item.make() if isinstance(item, Unfinished) else item
+        # held by nobody here: a batch that is held takes one buffer more
+        while group:
+            yield _made(group.pop(0)[0])
+
+
+def _made(item: Any) -> ImageBatch:
+    made = item.make() if isinstance(item, Unfinished) else item
+    # rows with sizes of their own are copied by their pages
+    assert isinstance(made, ImageBatch)
+    return made

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from reader.memory.pages import extents, gathered, pages_of, parted
 from reader.memory.read_ahead import ReadAhead
 from reader.profiling import stage
 from reader.rows import Rows, Steps
-from reader.store import RaggedBatch, batch_of
+from reader.store import Batch, RaggedBatch, batch_of
 
 _log = logging.getLogger("reader")
 
@@ -37,7 +36,7 @@ _AHEAD_SHARE = 1 / 16
 class HostBatches:
     """Batches whose pixels may still be copied: iterating waits for them, and lets go of each batch as it is given."""
 
-    def __init__(self, batches: list[Any], copies: Copies | None = None) -> None:
+    def __init__(self, batches: Sequence[Batch], copies: Copies | None = None) -> None:
         self._batches, self._copies = deque(batches), copies
 
     @property
@@ -45,7 +44,7 @@ class HostBatches:
         """Say whether there is nothing to wait for."""
         return self._copies is None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         if self._copies is not None:
             with stage("gather"):
                 self._copies.wait()
@@ -100,7 +99,7 @@ class Gathering:
         """
         if self._is_warm:
             return None
-        path, manifest, store = self._dataset.opened("pixels"), self._dataset.manifest, self._dataset.mapped
+        path, store = self._dataset.opened("pixels"), self._store
         if not self._past_cache:
             reads = reads_of(self._dataset, self._processes)
             if not residencies.is_cold(path, reads.size_bytes, reads.offset):
@@ -115,14 +114,16 @@ class Gathering:
             chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // self._unit_bytes,
             window_end=window_end,
             past_cache=self._past_cache,
-            units=(lambda rows: pages_of(*extents(store, rows))[0]) if manifest.has_own_sizes else lambda rows: rows,
+            units=(lambda rows: pages_of(*extents(store, rows))[0])
+            if isinstance(store, RaggedBatch)
+            else lambda rows: rows,
         )
 
     def begin(self, groups: list[Rows], ahead: ReadAhead | None) -> HostBatches:
         """Begin to gather a group of batches into one leased buffer, and cut it."""
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
-        if self._dataset.manifest.has_own_sizes:
-            ragged = self._ragged_batch(rows, ahead)
+        if isinstance(self._store, RaggedBatch):
+            ragged = self._ragged_batch(self._store, rows, ahead)
             return HostBatches([ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups]))
         with stage("gather"):
             # the pixels may come from elsewhere, targets and the like are mapped in any case
@@ -142,7 +143,7 @@ class Gathering:
         """Free the buffers that no batch is in."""
         self._pool = None
 
-    def _ragged_batch(self, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
+    def _ragged_batch(self, store: RaggedBatch, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
         def fill(pages: Rows, into: torch.Tensor) -> None:
             """Bring pages."""
             if ahead is not None:
@@ -153,7 +154,7 @@ class Gathering:
         with stage("gather"):
             self._dataset.check_files()
             # a little room spares most of the batches that follow a fresh buffer
-            return gathered(self._store, rows, lambda need: self.buffers(need, room=need // 4).lease(need), fill)
+            return gathered(store, rows, lambda need: self.buffers(need, room=need // 4).lease(need), fill)
 
     def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies | None]:
         slots = self._slots(rows)

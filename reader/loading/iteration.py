@@ -20,7 +20,7 @@ from reader.loading.producer import Group, Unfinished
 from reader.loading.schedule import Schedule
 from reader.loading.torch_modes import Draws, Modes
 from reader.profiling import stage
-from reader.store import ImageBatch, RaggedBatch, plain
+from reader.store import Batch, ImageBatch, RaggedBatch, plain
 
 
 @dataclass
@@ -49,14 +49,14 @@ class Iteration:
         finish: Finish,
         *,
         prefetch: int,
-        feeds: weakref.WeakSet[Feed],
+        feeds: weakref.WeakSet[Feed[Group]],
     ) -> None:
         self._schedule, self._progress, self._finish = schedule, progress, finish
         self._begin = progress.position
         self._ready: deque[tuple[Any, int]] = deque()
         self._failed = False
         self._accelerate = AccelerateState()
-        self._feed: Feed | None = None
+        self._feed: Feed[Group] | None = None
         self._source: Iterator[Group] = iter(())
         if not prefetch:
             finish.asked.put(None)
@@ -145,9 +145,10 @@ class Finish:
         self.asked: SimpleQueue[None] = SimpleQueue()
         self._is_first, self._draws = True, False
 
-    def __call__(self, batch: Any, start: int) -> Any:
+    def __call__(self, batch: Batch, start: int) -> Any:
         """Finish a batch; start: where in the epoch's order its first row stands."""
-        made, transform = batch, self._transform
+        made: Any = batch
+        transform = self._transform
         if transform is not None or not self._as_tuple:
             stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
         if transform is not None:
@@ -159,14 +160,14 @@ class Finish:
                     "the transform raised StopIteration, which would end the loop as if all were read."
                 ) from e
             except Exception as e:
-                if hasattr(e, "add_note"):  # from Python 3.11 on
+                if hasattr(e, "add_note") and batch.rows is not None:  # from Python 3.11 on
                     e.add_note(f"The transform failed on these rows of {self._dataset.path}: {batch.rows.tolist()}")
                 raise
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
             return plain(made, by_name=self._dataset.names_targets)
         return made
 
-    def ahead(self, batch: Any, start: int) -> Any:
+    def ahead(self, batch: Batch, start: int) -> Any:
         """Finish a batch before the caller asks for it, or leave that to the caller's thread."""
         if self._transform is None:
             return self(batch, start)

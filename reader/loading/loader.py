@@ -28,7 +28,7 @@ from reader.loading.frameworks import batch_sampler_for, check_sampler_for
 from reader.loading.host_batches import Gathering
 from reader.loading.iteration import Finish, Iteration, Progress
 from reader.loading.prefetch import Feed
-from reader.loading.producer import Producer
+from reader.loading.producer import Group, Producer
 from reader.loading.ranks import (
     Ranks,
     given_ranks,
@@ -148,7 +148,7 @@ class MemmapLoader:
         self._read_from(residency, ranks_here(ranks))
         self._next = (0, 0)
         self._progress = Progress(0, 0, finished=True)
-        self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
+        self._feeds: weakref.WeakSet[Feed[Group]] = weakref.WeakSet()
 
     def _read_from(self, residency: str | Residency, processes: int) -> None:
         """Choose where rows are read from, and bring them there; processes: ranks of this host."""

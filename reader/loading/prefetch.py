@@ -14,15 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from reader.profiling import stage
 
+_T = TypeVar("_T")
+
 # Takes room for one more group: claim(True) waits for it, claim(False) says whether there was some.
 Claim = Callable[[bool], bool]
-# Makes groups; has room for the first, and claims it for each one more.
-Source = Callable[[Claim], Iterator[Any]]
-
 
 # A thread that was started runs within milliseconds; one whose start was interrupted may never.
 _START_SECONDS = 1.0
@@ -36,13 +35,17 @@ class _StoppedError(Exception):
     """The caller wants no more."""
 
 
-class Feed:
+class Feed(Generic[_T]):
     """A bounded queue and the thread that fills it. Every wait ends when the other side stops, fails or is done.
 
     Waits carry the profiler's name pixpack.wait; what need not wait is not named.
+
+    source: makes groups; has room for the first, and claims it for each one more.
     """
 
-    def __init__(self, source: Source, depth: int, asked: SimpleQueue[None] | None = None) -> None:
+    def __init__(
+        self, source: Callable[[Claim], Iterator[_T]], depth: int, asked: SimpleQueue[None] | None = None
+    ) -> None:
         # what the source may wait for: that the caller waits, or that nobody does any more
         self._asked: SimpleQueue[None] = SimpleQueue() if asked is None else asked
         # what is ready, then an error, if one ended the work, then the end
@@ -59,7 +62,7 @@ class Feed:
         self._thread = threading.Thread(target=self._fill, args=(source,), name="pixpack-feeder", daemon=True)
         self._thread.start()
 
-    def take(self) -> Any:
+    def take(self) -> _T | None:
         """Return the next group, or None at the end; raises here what the thread raised."""
         if os.getpid() != self._process:
             raise RuntimeError(
@@ -72,7 +75,7 @@ class Feed:
         if not self._taken:
             self._asked.put(None)
         self._taken += 1
-        group = None if self._stopped else _wait_for(self._ready)
+        group: Any = None if self._stopped else _wait_for(self._ready)
         if self._stopped:
             raise RuntimeError("the loader was closed while it was iterated. Iterate over it anew.")
         if group is _End:
@@ -83,7 +86,8 @@ class Feed:
                 raise group
             finally:
                 del group  # else error and frame hold each other, and with them the batch that failed
-        return group
+        taken: _T = group
+        return taken
 
     @property
     def is_idle(self) -> bool:
@@ -124,7 +128,7 @@ class Feed:
             raise _StoppedError
         return True
 
-    def _fill(self, source: Source) -> None:
+    def _fill(self, source: Callable[[Claim], Iterator[_T]]) -> None:
         self._has_begun = True
         self._beginning.put(None)
         try:
@@ -143,10 +147,10 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Begun:
+class Begun(Generic[_T]):
     """What was begun: iterating over groups waits for them, unless they are complete already."""
 
-    groups: Iterator[Any]
+    groups: Iterator[_T]
     is_complete: bool = False
 
 
@@ -155,7 +159,7 @@ def without_thread(wait: bool) -> bool:
     return wait
 
 
-def paced(groups: Iterator[Any], claim: Claim) -> Iterator[Any]:
+def paced(groups: Iterator[_T], claim: Claim) -> Iterator[_T]:
     """Yield groups, each made when there is room for it."""
     for group in groups:
         yield group
@@ -163,12 +167,12 @@ def paced(groups: Iterator[Any], claim: Claim) -> Iterator[Any]:
         claim(True)
 
 
-def overlapped(works: Iterator[Begun], claim: Claim) -> Iterator[Any]:
+def overlapped(works: Iterator[Begun[_T]], claim: Claim) -> Iterator[_T]:
     """Yield the groups of works, in order: the next is begun before one is waited for, where there is room for both.
 
     works: taking one begins it.
     """
-    under_way: deque[Begun] = deque()
+    under_way: deque[Begun[_T]] = deque()
     error: BaseException | None = None
     while error is None:
         try:
@@ -191,14 +195,14 @@ def overlapped(works: Iterator[Begun], claim: Claim) -> Iterator[Any]:
             del error  # else error and frame hold each other, and with them the batch that failed
 
 
-def _wait_for(queue: SimpleQueue[Any]) -> Any:
+def _wait_for(queue: SimpleQueue[_T]) -> _T:
     if not queue.empty():
         return queue.get()
     with stage("wait"):
         return queue.get()
 
 
-_live: weakref.WeakSet[Feed] = weakref.WeakSet()
+_live: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
 
 
 def _stop_all() -> None:

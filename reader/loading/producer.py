@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from reader.device.resident import Resident, ResidentImages
-from reader.device.transfer import CudaCopier, DeviceBatch
-from reader.device.windows import in_windows
+from reader.device.transfer import CudaCopier
+from reader.device.windows import Sent, in_windows
 from reader.loading.host_batches import Gathering, HostBatches
 from reader.loading.prefetch import Begun, Claim, overlapped, paced
 from reader.loading.schedule import Schedule
 from reader.rows import Steps
-from reader.store import ImageBatch
+from reader.store import Batch, RaggedBatch
 
 # What the loop gets, each with the global position after it.
 Group = list[tuple[Any, int]]
 # Runs the transform on a batch, given where in the epoch's order its first row stands, and gives the form that the caller wants.
-Finish = Callable[[Any, int], Any]
+Finish = Callable[[Batch, int], Any]
 
 _NO_WINDOW = 1 << 62
 
@@ -33,7 +33,7 @@ _NO_WINDOW = 1 << 62
 class Unfinished:
     """A batch that the caller's thread makes and finishes; start: where in the epoch's order its first row stands."""
 
-    make: Callable[[], Any]
+    make: Callable[[], Batch]
     start: int
 
 
@@ -77,7 +77,7 @@ class Producer:
         try:
             if self._in_windows:
                 dataset = self._schedule.dataset
-                images = dataset.mapped if dataset.manifest.has_own_sizes else None
+                images = dataset.mapped if isinstance(dataset.mapped, RaggedBatch) else None
                 order = self._schedule.blocks(epoch)
                 groups = in_windows(steps, order, position, lambda s: self._sent(epoch, s, copier), images)
                 made = ([(Unfinished(later, start), after) for later, start, after in group] for group in groups)
@@ -88,7 +88,9 @@ class Producer:
             if copier is not None:
                 copier.drain()
 
-    def _begun(self, epoch: int, steps: Iterator[Steps], finish: Finish, copier: CudaCopier | None) -> Iterator[Begun]:
+    def _begun(
+        self, epoch: int, steps: Iterator[Steps], finish: Finish, copier: CudaCopier | None
+    ) -> Iterator[Begun[Group]]:
         ends = self._schedule.blocks(epoch).window_end if self._schedule.order == "block" else _no_window
         ahead = self._gathering.read_ahead(epoch, steps, ends)
         try:
@@ -103,9 +105,7 @@ class Producer:
             if ahead is not None:
                 ahead.close()
 
-    def _sent(
-        self, epoch: int, slices: Iterator[Steps], copier: CudaCopier | None
-    ) -> Iterator[ImageBatch | DeviceBatch]:
+    def _sent(self, epoch: int, slices: Iterator[Steps], copier: CudaCopier | None) -> Iterator[Sent]:
         # slices are read in the windows' order already
         ahead = self._gathering.read_ahead(epoch, slices, _no_window)
         try:

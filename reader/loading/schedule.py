@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from reader import system
@@ -237,7 +238,7 @@ def _fits_in_memory(dataset: MemmapDataset) -> bool:
     return size_bytes < 0.7 * system.memory_bytes()
 
 
-def _drawn_part(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any]) -> MemmapDataset:
+def _drawn_part(dataset: MemmapDataset, cumulative: npt.NDArray[np.float64]) -> MemmapDataset:
     """Return the rows of a dataset that weights do not exclude."""
     is_drawn = np.diff(cumulative, prepend=0.0) > 0
     return dataset if is_drawn.all() else dataset.subset(is_drawn)
@@ -256,7 +257,7 @@ def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, 
     return cut
 
 
-def _rows_id(dataset: MemmapDataset, cumulative: np.ndarray[Any, Any] | None) -> int:
+def _rows_id(dataset: MemmapDataset, cumulative: npt.NDArray[np.float64] | None) -> int:
     """Return a number that differs where the same positions would be other rows."""
     known = int(dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
     for array in (dataset.store_rows(np.arange(len(dataset))) if not dataset.is_whole else None, cumulative):

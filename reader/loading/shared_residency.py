@@ -11,9 +11,8 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from reader.loading.host_copies import HostCopy
 from reader.memory import residency as residencies
 from reader.memory.pages import extents, pages_of
 from reader.rows import Rows
+from reader.store import ImageBatch, RaggedBatch
 
 _log = logging.getLogger("reader")
 
@@ -55,7 +55,7 @@ def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
     offset: Callable[[], int] | None = None
     if rows is None or not len(rows):
         size_bytes = dataset.mapped.pixels.nbytes if rows is None else 0
-    elif dataset.manifest.has_own_sizes:
+    elif isinstance(dataset.mapped, RaggedBatch):
         begins, sizes = extents(dataset.mapped, rows)
         size_bytes, offset = int(sizes.sum()), _byte_of(begins, sizes)
     else:
@@ -93,7 +93,9 @@ def host_units(dataset: MemmapDataset) -> Rows | None:
 
 
 def resident_on(
-    dataset: MemmapDataset, device: torch.device, batches: Callable[[MemmapDataset], AbstractContextManager[Any]]
+    dataset: MemmapDataset,
+    device: torch.device,
+    batches: Callable[[MemmapDataset], AbstractContextManager[Iterator[ImageBatch]]],
 ) -> Resident | ResidentImages:
     """Return the copy of a store on a device, with the dataset's rows in it.
 
@@ -122,12 +124,13 @@ def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
 
 def _new_resident(dataset: MemmapDataset, device: torch.device) -> Resident | ResidentImages:
     """Return a copy on a device that holds nothing yet, and takes nothing."""
-    return (ResidentImages if dataset.manifest.has_own_sizes else Resident)(dataset.mapped, device)
+    store = dataset.mapped
+    return ResidentImages(store, device) if isinstance(store, RaggedBatch) else Resident(store, device)
 
 
 def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:
     """Return what holds these rows of a store's file: themselves, or pages."""
-    if rows is None or not dataset.manifest.has_own_sizes:
+    if rows is None or not isinstance(dataset.mapped, RaggedBatch):
         return rows
     is_read = np.zeros(dataset.mapped.pixels.nbytes // PAGE_BYTES, dtype=bool)
     is_read[pages_of(*extents(dataset.mapped, rows))[0]] = True

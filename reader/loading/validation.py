@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 # What a DataLoader takes and this loader does not, and what to write instead.
@@ -77,7 +78,7 @@ def _checked_cuda(device: torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
-def checked_weights(weights: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def checked_weights(weights: Any, count: int) -> npt.NDArray[np.float64]:
     """Return the cumulative sums, float64[count], of a list, array or tensor of weights; raises ValueError."""
     try:
         values = np.asarray(weights.detach().cpu() if torch.is_tensor(weights) else weights, dtype=np.float64)
