@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import PackError
+from packer.inputs.lists import STDIN_NAMES
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.scan import belongs
 from packer.options import PackOptions, allowed_share
@@ -239,7 +240,8 @@ class LabelCheck:
 
     @property
     def _source(self) -> str:
-        return ", ".join(self.images[:1]) + (" and the others" if len(self.images) > 1 else "")
+        first = "standard input" if self.images[0] in STDIN_NAMES else self.images[0]
+        return first + (" and the others" if len(self.images) > 1 else "")
 
 
 @dataclass

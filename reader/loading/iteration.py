@@ -154,11 +154,7 @@ class Finish:
         if transform is not None:
             try:
                 with stage("transform"), in_epoch(self._epoch), self._modes.entered():
-                    made = transform(batch)
-            except StopIteration as e:
-                raise RuntimeError(
-                    "the transform raised StopIteration, which would end the loop as if all were read."
-                ) from e
+                    made = _called(transform, batch)
             except Exception as e:
                 if hasattr(e, "add_note") and batch.rows is not None:  # from Python 3.11 on
                     e.add_note(f"The transform failed on these rows of {self._dataset.path}: {batch.rows.tolist()}")
@@ -181,3 +177,10 @@ class Finish:
             made = self(batch, start)
         self._draws = draws.are_any
         return made
+
+
+def _called(transform: Callable[[Any], Any], batch: Any) -> Any:
+    try:
+        return transform(batch)
+    except StopIteration as e:
+        raise RuntimeError("the transform raised StopIteration, which would end the loop as if all were read.") from e

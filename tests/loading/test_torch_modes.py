@@ -170,9 +170,12 @@ def test_an_iterator_that_is_dropped_before_its_first_batch_ends_its_thread(trai
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_failing_transform_names_its_rows(train: MemmapDataset, prefetch: int) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, StopIteration])
+def test_a_failing_transform_names_its_rows(train: MemmapDataset, prefetch: int, error: type[Exception]) -> None:
     def fail(batch: Any) -> Any:
-        return batch.images.view(7) if 4 in batch.rows.tolist() else batch
+        if 4 in batch.rows.tolist():
+            raise error("of the transform")
+        return batch
 
     with pytest.raises(RuntimeError) as caught:
         list(MemmapLoader(train, 3, transform=fail, prefetch=prefetch))

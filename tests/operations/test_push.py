@@ -218,6 +218,27 @@ def test_a_push_to_itself_or_into_itself_is_refused(store: Path, tmp_path: Path,
         push(store, f"file://{tmp_path}", overwrite=True)
 
 
+@pytest.mark.parametrize("url", ["s3://", "s3:", "s3:/bucket/out", "file:/far/out", "file://far/out", "memory:///"])
+def test_a_mistyped_url_is_no_folder_below_the_working_directory(
+    store: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    splits = tmp_path / "splits"
+    shutil.copytree(store, splits / "train")
+    shutil.copytree(store, splits / "val")
+    for out in (store, splits):
+        with pytest.raises(
+            OptionsError, match=f"^{url} is no URL of a folder. Expected for example s3://bucket/folder"
+        ):
+            push(out, url)
+    with pytest.raises(OptionsError, match="is no URL of a folder"):
+        pull(url, tmp_path / "back")
+    assert not any((tmp_path / "here").iterdir())
+    push(store, "./s3:/bucket")
+    assert store_bytes(tmp_path / "here/s3:/bucket") == store_bytes(store)
+
+
 def test_a_plain_path_is_a_url_too(store: Path, tmp_path: Path) -> None:
     push(store, str(tmp_path / "new/far"))
     assert store_bytes(tmp_path / "new/far") == store_bytes(store)
@@ -555,6 +576,18 @@ def test_a_pull_into_the_folder_that_is_pulled_is_refused(store: Path) -> None:
         pull(f"file://{store}", store / "new")
     assert pull(f"file://{store}", store).copied_bytes == 0
     assert store_bytes(store) == before
+
+
+def test_a_pull_over_the_url_of_a_generation_never_advises_its_removal(three: list[Path], tmp_path: Path) -> None:
+    far = tmp_path / "far/out"
+    push(three[0], f"file://{far}")
+    push(three[1], f"file://{far}", overwrite=True)
+    before = store_bytes(far)
+    with pytest.raises(
+        OptionsError, match="far/out is file://.*/far/out itself, which is pulled. Choose another OUT.$"
+    ):
+        pull(f"file://{far}", far)
+    assert store_bytes(far) == before
 
 
 def _bare(out: Path) -> None:

@@ -544,3 +544,13 @@ def test_the_command_tells_what_it_kept(images: Path, tmp_path: Path) -> None:
     )
     report = json.loads(done.stdout)
     assert (report["rows"], report["kept"] + report["gone"]) == (20, 24)
+
+
+def test_rows_that_a_list_on_standard_input_lacks_are_said_to_lack_there(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=32)
+    listed = "\n".join(f"images/{path.relative_to(images)}" for path in sorted(images.rglob("*.jpg"))[:5])
+    done = subprocess.run(
+        [*PACK, "update", "-", "out", "--classes", "out"], cwd=tmp_path, input=listed, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "rows of out would be gone, as standard input does not have their images" in done.stderr

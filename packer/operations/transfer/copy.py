@@ -42,7 +42,7 @@ class Copy:
 
     def __init__(self, url: str, progress: Tell | None) -> None:
         self.url, self.total_bytes, self._progress = url.rstrip("/") or "/", 0, progress
-        self.objects = open_objects(self.url)
+        self.objects = open_objects(url)
         self._begun = time.monotonic()
         self._copied_bytes = self._kept_bytes = 0
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
-from packer.errors import RemoteError
+from packer.errors import OptionsError, RemoteError
 from packer.sources.object_storage import is_url, open_url
 from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
 from packer.store.out_folder import sync_names
@@ -22,14 +23,23 @@ from reader.format.filesystem import naming
 _COPY_BYTES = 4 << 20
 # What file systems that know no hard links say, FAT and some network ones.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+# A URL without a folder (s3://), with one slash (s3:/bucket), or a file URL that is relative to nothing (file://tmp/x): taken as
+# paths, they would be folders below the working directory. A letter before the colon is a drive.
+_MISTYPED = re.compile(r"[a-z][a-z0-9+.-]+:(?:/*|/[^/].*)|file://(?!/|[a-z]:).*", re.I | re.S)
 
 
 def open_objects(url: str) -> LocalObjects | RemoteObjects:
     """Return the folder at a URL, or at a plain path; nothing is asked of a network, nothing made.
 
     Raises:
+        OptionsError: it is a URL without a folder, or a file URL that is not absolute.
         RemoteError: nothing here knows URLs of this kind, or what knows them is not installed.
     """
+    if _MISTYPED.fullmatch(url):
+        raise OptionsError(
+            f"{url} is no URL of a folder. Expected for example s3://bucket/folder or file:///folder; a path of this name is"
+            f" ./{url}"
+        )
     if not is_url(url):
         return LocalObjects(Path(os.path.normpath(url)))
     files, root = open_url(url)

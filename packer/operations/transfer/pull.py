@@ -106,6 +106,8 @@ def _check_outside(root: Path, copy: Copy) -> None:
 def _already_there(copy: Copy, root: Path, head: bytes) -> CopyReport:
     """Report a finished pull, or refuse another store; what a crash left of the scaffold is removed."""
     if (root / MANIFEST).read_bytes() != head:
+        if isinstance(copy.objects, LocalObjects) and root.samefile(copy.objects.root):
+            raise OptionsError(f"{root} is {copy.url} itself, which is pulled. Choose another OUT.")
         raise OptionsError(f"{root} holds another store than {copy.url}. Choose another OUT, or remove it.")
     manifest = check_store(root)
     copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
