@@ -6,7 +6,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,6 +15,7 @@ from packer.errors import OptionsError
 FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
 ENGINES = ("local", "ray")
+ON_ERROR = ("skip", "fail")
 ICC = ("keep", "convert")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
@@ -30,13 +31,15 @@ MAX_PIXELS = 128_000_000
 # Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
 _LIMITS = ("max_pixels",)
 
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
+
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
 _MAX_SIDE = 16384
 
 
 @dataclass(frozen=True)
-class PackOptions:
-    """Options of `pack`; see `pack build --help` for each. size is (height, width) or None: as the images are."""
+class RowOptions:
+    """What shapes rows. size is (height, width) or None: as the images are."""
 
     size: tuple[int, int] | None = None
     fit: str = "crop"
@@ -44,33 +47,10 @@ class PackOptions:
     resample: str = "bilinear"
     exact: bool = False
     channels: str = "rgb"
-    classes: str | None = None
-    shuffle: int | None = None
-    workers: int | None = None
-    on_error: str = "skip"
-    max_rejects: str = "1%"
     strict: bool = False
     max_pixels: int = MAX_PIXELS
-    timeout: float = 30.0
-    resume: bool = False
-    overwrite: bool = False
-    # with resume or overwrite: of each store that is there make a new one, with the rows of what has not changed
-    update: bool = False
-    root: str | None = None
-    path_column: str | None = None
-    target_column: str | None = None
-    extension: str | None = None
-    missing: tuple[str, ...] = ()
     requantize: int | None = None
-    part: str | None = None
-    engine: str = "local"
-    address: str | None = None
     max_size: int | str | None = None
-    boxes: str | None = None
-    min_visibility: float = 0.1
-    max_boxes: int | None = None
-    upright_labels: bool = False
-    masks: str | None = None
     icc: str = "keep"
     bit_depth: int | None = None
 
@@ -81,7 +61,6 @@ class PackOptions:
         _one_of("icc", self.icc, ICC)
         if self.bit_depth is not None and not (isinstance(self.bit_depth, int) and 8 <= self.bit_depth <= 16):
             raise OptionsError(f"--bit-depth is {self.bit_depth!r}, expected 8 to 16 bits.")
-        _one_of("on-error", self.on_error, ("skip", "fail"))
         if self.size is not None:
             for side in self.size:
                 if not isinstance(side, int) or not 1 <= side <= _MAX_SIDE:
@@ -91,28 +70,9 @@ class PackOptions:
             raise OptionsError(f"--crop-fraction is {self.crop_fraction}, expected 0.05 to 1.")
         if self.crop_fraction != 1 and self.fit != "crop":
             raise OptionsError(f"--crop-fraction belongs to --fit crop, not to --fit {self.fit}.")
-        if self.workers is not None and not (isinstance(self.workers, int) and 1 <= self.workers <= 4096):
-            raise OptionsError(f"--workers is {self.workers!r}, expected 1 to 4096.")
-        if self.shuffle is not None and not (isinstance(self.shuffle, int) and self.shuffle >= 0):
-            raise OptionsError(f"--shuffle is {self.shuffle!r}, expected a whole number of 0 or more.")
-        if self.classes is not None and not isinstance(self.classes, str | os.PathLike):
-            raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
         check_quality("--requantize", self.requantize)
-        self._check_boxes()
         if self.max_pixels < 1:
             raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
-        if not isinstance(self.timeout, int | float) or not self.timeout > 0:
-            raise OptionsError(f"--timeout is {self.timeout}, expected more than 0 seconds.")
-        self.allowed_rejects(0)
-        _one_of("engine", self.engine, ENGINES)
-        if self.address is not None and self.engine != "ray":
-            raise OptionsError("--address is that of a Ray cluster: give it with --engine ray.")
-        if self.part is not None:
-            _check_part(self.part, self.size)
-            if self.boxes is not None or self.masks is not None:
-                raise OptionsError(
-                    "--boxes, --masks and --part do not go together yet. Pack as a whole, or with --engine ray."
-                )
 
     def _check_own_sizes(self) -> None:
         """Refuse a size for all rows beside --fit none, and --max-size without it."""
@@ -120,8 +80,6 @@ class PackOptions:
             raise OptionsError(
                 "--size gives all rows one size, --fit none leaves each its own. For a limit give --max-size."
             )
-        if self.fit == "none" and self.part is not None:
-            raise OptionsError("--fit none and --part do not go together yet. Pack as a whole, or with --engine ray.")
         if self.max_size is not None:
             if self.fit != "none":
                 raise OptionsError(
@@ -135,12 +93,39 @@ class PackOptions:
         """Whether each row keeps the size of its image, up to max_size."""
         return self.fit == "none"
 
-    def _check_boxes(self) -> None:
+    @property
+    def is_exact(self) -> bool:
+        """Whether JPEGs are never decoded at a reduced size first: neither are requantized ones."""
+        return self.exact or self.requantize is not None
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """What the inputs are, their labels, and their order."""
+
+    classes: str | None = None
+    shuffle: int | None = None
+    root: str | None = None
+    path_column: str | None = None
+    target_column: str | None = None
+    extension: str | None = None
+    missing: tuple[str, ...] = ()
+    boxes: str | None = None
+    min_visibility: float = 0.1
+    max_boxes: int | None = None
+    upright_labels: bool = False
+    masks: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.shuffle is not None and not (isinstance(self.shuffle, int) and self.shuffle >= 0):
+            raise OptionsError(f"--shuffle is {self.shuffle!r}, expected a whole number of 0 or more.")
+        if self.classes is not None and not isinstance(self.classes, str | os.PathLike):
+            raise OptionsError(f"--classes is {self.classes!r}, expected the path of a store or of a file.")
         if not 0 <= self.min_visibility <= 1:
             raise OptionsError(f"--min-visibility is {self.min_visibility}, expected a share from 0 to 1.")
         if self.max_boxes is not None and not (isinstance(self.max_boxes, int) and self.max_boxes >= 1):
             raise OptionsError(f"--max-boxes is {self.max_boxes!r}, expected 1 or more.")
-        if self.boxes is None and (self.max_boxes, self.min_visibility) != (None, 0.1):
+        if self.boxes is None and (self.max_boxes, self.min_visibility) != (None, InputOptions.min_visibility):
             raise OptionsError("--min-visibility and --max-boxes belong to --boxes.")
         if self.draws_masks and self.boxes is None:
             raise OptionsError(
@@ -155,14 +140,72 @@ class PackOptions:
         """Whether masks are drawn of the outlines in the label files."""
         return self.masks == DRAWN
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether JPEGs are never decoded at a reduced size first: neither are requantized ones."""
-        return self.exact or self.requantize is not None
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Who decodes, and what a broken image does to the pack."""
+
+    workers: int | None = None
+    on_error: str = "skip"
+    max_rejects: str = "1%"
+    timeout: float = 30.0
+    engine: str = "local"
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and not (isinstance(self.workers, int) and 1 <= self.workers <= 4096):
+            raise OptionsError(f"--workers is {self.workers!r}, expected 1 to 4096.")
+        _one_of("on-error", self.on_error, ON_ERROR)
+        self.allowed_rejects(0)
+        if not isinstance(self.timeout, int | float) or not self.timeout > 0:
+            raise OptionsError(f"--timeout is {self.timeout}, expected more than 0 seconds.")
+        _one_of("engine", self.engine, ENGINES)
+        if self.address is not None and self.engine != "ray":
+            raise OptionsError("--address is that of a Ray cluster: give it with --engine ray.")
 
     def allowed_rejects(self, inputs: int) -> int:
         """Return how many of so many inputs may be rejected; --max-rejects is a count or a percentage."""
         return allowed_rejects(self.max_rejects, inputs)
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What may be in OUT already, and which part of the store is made."""
+
+    resume: bool = False
+    overwrite: bool = False
+    # with resume or overwrite: of each store that is there make a new one, with the rows of what has not changed
+    update: bool = False
+    part: str | None = None
+
+
+@dataclass(frozen=True)
+class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
+    """Options of `pack`; see `pack build --help` for each."""
+
+    def __post_init__(self) -> None:
+        RowOptions.__post_init__(self)
+        InputOptions.__post_init__(self)
+        RunOptions.__post_init__(self)
+        if self.part is not None:
+            _check_part(self.part, self.size, has_own_sizes=self.has_own_sizes)
+            if self.boxes is not None or self.masks is not None:
+                raise OptionsError(
+                    "--boxes, --masks and --part do not go together yet. Pack as a whole, or with --engine ray."
+                )
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], **more: Any) -> PackOptions:
+        """Return the options among the arguments of a function such as `pack`; paths, sizes and words as they may be given.
+
+        Args:
+            more: options that take the place of arguments, or stand beside them.
+        """
+        given = {option.name: arguments[option.name] for option in fields(cls) if option.name in arguments} | more
+        for name in given.keys() & {"root", "boxes", "masks"}:
+            given[name] = None if given[name] is None else os.fspath(given[name])
+        given |= {name: parse(given[name]) for name, parse in _PARSED.items() if name in given}
+        return cls(**given)
 
     def shaping(self) -> dict[str, Any]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
@@ -228,7 +271,12 @@ def without_limits(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 def lasting_path(path: str) -> str:
     """Return a path that means the same from any folder; a URL and standard input do already."""
-    return path if "://" in path or path in ("-", "-0") else os.path.abspath(path)
+    return path if is_url(path) or path in ("-", "-0") else os.path.abspath(path)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether what is given as IMAGES, OUT or a store names object storage rather than a path; decided nowhere else."""
+    return _URL.match(os.fspath(path)) is not None
 
 
 def allowed_rejects(limit: str, inputs: int) -> int:
@@ -251,7 +299,9 @@ def check_quality(option: str, quality: int | None) -> None:
         raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")
 
 
-def _check_part(text: str, size: tuple[int, int] | None) -> None:
+def _check_part(text: str, size: tuple[int, int] | None, *, has_own_sizes: bool) -> None:
+    if has_own_sizes:
+        raise OptionsError("--fit none and --part do not go together yet. Pack as a whole, or with --engine ray.")
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(text))
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise OptionsError(f"--part is {text!r}, expected i/n such as 2/8: the second of eight equal parts.")
@@ -309,3 +359,12 @@ def parsed_size(size: Any) -> tuple[int, int] | None:
     except (TypeError, ValueError):
         raise OptionsError(f"size is {size!r}, expected pixels, (height, width), or text such as '192x256'.") from None
     return height, width
+
+
+def missing_words(missing: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the words that mean no label, of one or several."""
+    return (missing,) if isinstance(missing, str) else tuple(missing)
+
+
+# Options that may be given in several forms.
+_PARSED: dict[str, Callable[[Any], Any]] = {"size": parsed_size, "missing": missing_words, "max_rejects": str}

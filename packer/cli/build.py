@@ -9,7 +9,7 @@ import click
 from packer.cli.options import INPUTS, RUN, StorePath, images_argument
 from packer.cli.output import print_packed
 from packer.cli.progress import ProgressBar
-from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_size
+from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions, parse_size
 
 
 @click.command(short_help="Decode IMAGES into the store OUT (the default command).")
@@ -23,7 +23,7 @@ from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_siz
 @click.option(
     "--fit",
     type=click.Choice(FITS),
-    default="crop",
+    default=PackOptions.fit,
     show_default=True,
     help="crop: cover, then centre crop, as torchvision does; pad: all of it, centred; squash: stretch; inside: upper left;"
     " none: each row keeps its image's size.",
@@ -36,7 +36,7 @@ from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_siz
 @click.option(
     "--crop-fraction",
     type=float,
-    default=1.0,
+    default=PackOptions.crop_fraction,
     show_default=True,
     metavar="F",
     help="Share of the resized image that the crop keeps; 0.875 is the usual 224 of 256.",
@@ -44,7 +44,7 @@ from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_siz
 @click.option(
     "--resample",
     type=click.Choice(RESAMPLES),
-    default="bilinear",
+    default=PackOptions.resample,
     show_default=True,
     help="Filter, always antialiased.",
 )
@@ -52,7 +52,11 @@ from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_siz
     "--exact", is_flag=True, help="Never decode JPEGs at reduced size first (done only where twice the target remains)."
 )
 @click.option(
-    "--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="What a row holds."
+    "--channels",
+    type=click.Choice(tuple(CHANNELS)),
+    default=PackOptions.channels,
+    show_default=True,
+    help="What a row holds.",
 )
 @click.option(
     "--requantize",
@@ -63,7 +67,7 @@ from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_siz
 @click.option(
     "--icc",
     type=click.Choice(ICC),
-    default="keep",
+    default=PackOptions.icc,
     show_default=True,
     help="convert: bring images with another ICC profile than sRGB to sRGB; keep: count them.",
 )
@@ -77,7 +81,7 @@ from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_siz
 @click.option(
     "--min-visibility",
     type=float,
-    default=0.1,
+    default=PackOptions.min_visibility,
     show_default=True,
     metavar="SHARE",
     help="Leave out boxes of which less than this share of their area is in the row.",
@@ -95,7 +99,7 @@ from packer.options import CHANNELS, FITS, ICC, MAX_PIXELS, RESAMPLES, parse_siz
 @click.option(
     "--max-pixels",
     type=int,
-    default=MAX_PIXELS,
+    default=PackOptions.max_pixels,
     show_default=True,
     metavar="N",
     help="Reject images whose header claims more.",

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from packer.errors import OptionsError
-from packer.options import ENGINES
+from packer.options import ENGINES, ON_ERROR, RunOptions
 
 
 class Range(click.FloatRange):
@@ -92,14 +92,14 @@ RUN = combined(
     click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]"),
     click.option(
         "--on-error",
-        type=click.Choice(("skip", "fail")),
-        default="skip",
+        type=click.Choice(ON_ERROR),
+        default=RunOptions.on_error,
         show_default=True,
         help="What a broken image does to the pack.",
     ),
     click.option(
         "--max-rejects",
-        default="1%",
+        default=RunOptions.max_rejects,
         show_default=True,
         metavar="N|P%",
         help="More rejects than this end with exit code 3; a store that would be replaced stays.",
@@ -107,7 +107,7 @@ RUN = combined(
     click.option(
         "--timeout",
         type=float,
-        default=30.0,
+        default=RunOptions.timeout,
         show_default=True,
         metavar="SECONDS",
         help="Longest that one image may take.",
@@ -115,7 +115,7 @@ RUN = combined(
     click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        default="local",
+        default=RunOptions.engine,
         show_default=True,
         help="ray: workers on a Ray cluster.",
     ),

@@ -11,13 +11,14 @@ from packer.cli import messages
 from packer.cli.options import StorePath
 from packer.cli.output import fail_of_rejects
 from packer.cli.progress import ProgressBar
+from packer.options import RunOptions
 
 
 @click.command(short_help="Join the parts of OUT, packed by pack --part, into one store.")
 @click.argument("out", type=StorePath())
 @click.option(
     "--max-rejects",
-    default="1%",
+    default=RunOptions.max_rejects,
     show_default=True,
     metavar="N|P%",
     help="More rejects than this end with exit code 3.",

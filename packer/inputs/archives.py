@@ -20,13 +20,13 @@ from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.columns import Table
-from packer.inputs.folders import Counter, Tree, inputs_of, named_trees
 from packer.inputs.labels import TARGET_COLUMNS, Labels, add_extras, target_names
 from packer.inputs.lists import folder_labels, with_labels
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_junk_file, is_split, junk_above, split_folders
 from packer.inputs.target_columns import label_columns
-from packer.options import PackOptions
+from packer.inputs.tree import Counter, Tree, inputs_of, named_trees
+from packer.options import InputOptions
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Place
 from packer.sources.roots import NOWHERE
 from packer.text import counted
@@ -71,7 +71,7 @@ def archive_kind(path: Path) -> str | None:
 
 
 def read_tars(
-    paths: list[Path], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
+    paths: list[Path], classes: tuple[str, ...] | None, options: InputOptions, count: Counter
 ) -> dict[str, Inputs]:
     """List the members of one or more tars, in their order.
 
@@ -122,7 +122,7 @@ def read_tars(
     return {"": with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))}
 
 
-def _labels_of_folders(table: Table, inputs: Inputs, classes: tuple[str, ...] | None, options: PackOptions) -> Labels:
+def _labels_of_folders(table: Table, inputs: Inputs, classes: tuple[str, ...] | None, options: InputOptions) -> Labels:
     """Take the folders of a tar as classes; what else its .json say becomes extras, as beside labels."""
     labels = folder_labels(inputs, classes, table.where, options)
     if not table.columns:

@@ -13,7 +13,7 @@ from typing import Any
 from packer.errors import ScanError
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import is_junk_file, junk_above
-from packer.options import PackOptions
+from packer.options import InputOptions
 
 _NAMED = 3
 
@@ -46,7 +46,7 @@ class Listing:
         self.paths.append(path)
 
 
-def located(listing: Listing, start: Path, options: PackOptions, *, is_found: bool) -> Inputs:
+def located(listing: Listing, start: Path, options: InputOptions, *, is_found: bool) -> Inputs:
     """Turn paths as listed into paths below one root, so that no store holds a path of this machine.
 
     Args:
@@ -86,7 +86,7 @@ def located(listing: Listing, start: Path, options: PackOptions, *, is_found: bo
     return inputs
 
 
-def root_of(options: PackOptions) -> str:
+def root_of(options: InputOptions) -> str:
     """Return --root as an absolute path."""
     root = _absolute(os.getcwd(), options.root or "")
     if not os.path.isdir(root):
@@ -94,7 +94,7 @@ def root_of(options: PackOptions) -> str:
     return root
 
 
-def _base(listing: Listing, start: Path, options: PackOptions) -> str:
+def _base(listing: Listing, start: Path, options: InputOptions) -> str:
     """Return what relative paths start from: --root, unless they begin with it already, as `find ROOT` writes them.
 
     Raises:
@@ -116,7 +116,7 @@ def _base(listing: Listing, start: Path, options: PackOptions) -> str:
     return root if is_below else here
 
 
-def _check_base(listing: Listing, base: str, whole: list[str], options: PackOptions) -> None:
+def _check_base(listing: Listing, base: str, whole: list[str], options: InputOptions) -> None:
     """Raise ScanError where --root is that of other paths: none of the folders that these name is below it."""
     if options.root is None or any(map(os.path.isabs, listing.paths)):
         return
@@ -128,7 +128,7 @@ def _check_base(listing: Listing, base: str, whole: list[str], options: PackOpti
         )
 
 
-def _slashed(listing: Listing, start: Path, options: PackOptions) -> list[str]:
+def _slashed(listing: Listing, start: Path, options: InputOptions) -> list[str]:
     """Take the backslashes of a list made on Windows as slashes, where that is how the first such file is found."""
     first = next((path for path in listing.paths if "\\" in path), None)
     if first is None:

@@ -13,14 +13,14 @@ from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.columns import Table
-from packer.inputs.folders import STRAY, Counter
 from packer.inputs.labels import Labels, name_targets
 from packer.inputs.listing import Listing, located, root_of
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import split_folders
 from packer.inputs.tables import UTF16_MARKS, path_column, read_records
 from packer.inputs.target_columns import label_columns
-from packer.options import PackOptions
+from packer.inputs.tree import STRAY, Counter
+from packer.options import InputOptions
 from packer.sources.roots import NOWHERE
 from packer.text import counted
 
@@ -29,7 +29,7 @@ STDIN_NAMES = ("-", "-0")
 _NAMED = 3
 
 
-def read_stdin(images: str, classes: tuple[str, ...] | None, options: PackOptions, count: Counter) -> Inputs:
+def read_stdin(images: str, classes: tuple[str, ...] | None, options: InputOptions, count: Counter) -> Inputs:
     """Read paths from standard input, one a line ("-") or NUL-separated ("-0").
 
     With --root the class of an image is the first folder below that, as in a folder that is packed; else it is the folder that
@@ -58,7 +58,7 @@ def read_stdin(images: str, classes: tuple[str, ...] | None, options: PackOption
     return with_labels(inputs, folder_labels(inputs, classes, listing.where, options))
 
 
-def read_manifest(path: Path, classes: tuple[str, ...] | None, options: PackOptions, count: Counter) -> Inputs:
+def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOptions, count: Counter) -> Inputs:
     """Read a .csv, .tsv, .jsonl or .parquet manifest: a column of paths, one of targets, and others that become extras.
 
     Raises:
@@ -84,7 +84,7 @@ def read_manifest(path: Path, classes: tuple[str, ...] | None, options: PackOpti
 
 
 def folder_labels(
-    inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: PackOptions
+    inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: InputOptions
 ) -> Labels:
     """Take a folder of each input as its class: with --root the first below that, else the one that holds the input.
 
@@ -162,9 +162,9 @@ def _split(data: bytes, *, is_nul: bool) -> list[bytes]:
 
 
 def _labels_belowroot_of(
-    inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: PackOptions
+    inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: InputOptions
 ) -> Labels:
-    """Take the first folder below --root as the class of what lies in it, as `packer.inputs.folders` does."""
+    """Take the first folder below --root as the class of what lies in it, as `packer.inputs.tree` does."""
     names = [path.partition("/")[0] if "/" in path else None for path in inputs.paths]
     splits = split_folders({name for name in names if name is not None})
     if splits != [""]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
-from packer.inputs.folders import Counter, inputs_of, named_trees
 from packer.inputs.samples import Column, Inputs
+from packer.inputs.tree import Counter, inputs_of, named_trees
 from packer.sources.base import State, check_size
 from packer.sources.object_storage import is_refused, object_version, open_url, reason
 

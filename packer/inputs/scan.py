@@ -14,14 +14,14 @@ from packer.errors import OptionsError, ScanError, SourceError, UnreadableError
 from packer.inputs.annotations.attach import give_boxes
 from packer.inputs.annotations.masks import give_masks
 from packer.inputs.archives import archive_kind, read_tars, read_zip
-from packer.inputs.folders import Counter, Listed, scan_folder
-from packer.inputs.lists import STDIN_NAMES, read_manifest, read_stdin
+from packer.inputs.folders import scan_folder
+from packer.inputs.lists import STDIN_NAMES, read_stdin, read_table
 from packer.inputs.remote import scan_url
 from packer.inputs.samples import Inputs
 from packer.inputs.tables import MANIFEST_SUFFIXES
-from packer.options import PackOptions, lasting_path
+from packer.inputs.tree import Counter, Listed
+from packer.options import PackOptions, is_url, lasting_path
 from packer.sources import roots
-from packer.sources.object_storage import is_url
 from packer.sources.roots import Roots, is_there, retried
 
 _EXPECTED = (
@@ -151,7 +151,7 @@ def _listed(
     if kind == "tar":
         return read_tars([Path(source) for source in sources], classes, options, count)
     if kind == "manifest":
-        return {"": read_manifest(first, classes, options, count)}
+        return {"": read_table(first, classes, options, count)}
     return {"": read_stdin(sources[0], classes, options, count)}
 
 

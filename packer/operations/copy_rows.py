@@ -18,7 +18,7 @@ from packer.errors import OptionsError, PackError
 from packer.inputs.samples import Inputs
 from packer.operations.row_sources import Source, check_same
 from packer.operations.store_copy import AGAIN, CopyPlan, StoreCopy, Tell
-from packer.options import PackOptions
+from packer.options import OutputOptions
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.build_folder import Site, finish, replaces_store
@@ -54,7 +54,7 @@ def copy_plans(
             f"{out} holds a store; the splits {', '.join(plans)} cannot be put into it. Choose another OUT."
         )
     guard_standard_streams()
-    options, places = PackOptions(overwrite=overwrite), {split: out / split if split else out for split in plans}
+    options, places = OutputOptions(overwrite=overwrite), {split: out / split if split else out for split in plans}
     check_places([], out)
     for place in places.values():
         check_out(place, options)

@@ -22,7 +22,7 @@ from typing import Any
 from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
 from packer.operations.requantize_worker import TreeJob, jpg_name
-from packer.options import MAX_PIXELS, allowed_rejects, check_quality, parse_size
+from packer.options import MAX_PIXELS, RunOptions, allowed_rejects, check_quality, parse_size
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.report import Progress
 from packer.sources import roots
@@ -84,9 +84,9 @@ def requantize(
     size: str | int | None = None,
     workers: int | None = None,
     fidelity: int = 32,
-    max_rejects: int | str = "1%",
+    max_rejects: int | str = RunOptions.max_rejects,
     max_pixels: int = MAX_PIXELS,
-    timeout: float = 30.0,
+    timeout: float = RunOptions.timeout,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> RequantizeReport:

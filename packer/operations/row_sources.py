@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.errors import PackError
+from packer.options import is_url
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
 from reader.format.check import check_store
@@ -48,7 +49,7 @@ def opened(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
     Raises:
         PackError: it is none, or a newer pixpack's.
     """
-    if "://" in os.fspath(store):
+    if is_url(store):
         raise PackError(
             f"{store} is a URL, expected the folder of a store. Copy it here first: pack pull {store} FOLDER"
         )

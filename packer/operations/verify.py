@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from packer.checksums import crc32_combine, sha256_file
 from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
+from packer.options import is_url
 from packer.pixels.geometry import Geometry
 from reader.format.check import check_store
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, read_blocks
@@ -90,7 +91,7 @@ def verify(
         OptionsError: images does not exist.
         SourceError: the sources cannot be read now.
     """
-    if images is not None and "://" not in os.fspath(images) and not os.path.exists(images):
+    if images is not None and not is_url(images) and not os.path.exists(images):
         raise OptionsError(
             f"--images {os.fspath(images)} does not exist. Expected the folder, tar or zip that was packed."
         )

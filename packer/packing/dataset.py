@@ -51,18 +51,18 @@ def pack_dataset(
     out: str | os.PathLike[str],
     *,
     size: int | str | tuple[int, int] | None = None,
-    fit: str = "crop",
-    crop_fraction: float = 1.0,
-    resample: str = "bilinear",
-    channels: str = "rgb",
+    fit: str = PackOptions.fit,
+    crop_fraction: float = PackOptions.crop_fraction,
+    resample: str = PackOptions.resample,
+    channels: str = PackOptions.channels,
     classes: Sequence[str] | None = None,
     shuffle: int | None = None,
     workers: int | None = None,
-    on_error: str = "skip",
-    max_rejects: int | str = "1%",
-    timeout: float = 30.0,
-    resume: bool = False,
-    overwrite: bool = False,
+    on_error: str = PackOptions.on_error,
+    max_rejects: int | str = PackOptions.max_rejects,
+    timeout: float = PackOptions.timeout,
+    resume: bool = PackOptions.resume,
+    overwrite: bool = PackOptions.overwrite,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
     """Read each item of a dataset once, into the store OUT. Options are those of `pack`.
@@ -85,26 +85,13 @@ def pack_dataset(
         >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
         10
     """
-    clock, target = StageClock("begin"), settled_out(out)
+    given, clock, target = locals(), StageClock("begin"), settled_out(out)
     if fit == "none":
         raise OptionsError(
             "fit 'none' needs to know all sizes before, which a dataset does not tell. Pack the files, by pack."
         )
     first, first_target = _first(dataset)
-    options = PackOptions(
-        size=parsed_size(size) or first.size[::-1],
-        fit=fit,
-        crop_fraction=crop_fraction,
-        resample=resample,
-        channels=channels,
-        shuffle=shuffle,
-        workers=workers,
-        on_error=on_error,
-        max_rejects=str(max_rejects),
-        timeout=timeout,
-        resume=resume,
-        overwrite=overwrite,
-    )
+    options = PackOptions.of(given, size=parsed_size(size) or first.size[::-1], classes=None)
     kind = _Kind.of(first_target)
     names = tuple(classes if classes is not None else getattr(dataset, "classes", ()))
     if not all(isinstance(name, str) for name in names):

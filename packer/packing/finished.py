@@ -22,7 +22,7 @@ from packer.inputs.annotations.boxes import BoxRows
 from packer.inputs.samples import Inputs
 from packer.options import PackOptions, without_limits
 from packer.packing.differences import store_difference
-from packer.packing.recorded_labels import other_labels_options
+from packer.packing.recorded_labels import LABEL_OPTIONS, other_labels_options
 from packer.packing.source_check import changed
 from packer.pixels.geometry import Geometry
 from packer.report import PackReport
@@ -234,6 +234,5 @@ def _update(inputs: Inputs, options: PackOptions, target: Path) -> str:
     """Say how a finished store is brought up to date with its inputs."""
     if not inputs.images:
         return "Pack the dataset anew with overwrite=True"
-    names = ("classes", "root", "path_column", "target_column", "extension", "missing", "boxes", "masks")
-    words = PackOptions(**{name: getattr(options, name) for name in names}).words()
+    words = PackOptions(**{name: getattr(options, name) for name in (*LABEL_OPTIONS, "boxes", "masks")}).words()
     return f"Bring it up to date: {shlex.join(['pack', 'update', *inputs.images, str(target), *words])}"

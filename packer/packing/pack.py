@@ -19,7 +19,7 @@ from packer.inputs.labels import as_multi_hot
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
-from packer.options import MAX_PIXELS, PackOptions, lasting_path, parsed_size
+from packer.options import PackOptions, lasting_path
 from packer.packing.build import Build, put_in_place, release
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
@@ -44,11 +44,11 @@ def pack(
     out: str | os.PathLike[str],
     *,
     size: int | str | tuple[int, int] | None = None,
-    fit: str = "crop",
-    crop_fraction: float = 1.0,
-    resample: str = "bilinear",
-    exact: bool = False,
-    channels: str = "rgb",
+    fit: str = PackOptions.fit,
+    crop_fraction: float = PackOptions.crop_fraction,
+    resample: str = PackOptions.resample,
+    exact: bool = PackOptions.exact,
+    channels: str = PackOptions.channels,
     classes: str | None = None,
     root: str | os.PathLike[str] | None = None,
     path_column: str | None = None,
@@ -56,25 +56,25 @@ def pack(
     extension: str | None = None,
     missing: str | Sequence[str] = (),
     requantize: int | None = None,
-    icc: str = "keep",
+    icc: str = PackOptions.icc,
     bit_depth: int | None = None,
     max_size: int | str | None = None,
     boxes: str | os.PathLike[str] | None = None,
-    min_visibility: float = 0.1,
+    min_visibility: float = PackOptions.min_visibility,
     max_boxes: int | None = None,
-    upright_labels: bool = False,
+    upright_labels: bool = PackOptions.upright_labels,
     masks: str | os.PathLike[str] | None = None,
     shuffle: int | None = None,
     workers: int | None = None,
-    on_error: str = "skip",
-    max_rejects: int | str = "1%",
-    strict: bool = False,
-    max_pixels: int = MAX_PIXELS,
-    timeout: float = 30.0,
-    resume: bool = False,
-    overwrite: bool = False,
+    on_error: str = PackOptions.on_error,
+    max_rejects: int | str = PackOptions.max_rejects,
+    strict: bool = PackOptions.strict,
+    max_pixels: int = PackOptions.max_pixels,
+    timeout: float = PackOptions.timeout,
+    resume: bool = PackOptions.resume,
+    overwrite: bool = PackOptions.overwrite,
     part: str | None = None,
-    engine: str = "local",
+    engine: str = PackOptions.engine,
     address: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
@@ -108,41 +108,7 @@ def pack(
         >>> pack(images_path, out_path, size=32).rows
         6
     """
-    options = PackOptions(
-        size=parsed_size(size),
-        fit=fit,
-        crop_fraction=crop_fraction,
-        resample=resample,
-        exact=exact,
-        channels=channels,
-        classes=classes,
-        root=None if root is None else os.fspath(root),
-        path_column=path_column,
-        target_column=target_column,
-        extension=extension,
-        missing=missing_words(missing),
-        requantize=requantize,
-        icc=icc,
-        bit_depth=bit_depth,
-        max_size=max_size,
-        boxes=None if boxes is None else os.fspath(boxes),
-        min_visibility=min_visibility,
-        max_boxes=max_boxes,
-        upright_labels=upright_labels,
-        masks=None if masks is None else os.fspath(masks),
-        shuffle=shuffle,
-        workers=workers,
-        on_error=on_error,
-        max_rejects=str(max_rejects),
-        strict=strict,
-        max_pixels=max_pixels,
-        timeout=timeout,
-        resume=resume,
-        overwrite=overwrite,
-        part=part,
-        engine=engine,
-        address=address,
-    )
+    options = PackOptions.of(locals())
     return pack_sources(images, settled_out(out), options, progress)
 
 
@@ -269,11 +235,6 @@ def _pack_one_part(
         clock = StageClock("begin")
     reports = {split: reports[split] for split in parts}
     return reports[""] if "" in reports else summed_report(target, reports)
-
-
-def missing_words(missing: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the words that mean no label, of one or several."""
-    return (missing,) if isinstance(missing, str) else tuple(missing)
 
 
 def pack_sources(

@@ -26,6 +26,8 @@ from reader.format.samples import read_samples
 
 # Options that an update takes from the store where they are not given.
 _REUSED = ("target_column", "path_column", "extension", "missing")
+# Options by which labels are read.
+LABEL_OPTIONS = ("classes", "root", *_REUSED)
 # Without --max-gone: so large a share of the rows may vanish, and this many in any case.
 _GONE_SHARE, _GONE_LEAST = "10%", 10
 _ANEW = "pack anew with --overwrite"

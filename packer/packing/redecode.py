@@ -15,13 +15,13 @@ from typing import Any
 
 from packer.errors import DecodeError
 from packer.inputs.archives import member_places
+from packer.options import is_url
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions, row_decoder
 from packer.sources import roots
 from packer.sources.base import Readable
 from packer.sources.local import Source
 from packer.sources.members import Place
-from packer.sources.object_storage import is_url
 from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
 from packer.store.ragged_rows import stored_rows
@@ -92,6 +92,11 @@ class Finder:
         # what was packed may be named itself, where it is a tar or a zip
         self._folder = Path(images).parent if os.path.isfile(images) else Path(images)
         self._places: dict[Path, dict[str, Place]] = {}
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether sources are objects, not files."""
+        return bool(self._url)
 
     def source(self, path: str) -> Readable:
         """Return the source of a row; raises DecodeError where a path leads elsewhere or into nothing."""

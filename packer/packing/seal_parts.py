@@ -18,7 +18,7 @@ from typing import Any
 from packer.errors import JournalError, LockedError, PackError
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import stores_of
-from packer.options import allowed_rejects
+from packer.options import RunOptions, allowed_rejects
 from packer.packing.differences import header_difference
 from packer.packing.part_inputs import load_inputs
 from packer.pixels.geometry import Geometry
@@ -52,7 +52,7 @@ _COPY_BYTES = 16 << 20
 def seal_parts(
     out: str | os.PathLike[str],
     *,
-    max_rejects: int | str = "1%",
+    max_rejects: int | str = RunOptions.max_rejects,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
     """Make the store OUT of its parts, all packed by `pack(images, out, part="i/n")`. The same as the command `pack seal OUT`.

@@ -18,7 +18,6 @@ from packer.packing.redecode import NO_MEMBER, Finder
 from packer.sources import roots
 from packer.sources.base import Readable
 from packer.sources.local import MISSING, Source
-from packer.sources.object_storage import is_url
 from packer.system import available_cpus
 from reader.format.samples import Sample, read_rejects, read_samples
 
@@ -68,7 +67,7 @@ def check_sources(out: Path, images: str, split: str = "") -> SourcesReport:
 
     differ: list[str] = []
     gone: list[str] = []
-    for path, is_gone in changed(pairs(), threads=_REMOTE_THREADS if is_url(images) else available_cpus()):
+    for path, is_gone in changed(pairs(), threads=_REMOTE_THREADS if finder.is_remote else available_cpus()):
         (gone if is_gone else differ).append(path)
     known.update(reject.path for reject in read_rejects(out))
     return SourcesReport(count, differ, gone, [path for path in _listed(images, split) if path not in known])

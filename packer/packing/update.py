@@ -14,9 +14,9 @@ from typing import Any
 
 from packer.errors import PackError, ScanError
 from packer.inputs.splits import stores_of
-from packer.options import PackOptions
-from packer.packing.pack import missing_words, named_sources, pack_sources
-from packer.packing.recorded_labels import LabelCheck, label_files, settled_labels
+from packer.options import PackOptions, missing_words
+from packer.packing.pack import named_sources, pack_sources
+from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, settled_labels
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
 from packer.store.out_folder import settled_out
@@ -42,13 +42,13 @@ def update(
     extension: str | None = None,
     missing: str | Sequence[str] = (),
     workers: int | None = None,
-    on_error: str = "skip",
-    max_rejects: int | str = "1%",
+    on_error: str = PackOptions.on_error,
+    max_rejects: int | str = PackOptions.max_rejects,
     max_gone: int | str | None = None,
     max_pixels: int | None = None,
-    timeout: float = 30.0,
-    resume: bool = False,
-    engine: str = "local",
+    timeout: float = PackOptions.timeout,
+    resume: bool = PackOptions.resume,
+    engine: str = PackOptions.engine,
     address: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
@@ -77,37 +77,18 @@ def update(
         >>> report.rows, report.kept, report.gone
         (5, 5, 1)
     """
+    arguments = locals() | {"missing": missing_words(missing) or None}
     target = settled_out(out)
     finish_swap(target)
     places = stores_of(target)
     stores = {path: _whole(path) for path in places.values()}
     recorded = next(iter(stores.values()))
     _check_labels(target, recorded, boxes=boxes is not None, masks=masks is not None)
-    given = {
-        "classes": classes,
-        "root": None if root is None else os.fspath(root),
-        "path_column": path_column,
-        "target_column": target_column,
-        "extension": extension,
-        "missing": missing_words(missing) or None,
-    }
+    given = {name: arguments[name] for name in LABEL_OPTIONS}
     sources = named_sources(images)
     first = next(iter(stores))
-    options = PackOptions(
-        **_shaping(recorded, max_pixels),
-        **settled_labels(first, recorded, given, sources),
-        boxes=None if boxes is None else os.fspath(boxes),
-        masks=None if masks is None else os.fspath(masks),
-        workers=workers,
-        on_error=on_error,
-        max_rejects=str(max_rejects),
-        timeout=timeout,
-        engine=engine,
-        address=address,
-        resume=resume,
-        overwrite=not resume,
-        update=True,
-    )
+    reused = _shaping(recorded, max_pixels) | settled_labels(first, recorded, given, sources)
+    options = PackOptions.of(arguments, **reused, overwrite=not resume, update=True)
     for path, manifest in stores.items():
         check_keepable(path, manifest, options.shaping(), pixel_versions(options.shaping()))
     limit = None if max_gone is None else str(max_gone)
@@ -124,7 +105,8 @@ def _shaping(recorded: Manifest, max_pixels: int | None) -> dict[str, Any]:
     options = {name: value for name, value in recorded.options.items() if name in _FIELDS}
     size = options.pop("size", None)
     options.pop("masks", None)  # is given again
-    return options | ({} if max_pixels is None else {"max_pixels": max_pixels}) | {"size": size and tuple(size)}
+    options |= {} if max_pixels is None else {"max_pixels": max_pixels}
+    return {"max_pixels": PackOptions.max_pixels} | options | {"size": size and tuple(size)}
 
 
 def _explained(error: ScanError, store: Path, *, is_reused: bool) -> ScanError:

@@ -9,12 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from packer.options import side_limit
+from packer.options import RowOptions, side_limit
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from packer.options import PackOptions
     from reader.format.manifest import Manifest
 
 # PIL.Image.Resampling by value, so that no image library is imported where only sizes are computed; nearest is for masks
@@ -34,13 +33,13 @@ class Geometry:
 
     height: int
     width: int
-    fit: str = "crop"
-    crop_fraction: float = 1.0
-    resample: str = "bilinear"
+    fit: str = RowOptions.fit
+    crop_fraction: float = RowOptions.crop_fraction
+    resample: str = RowOptions.resample
     limits_short: bool = False
 
     @classmethod
-    def of(cls, size: tuple[int, int], options: PackOptions) -> Geometry:
+    def of(cls, size: tuple[int, int], options: RowOptions) -> Geometry:
         """Take size = (height, width) and the rest from the options."""
         side, is_short = side_limit(options.max_size)
         if options.has_own_sizes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from packer.options import is_url
 from packer.sources.base import Readable
 from packer.sources.local import Source
 from packer.sources.members import Archive, Place
-from packer.sources.object_storage import is_url
 from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
 

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from typing import Any
 
 from packer.errors import RemoteError
-
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
-
-
-def is_url(text: str) -> bool:
-    """Whether IMAGES, or the root of inputs, is a URL for fsspec rather than a path."""
-    return _URL.match(text) is not None
 
 
 @functools.lru_cache(maxsize=8)

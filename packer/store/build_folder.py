@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import PackError
-from packer.options import PackOptions
+from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.files import remove_tree, sync_folder
 from packer.store.lock import Lock
@@ -37,7 +37,7 @@ class Site:
     replaces: whether these are two, as it takes the place of a store, or of a split beside which a store is replaced.
     """
 
-    def __init__(self, out: Path, options: PackOptions, part: Part | None, *, replaces: bool | None = None) -> None:
+    def __init__(self, out: Path, options: OutputOptions, part: Part | None, *, replaces: bool | None = None) -> None:
         self._part, self._whole, self._options = part, out, options
         self.final = out if part is None else part.folder(out)
         self.replaces = replaces_store(self.final, options) if replaces is None else replaces
@@ -136,7 +136,7 @@ def finish(sites: Sequence[Site], locks: Sequence[Lock]) -> None:
             remove_working_folder(site.final)
 
 
-def replaces_store(out: Path, options: PackOptions) -> bool:
+def replaces_store(out: Path, options: OutputOptions) -> bool:
     """Whether what is asked for is made beside OUT and takes its place: open readers keep the old store."""
     is_store = (out / MANIFEST).is_file()
     # where there is no OUT, a crash came between the two renames of a system that cannot exchange names

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import DiskFullError, OptionsError, PackError
-from packer.options import PackOptions
+from packer.options import OutputOptions, is_url
 from packer.store import journal as journals
 from packer.store.files import sync_folder, write_synced
 from packer.store.lock import Lock
@@ -42,7 +42,7 @@ def check_places(sources: list[str], out: Path) -> None:
             _check_folder(images, out)
 
 
-def check_out(out: Path, options: PackOptions, *, is_held: bool = False) -> None:
+def check_out(out: Path, options: OutputOptions, *, is_held: bool = False) -> None:
     """Refuse an OUT that is in the way; says how to go on.
 
     Args:
@@ -285,7 +285,7 @@ def _is_ours(manifest: Path) -> bool:
 
 def settled_out(out: str | os.PathLike[str]) -> Path:
     """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
-    if "://" in os.fspath(out):
+    if is_url(out):
         raise OptionsError(
             f"OUT {out} is a URL, expected a folder. Make the store in a folder, then: pack push FOLDER {out}"
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError
-from packer.options import PackOptions
+from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.lock import Lock
 from packer.store.out_folder import (
@@ -83,7 +83,7 @@ def begun_from(out: Path) -> set[str]:
     return set()
 
 
-def check_part(out: Path, part: Part, options: PackOptions, *, is_held: bool = False) -> None:
+def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool = False) -> None:
     """Refuse a part where something is in its way; says how to go on.
 
     Args:
@@ -121,7 +121,7 @@ def go_on_command(out: Path, part: Part, like: Part | None = None) -> str:
     return command_to_go_on(out, journals.read_header((like or part).folder(out)), part=str(part))
 
 
-def check_no_parts(out: Path, options: PackOptions) -> None:
+def check_no_parts(out: Path, options: OutputOptions) -> None:
     """Refuse to pack OUT as a whole beside parts of it, but with --overwrite, which removes them under OUT's lock."""
     if not options.overwrite and begun_parts(out):
         raise PackError(
@@ -130,7 +130,7 @@ def check_no_parts(out: Path, options: PackOptions) -> None:
         )
 
 
-def _check_begun(out: Path, part: Part, options: PackOptions) -> None:
+def _check_begun(out: Path, part: Part, options: OutputOptions) -> None:
     folder = part.folder(out)
     if options.resume or options.overwrite or not journals.has_begun(folder):
         return

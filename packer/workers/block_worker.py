@@ -14,6 +14,7 @@ from typing import Any
 
 from packer.clock import StageClock
 from packer.errors import DecodeError, SourceError
+from packer.options import is_url
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.mask import drawn_row, mask_row
@@ -23,7 +24,6 @@ from packer.sources.base import Readable, State
 from packer.sources.local import Source
 from packer.sources.locate import locate
 from packer.sources.members import Archive
-from packer.sources.object_storage import is_url
 from packer.sources.remote import Fetcher
 from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task

@@ -11,10 +11,10 @@ from packer.inputs.annotations.coco import read_coco
 from packer.inputs.annotations.masks import check_no_masks
 from packer.inputs.annotations.yolo import read_yolo
 from packer.inputs.samples import Inputs
-from packer.options import PackOptions
+from packer.options import InputOptions
 
 
-def give_boxes(parts: dict[str, Inputs], options: PackOptions, classes: tuple[str, ...] | None) -> None:
+def give_boxes(parts: dict[str, Inputs], options: InputOptions, classes: tuple[str, ...] | None) -> None:
     """Give the inputs of all splits the boxes that --boxes names, the class list of the boxes, and, where asked, their masks.
 
     Args:

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from packer.options import InputOptions
 from packer.pixels.geometry import Geometry
 from packer.text import counted
 from reader.format.samples import Sample
@@ -32,7 +33,7 @@ _OF_ONE = {"have": "has", "are": "is", "reach": "reaches", "their": "its", "they
 class BoxRules:
     """What becomes of boxes: see --min-visibility, --max-boxes and --upright-labels."""
 
-    min_visibility: float = 0.1
+    min_visibility: float = InputOptions.min_visibility
     max_boxes: int | None = None
     is_upright: bool = False
 

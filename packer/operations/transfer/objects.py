@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import OptionsError, RemoteError
-from packer.sources.object_storage import is_url, open_url
+from packer.options import is_url
+from packer.sources.object_storage import open_url
 from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
 from packer.store.out_folder import sync_names
 from packer.system import BINARY
