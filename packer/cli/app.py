@@ -49,12 +49,12 @@ def run(arguments: list[str] | None = None) -> int:
     except click.exceptions.Exit as e:
         return e.exit_code
     except click.UsageError as e:
-        command, told = e.ctx.command_path if e.ctx else "pack", e.format_message()
-        if told.startswith("Usage: "):
+        command, message = e.ctx.command_path if e.ctx else "pack", e.format_message()
+        if message.startswith("Usage: "):
             # `pack` alone is answered by all of the help, which needs no word before or after it
-            click.echo(told, err=True)
+            click.echo(message, err=True)
             return EXIT_USAGE
-        return fail(f"{told} See: {command} --help", EXIT_USAGE)
+        return fail(f"{message} See: {command} --help", EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt, Terminated) as e:
         return ended(e)
     except BrokenPipeError:

@@ -93,15 +93,15 @@ def rejected_of(rejected: int, inputs: int, allowed: str) -> str:
 
 
 def too_many_rejects(report: PackReport, allowed: str) -> str:
-    """Say that more was rejected than allowed; and where that kept a store in its place, what OUT holds and how to go on."""
-    told = rejected_of(report.rejected, report.inputs, allowed)
+    """Say that more was rejected than allowed; and where that kept a store in its place, what OUT holds and how to continue."""
+    sentence = rejected_of(report.rejected, report.inputs, allowed)
     if report.is_in_place:
-        return told
+        return sentence
     stores = list(report.splits.values()) or [report]
     held = " and ".join(store.out for store in stores)
     each, new = ("s", "the new one in its place") if len(stores) == 1 else ("", "the new ones in their places")
     return (
-        f"{told} {held} hold{each} what was there before. To put {new}, decoding nothing again: the same"
+        f"{sentence} {held} hold{each} what was there before. To put {new}, decoding nothing again: the same"
         f" command with --resume --max-rejects {max(store.rejected for store in stores)}"
     )
 

@@ -168,10 +168,10 @@ def row_spans(text: str) -> list[range]:
 def checked_spans(spans: list[range], store: str) -> Iterator[int]:
     """Give the rows of spans, once it is known that a store has them: a slip of the finger must not fill the memory."""
     from packer.inputs.splits import check_one_store
-    from packer.operations.row_sources import opened
+    from packer.operations.row_sources import open_for_copy
 
     check_one_store(store, "--rows")
-    count = opened(store)[1].rows
+    count = open_for_copy(store)[1].rows
     if wrong := next((span[-1] for span in spans if span[-1] >= count), None):
         raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {count - 1}.")
     return itertools.chain.from_iterable(spans)

@@ -237,10 +237,10 @@ def member_places(path: Path) -> dict[str, Place]:
 
 def _empty(paths: list[Path]) -> Inputs:
     """Return Inputs without samples whose root is the folder that holds all the archives."""
-    whole = [Path(os.path.abspath(path)) for path in paths]
-    root = Path(os.path.commonpath([path.parent for path in whole]))
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    root = Path(os.path.commonpath([path.parent for path in absolute]))
     archives = []
-    for path in whole:
+    for path in absolute:
         status = path.stat()
         archives.append(Archive(path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns))
     return Inputs(root, archives=tuple(archives))

@@ -58,29 +58,33 @@ def located(listing: Listing, start: Path, options: InputOptions, *, is_found: b
     listing.paths = [path if path.endswith(suffix) else path + suffix for path in listing.paths]
     notes = _slashed(listing, start, options)
     base = _base(listing, start, options)
-    whole = [_absolute(base, path) for path in listing.paths]
+    absolute = [_absolute(base, path) for path in listing.paths]
     if is_found:
-        whole, found = _without_folders(listing, whole)
+        absolute, found = _without_folders(listing, absolute)
         notes += found
-    _check_base(listing, base, whole, options)
+    _check_base(listing, base, absolute, options)
     root = os.path.normpath(start) if options.root is None else root_of(options)
-    outside = next((i for i, path in enumerate(whole) if not path.startswith(os.path.join(root, ""))), None)
+    outside = next((i for i, path in enumerate(absolute) if not path.startswith(os.path.join(root, ""))), None)
     if outside is not None or (is_found and options.root is None):
         if options.root is not None:
             notes.append(
                 f"{listing.where(outside or 0)} lies outside of --root {options.root}: paths are relative to the last folder"
                 " that holds all images."
             )
-        root = _common_folder(whole)
+        root = _common_folder(absolute)
     if is_found:
-        whole, left_out = _without_junk(listing, whole, root)
+        absolute, left_out = _without_junk(listing, absolute, root)
         notes += left_out
         # of what is left, as if the others had not been listed
-        root = _common_folder(whole) if left_out and whole and (outside is not None or options.root is None) else root
-    if not whole:
+        root = (
+            _common_folder(absolute)
+            if left_out and absolute and (outside is not None or options.root is None)
+            else root
+        )
+    if not absolute:
         raise ScanError(f"{listing.name} names no image: {' '.join(notes)}")
     prefix = len(os.path.join(root, ""))
-    paths = [path[prefix:].replace(os.sep, "/") for path in whole]
+    paths = [path[prefix:].replace(os.sep, "/") for path in absolute]
     inputs = Inputs(Path(root), paths=paths, lines=Column.of("int64", listing.lines))
     inputs.notes += notes + _duplicates(inputs, listing)
     return inputs
@@ -116,11 +120,11 @@ def _base(listing: Listing, start: Path, options: InputOptions) -> str:
     return root if is_below else here
 
 
-def _check_base(listing: Listing, base: str, whole: list[str], options: InputOptions) -> None:
+def _check_base(listing: Listing, base: str, absolute: list[str], options: InputOptions) -> None:
     """Raise ScanError where --root is that of other paths: none of the folders that these name is below it."""
     if options.root is None or any(map(os.path.isabs, listing.paths)):
         return
-    folder = _common_folder(whole)
+    folder = _common_folder(absolute)
     if not os.path.isdir(folder):
         raise ScanError(
             f"the paths of {listing.name}, {listing.paths[0]!r} first, start from {base}, and there is no folder {folder}. Give"
@@ -143,31 +147,31 @@ def _slashed(listing: Listing, start: Path, options: InputOptions) -> list[str]:
     return [f"the paths of {listing.name} are separated by backslashes, which are taken as slashes."]
 
 
-def _without_folders(listing: Listing, whole: list[str]) -> tuple[list[str], list[str]]:
+def _without_folders(listing: Listing, absolute: list[str]) -> tuple[list[str], list[str]]:
     """Pass over lines that name a folder of other lines, as `find` without -type f writes them."""
     folders: set[str] = set()
-    for path in whole:
+    for path in absolute:
         while (path := os.path.dirname(path)) not in folders:
             folders.add(path)
-    return _without(listing, whole, [path in folders for path in whole], "name folders of other lines")
+    return _without(listing, absolute, [path in folders for path in absolute], "name folders of other lines")
 
 
-def _without_junk(listing: Listing, whole: list[str], root: str) -> tuple[list[str], list[str]]:
+def _without_junk(listing: Listing, absolute: list[str], root: str) -> tuple[list[str], list[str]]:
     """Pass over what lies in hidden folders and in those that systems make, as in a folder that is packed."""
     prefix = len(os.path.join(root, ""))
-    is_junk = [bool(junk_above(path[prefix:])) or is_junk_file(os.path.basename(path)) for path in whole]
-    return _without(listing, whole, is_junk, "name files of hidden folders, or of systems")
+    is_junk = [bool(junk_above(path[prefix:])) or is_junk_file(os.path.basename(path)) for path in absolute]
+    return _without(listing, absolute, is_junk, "name files of hidden folders, or of systems")
 
 
-def _without(listing: Listing, whole: list[str], is_odd: list[bool], what: str) -> tuple[list[str], list[str]]:
+def _without(listing: Listing, absolute: list[str], is_odd: list[bool], what: str) -> tuple[list[str], list[str]]:
     """Pass over some lines, and report how many."""
     if not any(is_odd):
-        return whole, []
-    kept = [index for index, odd in enumerate(is_odd) if not odd]
+        return absolute, []
+    others = [index for index, odd in enumerate(is_odd) if not odd]
     first = listing.lines[is_odd.index(True)]
     note = f"{sum(is_odd)} lines of {listing.name} {what}, line {first} first, and are passed over."
-    listing.lines = [listing.lines[index] for index in kept]
-    return [whole[index] for index in kept], [note]
+    listing.lines = [listing.lines[index] for index in others]
+    return [absolute[index] for index in others], [note]
 
 
 def _absolute(base: str, path: str) -> str:

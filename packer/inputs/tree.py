@@ -76,19 +76,19 @@ def inputs_of(
 
 def _layout(trees: dict[str, Tree], classes: tuple[str, ...] | None) -> str:
     """Say what the folders were taken for: "2 splits (train, val), 1,000 classes"."""
-    said = [] if "" in trees else [f"{counted(len(trees), 'split', 'splits')} ({', '.join(trees)})"]
+    texts = [] if "" in trees else [f"{counted(len(trees), 'split', 'splits')} ({', '.join(trees)})"]
     if classes is None:
-        said.append("classes from --boxes, not from folders")
+        texts.append("classes from --boxes, not from folders")
     elif any(tree.has_classes() for tree in trees.values()):
-        said.append(counted(len(classes), "class", "classes"))
+        texts.append(counted(len(classes), "class", "classes"))
         deeper = sum(
             path.count("/") > 1 for tree in trees.values() for paths in tree.classes.values() for path in paths
         )
         if deeper:
-            said.append(f"{counted(deeper, 'image', 'images')} in folders below those of the classes")
+            texts.append(f"{counted(deeper, 'image', 'images')} in folders below those of the classes")
     else:
-        said.append("no class folders")
-    return ", ".join(said)
+        texts.append("no class folders")
+    return ", ".join(texts)
 
 
 def check_images(trees: dict[str, Tree], images: Path | str, count: Counter) -> None:
@@ -124,14 +124,14 @@ def class_list(trees: dict[str, Tree], images: Path | str, classes: tuple[str, .
 
 
 class Counter:
-    """Counts files seen and tells a listener every now and then."""
+    """Counts files seen and reports to a listener every now and then."""
 
     def __init__(self, listed: Listed | None) -> None:
         self.seen = 0
         self._listed = listed
 
     def add(self, count: int) -> None:
-        """Count entries that were listed, and tell every so often."""
+        """Count entries that were listed, and report every so often."""
         before, self.seen = self.seen, self.seen + count
         if self._listed is not None and before // _PROGRESS_EVERY != self.seen // _PROGRESS_EVERY:
             self._listed(self.seen)
@@ -186,14 +186,14 @@ class Tree:
 
     def left_out_in_words(self) -> str:
         """Say what was left out: "the folder .git, 3 files named ._*"; "" where nothing was."""
-        said = [
+        texts = [
             f"{count:,} folders {name}" if count > 1 else f"the folder {name}" for name, count in self.left_out.items()
         ]
         if self.images_beside:
-            said.append(counted(self.images_beside, "image", "images") + " beside the splits")
+            texts.append(counted(self.images_beside, "image", "images") + " beside the splits")
         if self.junk_files:
-            said.append(counted(self.junk_files, "file", "files") + " named ._*")
-        return ", ".join(said)
+            texts.append(counted(self.junk_files, "file", "files") + " named ._*")
+        return ", ".join(texts)
 
     def has_image(self) -> bool:
         """Whether anything could be packed: an image at the top that is not refused, or one in a class folder."""
@@ -210,8 +210,8 @@ class Tree:
             classes: the class list; None: folders are no classes, all targets are -1.
         """
         found = Inputs(root, classes or (), ignored=self.ignored)
-        if said := self.left_out_in_words():
-            found.notes.append(f"left out: {said}.")
+        if texts := self.left_out_in_words():
+            found.notes.append(f"left out: {texts}.")
         nested = self.has_classes() and classes is not None
         index = {name: i for i, name in enumerate(classes or ())}
         one = one_spelling(self.classes, classes or ()) if nested else {}

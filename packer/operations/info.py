@@ -60,7 +60,7 @@ def describe(out: str | os.PathLike[str]) -> Description:
     """Look at a store, or at a folder of the stores of splits. Reads targets and samples.jsonl, twice where there are duplicates.
 
     Raises:
-        StoreError: there is no whole store.
+        StoreError: there is no complete store.
 
     Example:
         >>> describe(store_path).sources[""].class_counts

@@ -13,7 +13,7 @@ from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import stores_of
 from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.row_sources import Share, has_boxes, opened
+from packer.operations.row_sources import Share, has_boxes, open_for_copy
 from packer.operations.store_copy import CopyPlan
 from packer.options import without_limits
 from packer.report import PackReport, Progress
@@ -87,7 +87,7 @@ def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Pat
     groups: dict[str, list[tuple[Path, Manifest]]] = {}
     for stores in found:
         for split, place in stores.items():
-            groups.setdefault(split, []).append(opened(place))
+            groups.setdefault(split, []).append(open_for_copy(place))
     return groups
 
 

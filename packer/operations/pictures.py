@@ -1,4 +1,4 @@
-"""Pictures and traces that a command draws for a person: what may lie at their place already, and how they get there whole.
+"""Pictures and traces that a command draws for a person: what may lie at their place already, and how they get there complete.
 
 One of ours, known by a word in it, is replaced, so that a command can be given again; no other file is, whatever its name: it may
 be an input. Nothing is written into the folder of a store. Knows nothing of what is drawn.

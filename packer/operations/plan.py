@@ -1,4 +1,4 @@
-"""What a choice of row sizes would cost, and what random crops from it would lack, told from headers alone; decodes nothing.
+"""What a choice of row sizes would cost, and what random crops from it would lack, by headers alone; decodes nothing.
 
 The boxes of random crops are drawn in the sources, by torchvision's definition; then it is asked of each way to pack whether a
 row holds the box, and whether in fewer pixels than the crop has.
@@ -32,7 +32,7 @@ _BOXES = 10_000
 _TRIES = 10
 # A way is as good as the sources if it is so but for this share of the crops.
 _TOLERANCE = 0.01
-# Row sizes to look at, as multiples of the crop: the crop itself, the usual 256 of 224, 320, and whole images of 512 and 768.
+# Row sizes to look at, as multiples of the crop: the crop itself, the usual 256 of 224, 320, and uncut images of 512 and 768.
 _FIXED = (1, 8 / 7, 10 / 7)
 _INSIDE = (10 / 7, 16 / 7)
 _WHOLE = (12 / 7, 16 / 7, 24 / 7)
@@ -42,7 +42,7 @@ _WHOLE = (12 / 7, 16 / 7, 24 / 7)
 class Choice:
     """One way to pack, by its options: bytes of the pixels, and shares of the random crops, 0..1.
 
-    reachable: crops whose box lies whole within the row.
+    reachable: crops whose box lies completely within the row.
     upsampled: those with fewer stored pixels than the crop, in height or width.
     """
 
@@ -102,15 +102,15 @@ def plan(
     if not counts:
         raise PackError(f"nothing can be planned: no header of {counted(total, 'input', 'inputs')} could be read.")
     sources, boxes = drawn_boxes(counts, _BOXES, scale, ratio, seed=0)
-    whole = measured(Geometry(0, 0, "none"), sources, boxes, crop)
+    uncut = measured(Geometry(0, 0, "none"), sources, boxes, crop)
     choices = [
         Choice(text, pixel_bytes(counts, RowLayout.of(geometry, channels)), *measured(geometry, sources, boxes, crop))
         for text, geometry in ways(crop)
     ]
-    good = [c for c in choices if c.reachable >= 1 - _TOLERANCE and c.upsampled <= whole[1] + _TOLERANCE]
+    good = [c for c in choices if c.reachable >= 1 - _TOLERANCE and c.upsampled <= uncut[1] + _TOLERANCE]
     sizes = sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size))
     best = min(good, key=lambda choice: choice.pixel_bytes).options
-    return Plan(counts.total(), total - counts.total(), sizes, crop, scale, ratio, whole[1], choices, best)
+    return Plan(counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best)
 
 
 def ways(crop: int) -> list[tuple[str, Geometry]]:
@@ -168,7 +168,7 @@ def boxes_in(
 
 
 def measured(geometry: Geometry, sources: Numbers, boxes: Numbers, crop: int) -> tuple[float, float]:
-    """Return the shares of boxes that lie whole within their row, and of those that have fewer pixels there than the crop."""
+    """Return the shares of boxes completely within their row, and of those that have fewer pixels there than the crop."""
     placed = np.array([placement(geometry, int(width), int(height)) for width, height in sources])
     across, down, left, top, right, bottom = placed.T
     x0, y0, width, height = (boxes * np.stack([across, down, across, down], axis=1)).T

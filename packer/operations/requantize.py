@@ -157,7 +157,9 @@ class _Tree:
         self._job, self._paths, self._refused, self._out, self._head = job, paths, refused, out, head
         self.resumed_from = 0
 
-    def run(self, workers: int, timeout: float, resume: bool, tell: Callable[[Progress], None]) -> list[dict[str, Any]]:
+    def run(
+        self, workers: int, timeout: float, resume: bool, progress: Callable[[Progress], None]
+    ) -> list[dict[str, Any]]:
         """Do what is not done yet; returns a line for each input, in order."""
         self._check_out(resume)
         # before anything is made: a refusal leaves DEST as it was
@@ -174,7 +176,7 @@ class _Tree:
             begun = "".join(map(encode_line, [self._head, *lines.values()]))
             write_atomically(self._out / _UNFINISHED, begun.encode("ascii"))
             with open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
-                for result in self._results(lines, workers, timeout, lock, tell):
+                for result in self._results(lines, workers, timeout, lock, progress):
                     record.writelines(result.samples)
                     record.flush()
                     lines |= {line["path"]: line for line in map(json.loads, result.samples)}
@@ -198,7 +200,7 @@ class _Tree:
         workers: int,
         timeout: float,
         lock: Lock,
-        tell: Callable[[Progress], None],
+        progress: Callable[[Progress], None],
     ) -> Iterator[Result]:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]
         if not todo:
@@ -213,7 +215,7 @@ class _Tree:
             """Report."""
             path = engine.waits_for()
             waits_for = os.path.join(self._job.images, path) if path else ""
-            tell(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))
+            progress(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))
 
         try:
             for result in engine.run(self._tasks(todo), 0, ready=tick):

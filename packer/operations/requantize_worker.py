@@ -47,7 +47,7 @@ class TreeJob:
 
 
 class TreeWorker:
-    """Requantizes images into DEST. A file there is whole or not there: it is synced, then renamed."""
+    """Requantizes images into DEST. A file there is complete or not there: it is synced, then renamed."""
 
     def __init__(self, job: TreeJob, in_flight: Any) -> None:
         self._job, self._recoder, self._in_flight = job, job.recoder(), InFlight(in_flight, job.pauses)
@@ -111,7 +111,7 @@ def jpg_name(path: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file beside its place, then rename it: at its name it is whole, also after a crash."""
+    """Write a file beside its place, then rename it: at its name it is complete, also after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = temporary_of(path)
     with open(part, "wb") as file:

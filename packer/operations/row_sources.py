@@ -27,7 +27,7 @@ from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample
 from reader.format.tensors import TensorSpec
 
-_MENDED = "Copy the store again, or pack anew."
+_REMEDY = "Copy the store again, or pack anew."
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Share:
     numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def opened(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
+def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
     """Check the structure of a store whose rows will be copied.
 
     Raises:
@@ -85,7 +85,7 @@ def class_targets(path: Path, manifest: Manifest) -> Ints:
         raise PackError(f"{path / name} cannot be read: {e.strerror}.") from None
     if what:
         check_same(path, manifest)
-        raise PackError(f"{what} {_MENDED}")
+        raise PackError(f"{what} {_REMEDY}")
     return targets
 
 
@@ -128,7 +128,7 @@ class Source:
         """Compare the small files with their digests."""
         check_same(self.path, self.manifest)
         if what := damage(self.path, self.manifest, self.manifest.files.keys() - {PIXELS}):
-            raise PackError(f"{what} {_MENDED}")
+            raise PackError(f"{what} {_REMEDY}")
 
     def runs(self) -> list[int]:
         """Return where among the chosen rows each run ends; none has more bytes than its block, however often rows come in it."""
@@ -144,7 +144,7 @@ class Source:
     def read(self, rows: Ints, block_room: Scratch, rows_room: Scratch) -> tuple[npt.NDArray[np.uint8], int | None]:
         """Read a run, masks behind its rows included, as uint8[n] in either scratch; and its block's number, if it is all of it.
 
-        A whole block is not compared with its checksum yet: see `settle`. Of another the bytes are checked.
+        A complete block is not compared with its checksum yet: see `settle`. Of another the bytes are checked.
 
         Raises:
             PackError: they are not what was packed.
@@ -159,15 +159,15 @@ class Source:
             for first, start, stop in zip(begins.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):
                 self._pixels.read_into(begin + first, data[start:stop])
             return data, None
-        whole = block_room.room(block.size_bytes)
-        self._pixels.read_into(begin, whole)
+        data = block_room.room(block.size_bytes)
+        self._pixels.read_into(begin, data)
         is_together = bool((begins[1:] == begins[:-1] + sizes[:-1]).all())
-        if is_together and total == len(whole):
-            return whole, number
-        self.settle(number, zlib.crc32(whole.data))
+        if is_together and total == len(data):
+            return data, number
+        self.settle(number, zlib.crc32(data.data))
         if is_together:
-            return whole[int(begins[0]) : int(begins[0]) + total], None
-        pieces = [whole[first : first + size] for first, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
+            return data[int(begins[0]) : int(begins[0]) + total], None
+        pieces = [data[first : first + size] for first, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
         return np.concatenate(pieces, out=rows_room.room(total)), None
 
     def settle(self, number: int, crc32: int) -> None:

@@ -37,7 +37,7 @@ def contact_sheet(
     """Draw rows as tiles with captions, boxes and masks, aspect kept; without rows, `count` of them spread evenly over the store.
 
     Raises:
-        StoreError: OUT is no whole store.
+        StoreError: OUT is no complete store.
         IndexError: a row is out of range.
     """
     store = _open(out)
@@ -49,7 +49,7 @@ def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
     """Draw a line for each class, of up to count of its rows, evenly spread; of more than 100 classes, 100 evenly spread.
 
     Raises:
-        StoreError: OUT is no whole store.
+        StoreError: OUT is no complete store.
         OptionsError: its rows have no classes.
     """
     manifest, pixels, targets = _open(out)
@@ -97,7 +97,7 @@ def row_image(out: str | os.PathLike[str], row: int) -> Image.Image:
     """Return one row as it is stored.
 
     Raises:
-        StoreError: OUT is no whole store.
+        StoreError: OUT is no complete store.
         IndexError: the row is out of range.
     """
     manifest, pixels, _ = _open(out)

@@ -17,7 +17,7 @@ from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import check_one_store, stores_of
 from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.row_sources import Share, class_targets, has_boxes, opened
+from packer.operations.row_sources import Share, class_targets, has_boxes, open_for_copy
 from packer.operations.store_copy import CopyPlan
 from packer.report import PackReport, Progress
 from packer.store.checked_rows import Ints
@@ -81,7 +81,7 @@ def _plan(
     seed: int,
 ) -> CopyPlan:
     """Choose the rows of one store."""
-    path, manifest = opened(store)
+    path, manifest = open_for_copy(store)
     draw = Random(_whole("seed", seed, least=0))
     chosen = _numbered(rows, manifest.rows)
     names, numbers = manifest.classes, {}

@@ -55,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What verify found; the store is whole where problems is empty.
+    """What verify found; the store is intact where problems is empty.
 
     splits is filled where OUT is the folder of the stores of splits; the other fields then add up over them.
     """
@@ -101,14 +101,14 @@ def verify(
     for split, place in stores.items():
         before = sum(report.checked_bytes for report in reports.values())
 
-        def tell(done: int, before: int = before) -> None:
+        def report_done(done: int, before: int = before) -> None:
             """Count the bytes of the splits before."""
             if progress is not None:
                 progress(before + done, total)
 
         has_folders = images is not None and split and not os.path.isfile(images)
         sources = os.path.join(images, split) if images is not None and has_folders else images
-        reports[split] = _verified(place, redecode, sources, tell, "" if has_folders else split)
+        reports[split] = _verified(place, redecode, sources, report_done, "" if has_folders else split)
     return reports[""] if "" in reports else _summed(Path(out), reports)
 
 
@@ -188,8 +188,8 @@ def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
     for name in sorted(damaged):
         wrong: list[tuple[int, int]] = []
         if name == SAMPLES:
-            whole = {other: value for other, value in implied.items() if other not in damaged}
-            wrong = _ranges(_wrong_rows(root, manifest, whole))
+            intact = {other: value for other, value in implied.items() if other not in damaged}
+            wrong = _ranges(_wrong_rows(root, manifest, intact))
         elif name in implied and SAMPLES not in damaged:
             wrong = _ranges(_wrong_rows(root, manifest, {name: implied[name]}))
         for rows in wrong:

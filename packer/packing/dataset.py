@@ -1,6 +1,6 @@
 """`pack_dataset`: items of a map-style dataset, read once each by worker processes, become the rows of a store.
 
-Knows what an image and a target may be there. Imports no torch: a tensor is told by its methods.
+Knows what an image and a target may be there. Imports no torch: a tensor is recognized by its methods.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def pack_dataset(
     """Read each item of a dataset once, into the store OUT. Options are those of `pack`.
 
     An item is (image, target). The image is a PIL image, a uint8 array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it is
-    taken upright as it is. The first item's target tells the kind of all: a whole number is a class, a float, or several, a
+    taken upright as it is. The first item's target determines the kind of all: a whole number is a class, a float, or several, a
     regression target, several of 0 and 1 a multi-hot one. An item that raises, or is none of this, is rejected with the reason.
 
     Args:
@@ -121,7 +121,7 @@ class _Kind:
 
     @classmethod
     def of(cls, target: Any) -> _Kind:
-        """Tell by a plain target, as `_plain` gives it."""
+        """Determine by a plain target, as `_plain` gives it."""
         if not isinstance(target, list):
             return cls("regression", 1) if isinstance(target, float) else cls("class")
         return cls(

@@ -59,7 +59,9 @@ def inputs_difference(folder: Path, start: int, inputs: Inputs, *, is_shuffled: 
     before, now = [path for path, _ in committed], inputs.paths[start:]
     if not before:
         return ""
-    if is_shuffled:  # one input more, and the order is another: what is new cannot be told from what was to come
+    if (
+        is_shuffled
+    ):  # one input more, and the order is another: what is new cannot be distinguished from what was to come
         now = [*set(before).intersection(now)]
     else:
         places = {path: place for place, path in enumerate(now)}

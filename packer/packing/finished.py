@@ -80,7 +80,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
 
 
 def is_as_asked(inputs: Inputs, out: Path, options: PackOptions) -> bool:
-    """Whether a finished store is whole by its sizes, and of these inputs and options."""
+    """Whether a finished store is complete by its sizes, and of these inputs and options."""
     try:
         manifest = check_store(out)
     except StoreError:

@@ -27,14 +27,16 @@ from packer.text import counted
 from packer.workers.processes import begin_worker, signals_held, start_context, without_main
 
 _SIZES_CHUNK = 256
-# Headers are nearly always within this; where they are not, the whole file is read.
+# Headers are nearly always within this; where they are not, all of the file is read.
 _HEADER_BYTES = 64 << 10
 
 # upright (height, width) -> images
 Sizes = collections.Counter[tuple[int, int]]
 
 
-def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[Progress], None]) -> dict[str, Sizes]:
+def count_sizes(
+    parts: dict[str, Inputs], options: PackOptions, progress: Callable[[Progress], None]
+) -> dict[str, Sizes]:
     """Count the sizes of the images of each split, on worker processes.
 
     Raises:
@@ -55,7 +57,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[
         for future in concurrent.futures.as_completed(waiting):
             counts[waiting[future]].update(future.result())
             done = min(total, done + _SIZES_CHUNK)
-            tell(Progress("sizes", done, total))
+            progress(Progress("sizes", done, total))
     except concurrent.futures.BrokenExecutor:
         raise PackError(
             "a worker was killed while it read headers. Give --size, then no header is read before."
@@ -71,14 +73,14 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, tell: Callable[[
 
 
 def common_size(
-    parts: dict[str, Inputs], options: PackOptions, out: Path, tell: Callable[[Progress], None]
+    parts: dict[str, Inputs], options: PackOptions, out: Path, progress: Callable[[Progress], None]
 ) -> tuple[int, int]:
     """Return the one size that all images have, by their headers.
 
     Raises:
         PackError: they have several; shows the most frequent ones and proposes a command.
     """
-    counts = sum(count_sizes(parts, options, tell).values(), collections.Counter())
+    counts = sum(count_sizes(parts, options, progress).values(), collections.Counter())
     if not counts:
         first = next((path for inputs in parts.values() for path in inputs.paths), "")
         total = sum(len(inputs) for inputs in parts.values())

@@ -1,4 +1,4 @@
-"""The pipeline of `pack`: check options, list inputs, settle the rows' shape, make a store of each split, report.
+"""The pipeline of `pack`: check options, list inputs, determine the rows' shape, make a store of each split, report.
 
 No click here, no printing: progress goes to a callback, results come back as a PackReport.
 """
@@ -116,14 +116,14 @@ def pack_parts(
     parts: dict[str, Inputs],
     target: Path,
     options: PackOptions,
-    tell: Callable[[Progress], None],
+    progress: Callable[[Progress], None],
     clock: StageClock,
     make_job: Callable[..., Job] = Job,
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
     places = {split: target / split if split else target for split in parts}
     if options.part is not None and options.size is not None:
-        return _pack_one_part(parts, places, target, options, tell, clock)
+        return _pack_one_part(parts, places, target, options, progress, clock)
     finished = _finished(parts, places, target, options)
     unfinished = [split for split in parts if split not in finished]
     # an unfinished split says more than a finished one
@@ -134,7 +134,7 @@ def pack_parts(
     if set(finished) == set(parts) or options.has_own_sizes:
         shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
-        shape = options.size or common_size(parts, options, target, tell)
+        shape = options.size or common_size(parts, options, target, progress)
     # where one store is replaced, all that is packed is made beside its place: train and val change together
     replaces = any(replaces_store(places[split], options) for split in unfinished)
     for split in unfinished if replaces else ():
@@ -145,7 +145,16 @@ def pack_parts(
         builds = []
         for split in unfinished:
             build = Build(
-                parts[split], places[split], shape, options, tell, split, clock, make_job, replaces=replaces, held=held
+                parts[split],
+                places[split],
+                shape,
+                options,
+                progress,
+                split,
+                clock,
+                make_job,
+                replaces=replaces,
+                held=held,
             )
             reports[split] = build.run()
             builds.append(build)
@@ -170,7 +179,7 @@ def _splits_report(target: Path, places: dict[str, Path], reports: dict[str, Pac
 
 
 def _check_splits(parts: dict[str, Inputs], places: dict[str, Path], target: Path, options: PackOptions) -> None:
-    """Refuse to begin splits of which some are finished, as where a pack was interrupted between two; says how to go on."""
+    """Refuse to begin splits of which some are finished, as where a pack was interrupted between two; says how to continue."""
     done = [place for place in places.values() if is_finished(place)]
     lacking = [place for place in places.values() if not is_finished(place)]
     if done and lacking and not (options.resume or options.overwrite):
@@ -214,7 +223,7 @@ def _pack_one_part(
     places: dict[str, Path],
     target: Path,
     options: PackOptions,
-    tell: Callable[[Progress], None],
+    progress: Callable[[Progress], None],
     clock: StageClock,
 ) -> PackReport:
     """Pack the same part of each split, or of all there is."""
@@ -227,7 +236,9 @@ def _pack_one_part(
         if split in reports:
             continue
         held: list[Lock] = []
-        build = Build(inputs, places[split], options.size or (1, 1), options, tell, split, clock, Job, part, held=held)
+        build = Build(
+            inputs, places[split], options.size or (1, 1), options, progress, split, clock, Job, part, held=held
+        )
         try:
             reports[split] = build.run()
         finally:
@@ -248,7 +259,7 @@ def pack_sources(
 
     check: called with the inputs of each split before anything is made, to raise where they may not be packed.
     """
-    tell = progress or (lambda _: None)
+    progress = progress or (lambda _: None)
     sources = named_sources(images)
     clock = StageClock("list")
     guard_standard_streams()
@@ -256,7 +267,7 @@ def pack_sources(
     check_places(sources, target)
     finish_swap(target)
     try:
-        parts = _listed(sources, options, tell)
+        parts = _listed(sources, options, progress)
     except (ScanError, SourceError) as e:
         raise _away(e, sources, target) from None
     if "" not in parts and (target / MANIFEST).exists():
@@ -267,7 +278,7 @@ def pack_sources(
     if check is not None:
         check(parts)
     clock.enter("begin")
-    return pack_parts(parts, target, options, tell, clock)
+    return pack_parts(parts, target, options, progress, clock)
 
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
@@ -330,15 +341,15 @@ def _check_ray(address: str | None) -> None:
         raise PackError(str(e)) from None
 
 
-def _listed(sources: list[str], options: PackOptions, tell: Callable[[Progress], None]) -> dict[str, Inputs]:
+def _listed(sources: list[str], options: PackOptions, progress: Callable[[Progress], None]) -> dict[str, Inputs]:
     """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
     imposed = None if options.classes is None else load_classes(options.classes)
     parts = scan(
         sources,
         classes=imposed,
         options=options,
-        listed=lambda seen: tell(Progress("list", seen, 0)),
-        waiting=lambda what: tell(Progress("list", 0, 0, waits_for=what)),
+        listed=lambda seen: progress(Progress("list", seen, 0)),
+        waiting=lambda what: progress(Progress("list", 0, 0, waits_for=what)),
     )
     _check_names(parts)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):

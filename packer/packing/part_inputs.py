@@ -48,14 +48,14 @@ def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
 
 
 def load_inputs(folders: list[Path]) -> Inputs:
-    """Put together what the parts have kept of their inputs, in order; paths are not among it."""
+    """Put together what the parts have saved of their inputs, in order; paths are not among it."""
     known: dict[str, Any] = {}
     columns: dict[str, Column] = {}
     for folder in folders:
         known = json.loads((folder / _INPUTS).read_bytes())
-        for name, kept in known["columns"].items():
-            column = columns.setdefault(name, Column.of(kept["dtype"], (), kept["count"]))
-            column.values.extend(array(column.values.typecode, kept["values"]))
+        for name, saved in known["columns"].items():
+            column = columns.setdefault(name, Column.of(saved["dtype"], (), saved["count"]))
+            column.values.extend(array(column.values.typecode, saved["values"]))
     return Inputs(
         root=Path(),
         url=known["root"],

@@ -33,7 +33,7 @@ _GONE_SHARE, _GONE_LEAST = "10%", 10
 _ANEW = "pack anew with --overwrite"
 
 
-def settled_labels(out: Path, before: Manifest, given: dict[str, Any], images: Sequence[str]) -> dict[str, Any]:
+def resolved_labels(out: Path, before: Manifest, given: dict[str, Any], images: Sequence[str]) -> dict[str, Any]:
     """Return the options by which labels are read: as they are given, else as the store records them.
 
     Args:
@@ -51,8 +51,8 @@ def settled_labels(out: Path, before: Manifest, given: dict[str, Any], images: S
         )
     if reused.get("missing") is not None:
         reused["missing"] = tuple(reused["missing"])
-    settled = given | {name: value for name, value in reused.items() if value is not None and given[name] is None}
-    return settled | {"missing": settled["missing"] or ()}
+    resolved = given | {name: value for name, value in reused.items() if value is not None and given[name] is None}
+    return resolved | {"missing": resolved["missing"] or ()}
 
 
 def label_files(manifest: Manifest) -> dict[str, bool]:
@@ -100,7 +100,7 @@ class LabelCheck:
     """Compares the stores of an update with the inputs that are listed now; notes is what the user should know.
 
     Args:
-        given: the options that the user gave, as for `settled_labels`.
+        given: the options that the user gave, as for `resolved_labels`.
         max_gone: how many rows of a store may vanish, "10" or "5%"; None: 10 %, at least 10.
     """
 
@@ -219,15 +219,15 @@ class LabelCheck:
         if column is not None and (column == was or is_named):
             self.notes.append(f"{rows} of {out} had another target before: {changed}.")
             return
-        told = f"{rows} of {out} would have another target than before: {changed}."
+        changes = f"{rows} of {out} would have another target than before: {changed}."
         if not before.tells_labels:
             raise PackError(
-                f"{told} {out} does not record how its targets were read (format 1.0). If they are of the column"
+                f"{changes} {out} does not record how its targets were read (format 1.0). If they are of the column"
                 f" {column or 'NAME'}, give --target-column {column or 'NAME'}; else {_ANEW}."
             )
         sources = [f"the column {name}" if name else "folders" for name in (was, column)]
         raise PackError(
-            f"{told} Its targets are of {sources[0]}, those of {self._source} of {sources[1]}. Give the same, or {_ANEW}."
+            f"{changes} Its targets are of {sources[0]}, those of {self._source} of {sources[1]}. Give the same, or {_ANEW}."
         )
 
     def _add_notes(self, out: Path, before: Manifest, now: Inputs) -> None:

@@ -79,9 +79,9 @@ def changed(pairs: Iterable[tuple[Sample, Callable[[], Readable]]], *, threads: 
     Args:
         pairs: lines, and what locates the source of each.
     """
-    whole = iter(pairs)
+    remaining = iter(pairs)
     with ThreadPoolExecutor(threads, thread_name_prefix="pixpack-compare") as pool:
-        while chunk := list(islice(whole, _CHUNK)):
+        while chunk := list(islice(remaining, _CHUNK)):
             for (sample, _), what in zip(chunk, pool.map(lambda pair: _compared(*pair), chunk), strict=True):
                 if what:
                     yield sample.path, what == "gone"

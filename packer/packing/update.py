@@ -1,7 +1,7 @@
 """`pack update`: make of a store what packing its images anew would make, without decoding what has not changed.
 
-A store is never written to: the new one is built beside the old, as --overwrite does, takes over rows (see `kept.py`), and then
-its place.
+A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `packer.store.reuse`),
+and then takes its place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from packer.errors import PackError, ScanError
 from packer.inputs.splits import stores_of
 from packer.options import PackOptions, missing_words
 from packer.packing.pack import named_sources, pack_sources
-from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, settled_labels
+from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, resolved_labels
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
 from packer.store.out_folder import settled_out
@@ -55,7 +55,7 @@ def update(
     """Bring the store OUT up to date with its images: the bytes that packing them anew gives. As the command `pack update`.
 
     Every input is read, and decoded only where its bytes are not those that were packed. Size and all else that shapes rows is
-    as OUT records it. OUT keeps its place and its readers until the new store is whole, so the disk must hold both.
+    as OUT records it. OUT keeps its place and its readers until the new store is complete, so the disk must hold both.
 
     Args:
         images: what OUT was packed from, as it is now.
@@ -81,13 +81,13 @@ def update(
     target = settled_out(out)
     finish_swap(target)
     places = stores_of(target)
-    stores = {path: _whole(path) for path in places.values()}
+    stores = {path: _intact(path) for path in places.values()}
     recorded = next(iter(stores.values()))
     _check_labels(target, recorded, boxes=boxes is not None, masks=masks is not None)
     given = {name: arguments[name] for name in LABEL_OPTIONS}
     sources = named_sources(images)
     first = next(iter(stores))
-    reused = _shaping(recorded, max_pixels) | settled_labels(first, recorded, given, sources)
+    reused = _shaping(recorded, max_pixels) | resolved_labels(first, recorded, given, sources)
     options = PackOptions.of(arguments, **reused, overwrite=not resume, update=True)
     for path, manifest in stores.items():
         check_keepable(path, manifest, options.shaping(), pixel_versions(options.shaping()))
@@ -118,7 +118,7 @@ def _explained(error: ScanError, store: Path, *, is_reused: bool) -> ScanError:
     )
 
 
-def _whole(path: Path) -> Manifest:
+def _intact(path: Path) -> Manifest:
     try:
         return check_store(path)
     except StoreError as e:

@@ -42,7 +42,7 @@ MISSING = (_NO_FILE, _NO_TARGET)
 class Source:
     """Where the bytes of an input are: all of a file, or a place in an archive that must still be the listed one.
 
-    roots: what it lay on when it was listed, by which a file that is missing is told from a disk that is.
+    roots: what it lay on when it was listed, by which a file that is missing is distinguished from a disk that is.
     """
 
     path: str

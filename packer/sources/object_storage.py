@@ -51,6 +51,6 @@ def is_refused(error: BaseException) -> bool:
 
 
 def object_version(about: dict[str, Any]) -> int:
-    """Make a number of what tells one version of an object from another: 0..2^56."""
-    told = [about.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated", "created")]
-    return int.from_bytes(hashlib.sha256(repr([str(value) for value in told]).encode()).digest()[:7], "big")
+    """Make a number of what differs between versions of an object: 0..2^56."""
+    known = [about.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated", "created")]
+    return int.from_bytes(hashlib.sha256(repr([str(value) for value in known]).encode()).digest()[:7], "big")

@@ -1,4 +1,4 @@
-"""Errors of the system told from errors of the content: what the inputs lie on, and whether that is still there.
+"""Errors of the system, distinguished from errors of the content: what the inputs lie on, and whether that is still there.
 
 A file that is missing or unreadable by itself is rejected. A folder, archive, disk or network that went away is no fault of an
 image: what needs it is tried again with pauses, and where that does not help, the pack stops unsealed.
@@ -104,7 +104,7 @@ class Roots:
                     raise SourceError(f"the disk at {point} is no longer mounted there")
 
 
-# Of what nothing is known: errors of the system are told all the same.
+# Of what nothing is known: errors of the system are reported all the same.
 NOWHERE = Roots()
 
 
@@ -163,7 +163,7 @@ def is_missing(path: str) -> bool:
 
 
 def is_of_the_system(error: OSError) -> bool:
-    """Whether an error tells of a file system, disk or network rather than of one file."""
+    """Whether an error is of a file system, disk or network rather than of one file."""
     return bool(error.errno) and error.errno not in _OF_THE_FILE
 
 

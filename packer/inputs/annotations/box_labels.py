@@ -79,7 +79,7 @@ class BoxLabels:
         return [drawing(own, frame) for own, frame in zip(outlines, self.frames.tolist(), strict=True)]
 
     def refuse(self, inputs: Iterable[int], reason: str) -> None:
-        """Reject inputs; of several reasons the first is told."""
+        """Reject inputs; of several reasons the first is reported."""
         for index in inputs:
             self.refused.setdefault(index, reason)
 
@@ -87,7 +87,7 @@ class BoxLabels:
         """Say of how many something is true, and name the first; not at all where it is none.
 
         Args:
-            one: what is said of a single one: "image has no boxes"; many: of several: "images have no boxes".
+            one: what to say of a single one: "image has no boxes"; many: of several: "images have no boxes".
         """
         if found:
             named = ", ".join(found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")

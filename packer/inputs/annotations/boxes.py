@@ -25,7 +25,7 @@ Flags = npt.NDArray[np.bool_]
 _NAMED = 3
 # Label files round: a box that reaches out of its picture by less than this is none to speak of.
 _ROUNDING_PIXELS = 1.0
-# What is said of several boxes -> of one; none of these sentences holds a name of the user's.
+# What a note says of several boxes -> of one; none of these sentences holds a name of the user's.
 _OF_ONE = {"have": "has", "are": "is", "reach": "reaches", "their": "its", "they": "it", "were": "was"}
 
 
@@ -47,7 +47,7 @@ class Boxes:
     targets: int64[M] class indices
     frames:  float64[n, 2] width and height in which an input's corners are measured; 1, 1: they are shares of the picture;
              0, 0: pixels of the picture, whatever its size
-    most:    the most boxes that any input of the whole pack has; a split has no other K than its neighbours
+    most:    the most boxes that any input of the complete pack has; a split has no other K than its neighbours
     """
 
     counts: Ints
@@ -135,15 +135,15 @@ class BoxRows:
             if found := self._found.get(kind):
                 more = " and others" if found.pictures > len(found.names) else ""
                 boxes, images = counted(found.boxes, "box", "boxes"), counted(found.pictures, "image", "images")
-                said = _of_one(sentence) if found.boxes == 1 else sentence
-                notes.append(f"{boxes} of {images} {said}: {', '.join(found.names)}{more}.")
+                text = _of_one(sentence) if found.boxes == 1 else sentence
+                notes.append(f"{boxes} of {images} {text}: {', '.join(found.names)}{more}.")
         return notes
 
     def _in_rows(self, boxes: Boxes, owners: Ints, pictures: Ints, names: list[str]) -> tuple[Floats, Flags]:
         """Return corners in row pixels, and which boxes stay."""
         sizes, orientations, rules = pictures[:, :2], pictures[:, 2], boxes.rules
 
-        def tell(kind: str, is_so: Flags) -> None:
+        def note(kind: str, is_so: Flags) -> None:
             """Count the boxes for which it is so under a kind of change."""
             self._add(kind, owners[is_so], names)
 
@@ -155,23 +155,23 @@ class BoxRows:
         turns = np.where(is_upright, 1, orientations)
         corners = boxes.corners * np.tile(framed / frames, 2)[owners]
         is_swapped: Flags = np.any(corners[:, :2] > corners[:, 2:], axis=1)
-        tell("order", is_swapped)
+        note("order", is_swapped)
         corners = _ordered(corners)
         cut = corners.clip(0, np.tile(framed, 2)[owners])
-        tell("outside", (np.abs(cut - corners) > _ROUNDING_PIXELS).any(1) & (_areas(cut) > 0))
+        note("outside", (np.abs(cut - corners) > _ROUNDING_PIXELS).any(1) & (_areas(cut) > 0))
         is_scaled: Flags = ((frames != framed) & (frames != 1)).any(axis=1)
-        tell("scaled", is_scaled[owners])
-        tell("turned", (turns > 1)[owners])
+        note("scaled", is_scaled[owners])
+        note("turned", (turns > 1)[owners])
         moved = moved_to_rows(cut, owners, np.column_stack([sizes, turns]), self._geometry)
         rows = [self._geometry.row_size(self._geometry.resized(*size)) for size in sizes.tolist()]
         inside = moved.clip(0, np.tile(np.array(rows, np.float64).reshape(-1, 2), 2)[owners])
-        whole, left = _areas(moved), _areas(inside)
-        is_kept = (left > 0) & (left >= rules.min_visibility * whole)
-        tell("empty", whole == 0)
-        tell("hidden", (whole > 0) & ~is_kept)
+        full, left = _areas(moved), _areas(inside)
+        is_kept = (left > 0) & (left >= rules.min_visibility * full)
+        note("empty", full == 0)
+        note("hidden", (full > 0) & ~is_kept)
         is_extra = is_kept.copy()
         is_extra[is_kept] = _ranks(owners[is_kept], -left[is_kept]) >= self._boxes.capacity
-        tell("many", is_extra)
+        note("many", is_extra)
         return inside, is_kept & ~is_extra
 
     def _add(self, kind: str, owners: Ints, names: list[str]) -> None:
@@ -211,7 +211,7 @@ def moved_to_rows(corners: Floats, owners: Ints, pictures: Ints, geometry: Geome
 
 
 def _of_one(sentence: str) -> str:
-    """Put what is said of several boxes into the singular."""
+    """Put what a note says of several boxes into the singular."""
     return re.sub(r"\b[a-z]+\b", lambda word: _OF_ONE.get(word[0], word[0]), sentence)
 
 

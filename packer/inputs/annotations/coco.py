@@ -1,6 +1,6 @@
 """COCO's json: which input each box and outline belongs to, and which class it has.
 
-What is wrong with one image's boxes rejects that image, with the reason; what makes the whole file unclear ends the pack
+What is wrong with one image's boxes rejects that image, with the reason; what makes all of the file unclear ends the pack
 before it begins.
 """
 
@@ -23,7 +23,7 @@ from packer.text import counted
 def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:
     """Read a COCO json: images, annotations with bbox [x, y, width, height] in pixels, categories.
 
-    Where there is no bbox, it is that of the segmentation, polygons or RLE; where masks are asked for, that is kept.
+    Where there is no bbox, it is that of the segmentation, polygons or RLE; where masks are asked for, that is saved.
     """
     content = _load(path)
     index_of, classes = _categories(path, content["categories"], imposed)

@@ -56,8 +56,8 @@ class Copy:
         except Exception as e:
             if isinstance(e, OSError) and e.errno in FULL:
                 place = e.filename or (out if what == "read" else self.url)
-                said = f"{place} cannot be written: {e.strerror} ({errno.errorcode[e.errno]})."
-                raise DiskFullError(f"{said} Free some space and give the same command again.") from None
+                what = f"{place} cannot be written: {e.strerror} ({errno.errorcode[e.errno]})."
+                raise DiskFullError(f"{what} Free some space and give the same command again.") from None
             if isinstance(e, OSError) and e.filename and out in Path(str(e.filename)).parents:
                 raise
             again = "The same command continues from here." if self._copied_bytes else "Look at the URL."

@@ -1,4 +1,4 @@
-"""Files below a URL, or in a local folder, as one kind of thing: read, put whole or not at all, listed, removed.
+"""Files below a URL, or in a local folder, as one kind of thing: read, put complete or not at all, listed, removed.
 
 A local folder is written as OUT is: beside the place, synced, renamed; so a kill leaves the old file or the new one, as object
 storage does. Knows nothing of what is in them.
@@ -150,7 +150,7 @@ class LocalObjects:
 
 
 class RemoteObjects:
-    """A folder in object storage, where a file appears whole or not at all."""
+    """A folder in object storage, where a file appears complete or not at all."""
 
     def __init__(self, url: str, files: Any, root: str) -> None:
         self._url, self._files, self._root = url, files, root
@@ -198,7 +198,7 @@ class RemoteObjects:
         self._files.pipe_file(f"{self._root}/{name}", content)
 
     def create(self, name: str, content: bytes) -> None:
-        """Put content under a name that is free, where the storage can tell; else whatever was there.
+        """Put content under a name that is free, where the storage knows; else whatever was there.
 
         Raises:
             FileExistsError: another has just taken it.
@@ -208,7 +208,7 @@ class RemoteObjects:
         except FileExistsError:
             raise
         except Exception:
-            # fsspec before 2024.10, or storage that knows no If-None-Match; what else is wrong is said by this
+            # fsspec before 2024.10, or storage that knows no If-None-Match; what else is wrong shows here
             self.put(name, content)
 
     def send(self, source: Path, name: str) -> None:

@@ -1,8 +1,8 @@
 """`pack push`: a store copied to object storage or another folder, every file compared with its checksum before it is sent.
 
 What is there is looked at before anything is written, and only what differs is sent, so the same command is right in every
-state. As on a disk, the manifest goes last and is the commit: until then a store that is replaced stays whole. Knows nothing of
-how a store is made.
+state. As on a disk, the manifest goes last and is the commit: until then a store that is replaced stays complete. Knows nothing
+of how a store is made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def push_store(
     """Copy the store OUT to a URL, such as s3://bucket/store; of an interrupted push only what is missing there.
 
     Args:
-        overwrite: replace another store that lies there, or an unfinished push of one. It stays whole until the new one is.
+        overwrite: replace another store that lies there, or an unfinished push of one. It stays complete until the new one is.
 
     Raises:
         StoreError: OUT is no store, or a file is not what its manifest says.
@@ -115,7 +115,7 @@ class _Push:
             self._remove([*old, f".{MANIFEST}.tmp", RECORD])
 
     def _sent_before(self) -> dict[str, str]:
-        """Return the digests of the files that lie in the folder for certain, each whole when it was sent."""
+        """Return the digests of the files that lie in the folder for certain, each complete when it was sent."""
         digests = {name: entry.digest for name, entry in self.manifest.files.items()}
         if self.is_there:
             return digests

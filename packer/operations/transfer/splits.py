@@ -33,8 +33,8 @@ def push(out: str | os.PathLike[str], url: str, *, overwrite: bool = False, prog
     total = sum(entry.size_bytes for store in stores.values() for entry in check_store(store).files.values())
     reports: list[CopyReport] = []
     for split, store in stores.items():
-        tell = _after(reports, total, progress)
-        reports.append(push_store(store, places[split], overwrite=overwrite, progress=tell))
+        report_sum = _after(reports, total, progress)
+        reports.append(push_store(store, places[split], overwrite=overwrite, progress=report_sum))
     return _summed(url, out, reports)
 
 
@@ -47,8 +47,8 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None)
         raise OptionsError(f"{out} holds a store; the splits of {url} cannot be pulled into it. Choose another OUT.")
     reports: list[CopyReport] = []
     for split in splits:
-        tell = _after(reports, 0, progress)
-        reports.append(pull_store(f"{url.rstrip('/')}/{split}", Path(out) / split, progress=tell))
+        report_sum = _after(reports, 0, progress)
+        reports.append(pull_store(f"{url.rstrip('/')}/{split}", Path(out) / split, progress=report_sum))
     return _summed(url, out, reports)
 
 
@@ -56,7 +56,7 @@ def _splits_at(url: str) -> list[str]:
     """Return the splits at a URL, each of which holds a store; [] where the URL is not the folder of splits.
 
     Raises:
-        PackError: a split is not there as a whole.
+        PackError: a split is not complete there.
     """
     copy = Copy(url, None)
     with copy.explaining("read", Path()):
