@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 
 _READ_BYTES = 1 << 20
 
@@ -21,7 +21,7 @@ def crc32_combine(first: int, second: int, second_bytes: int) -> int:
 def sha256_file(path: Path) -> str:
     """Return "sha256:<hex>" of a file, read in pieces."""
     digest = hashlib.sha256()
-    with naming(path), open(path, "rb") as file:
+    with error_path(path), open(path, "rb") as file:
         while chunk := file.read(_READ_BYTES):
             digest.update(chunk)
     return f"sha256:{digest.hexdigest()}"

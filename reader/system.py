@@ -43,10 +43,10 @@ def is_network(kind: str) -> bool:
 def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable[[], int] | None = None) -> float:
     """Estimate the share of a file, of its first bytes, or of what `offset` draws of it, that is in the page cache, 0..1.
 
-    Where the system does not tell it is 1, over a network 0.
+    Where the system does not say it is 1, over a network 0.
 
     Asks for bytes that can be had without waiting, and whether the disk was asked for them: a fast one has answered by then.
-    mincore would tell it too, but not to who may only read the file.
+    mincore says it too, but not to a process that may only read the file.
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return 1.0
@@ -55,7 +55,7 @@ def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable
         opened = open(path, "rb", buffering=0)  # noqa: SIM115 (closed below)
     except OSError as e:
         if e.errno == errno.ESTALE:
-            return 0.0  # gone from its server (NFS): who reads it is told
+            return 0.0  # gone from its server (NFS): reading it raises the error
         raise
     with opened as file, _disk_bytes() as asked_bytes:
         size_bytes = os.fstat(file.fileno()).st_size if first_bytes is None else first_bytes
@@ -80,7 +80,7 @@ def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable
 
 @contextlib.contextmanager
 def _disk_bytes() -> Iterator[Callable[[], bytes]]:
-    """Give what tells how many bytes this thread has asked of disks so far; where the system does not count, always the same."""
+    """Give a function of the bytes that this thread has asked of disks so far; always the same where they are not counted."""
     try:
         file = open("/proc/thread-self/io", "rb", buffering=0)  # noqa: SIM115 (closed below)
     except OSError:
@@ -92,7 +92,7 @@ def _disk_bytes() -> Iterator[Callable[[], bytes]]:
 
 
 def file_system(path: Path) -> str:
-    """Name the type of the file system that holds path: "ext4", "nfs4"; "unknown" where the system does not tell."""
+    """Name the type of the file system that holds path: "ext4", "nfs4"; "unknown" where the system does not say."""
     real, found = os.path.realpath(path), (0, "unknown")
     with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:

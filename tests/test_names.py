@@ -21,7 +21,7 @@ from reader import system
 from reader.format import journal as format_journal
 from reader.format.check import check_file
 from reader.format.errors import StoreError
-from reader.format.filesystem import look_again, or_again
+from reader.format.filesystem import refresh_names, retry_missing
 from reader.format.journal import Header
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders are opened, files locked by flock")
@@ -43,7 +43,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_every_folder_on_the_way_is_asked_from_above(tmp_path: Path, opened: list[str]) -> None:
     (tmp_path / "a").mkdir()
-    look_again(tmp_path / "a/missing/name")
+    refresh_names(tmp_path / "a/missing/name")
     assert opened[-3:] == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a/missing")]
     assert opened[0] == "/"
 
@@ -57,10 +57,10 @@ def test_what_is_remembered_as_missing_is_looked_for_once_more(tmp_path: Path, o
             raise FileNotFoundError(path)
         return "found"
 
-    assert or_again(path, look) == "found"
+    assert retry_missing(path, look) == "found"
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        or_again(path, path.stat)
+        retry_missing(path, path.stat)
 
 
 def test_a_journal_that_another_host_has_just_begun_is_seen(

@@ -83,7 +83,7 @@ def bench(out: str, as_json: bool, quiet: bool, **options: Any) -> int:
 
         recorded = None
         try:
-            report = dataclasses.asdict(measure(out, **options, tell=bar.share_done))
+            report = dataclasses.asdict(measure(out, **options, progress=bar.share_done))
             if pictures["timeline"] or pictures["trace"]:
                 bar.share_done("timeline", 0.0)
                 run |= {name: options[name] for name in ("batch_size", "device")}

@@ -108,7 +108,7 @@ def _copied(
         for lock in _locked(site, created):
             locks.append(lock)
             held.callback(lock.close)
-        site.look_again()
+        site.refresh_names()
         undone.callback(site.remove, created)
         try:
             manifest = _made(plan, site, sizes, tell)

@@ -15,7 +15,7 @@ from pathlib import Path
 from packer.errors import OptionsError
 from packer.store.files import write_atomically
 from packer.store.out_folder import enclosing_store
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 
 # PNG's text chunk with the keyword Software (PNG specification, 11.3.3.2) and, in a trace, a first key of ours.
 SOFTWARE = {"Software": "pixpack"}
@@ -52,7 +52,7 @@ def save(path: str | os.PathLike[str], content: bytes) -> None:
     """
     check_place("", path)
     if _is_device(path):
-        with naming(path), open(path, "wb") as file:
+        with error_path(path), open(path, "wb") as file:
             file.write(content)
         return
     write_atomically(Path(os.path.realpath(path)), content)
@@ -80,7 +80,7 @@ def _is_another(path: Path) -> bool:
     """Whether a file would be lost that no command of ours has drawn; an empty one, as mktemp makes, is nobody's."""
     if not path.exists():
         return False
-    with naming(path), open(path, "rb") as file:
+    with error_path(path), open(path, "rb") as file:
         head = file.read(_HEAD_BYTES)
     is_ours = (head.startswith(_PNG) and _TEXT in head) or head.startswith(_TRACE)
     return bool(head) and not is_ours

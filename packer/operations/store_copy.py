@@ -34,7 +34,7 @@ from packer.store.out_folder import sync_names
 from packer.store.row_files import Digested, channel_statistics
 from packer.store.seal import commit_manifest, settle
 from packer.system import BINARY, available_cpus
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.manifest import (
     PAGE_BYTES,
     PIXELS,
@@ -115,7 +115,7 @@ class StoreCopy:
         for path, _ in self._tensors.values():
             (self._out / path).parent.mkdir(parents=True, exist_ok=True)
         pixels = self._out / PIXELS
-        with naming(pixels):
+        with error_path(pixels):
             os.close(os.open(pixels, os.O_WRONLY | os.O_CREAT, 0o666))
         sync_names(self._out)
         check_room(self._out, self.sizes, AGAIN)
@@ -146,7 +146,7 @@ class StoreCopy:
             files[SAMPLES].write(lines)
             self._tell(Progress("copy", stop, self._rows))
         for source in self._sources if self._plan.has_rejects else ():
-            with naming(source.path / REJECTED):
+            with error_path(source.path / REJECTED):
                 files[REJECTED].write((source.path / REJECTED).read_bytes())
         for source in self._sources:
             check_same(source.path, source.manifest)
@@ -205,7 +205,7 @@ class StoreCopy:
         waiting: collections.deque[Future[list[_Pixels]]] = collections.deque()
         # without pwrite, the position in the file is shared by all threads
         threads = min(_MOST_THREADS, available_cpus()) if hasattr(os, "pwrite") else 1
-        with naming(pixels):
+        with error_path(pixels):
             descriptor = os.open(pixels, os.O_WRONLY | BINARY)
         pool = concurrent.futures.ThreadPoolExecutor(threads)
         try:
@@ -217,7 +217,7 @@ class StoreCopy:
                 source.close()  # however many stores there are, one is open
         finally:
             pool.shutdown(cancel_futures=True)
-            with naming(pixels):
+            with error_path(pixels):
                 os.close(descriptor)
 
     def _write(
@@ -241,7 +241,7 @@ class StoreCopy:
                 crc32, done = crc32_combine(crc32, pieces[-1].crc32, size_bytes), done + size_bytes
             if number is not None:
                 source.settle(number, crc32)
-            with naming(self._out / PIXELS):
+            with error_path(self._out / PIXELS):
                 write_at(descriptor, data.data, self._offset(base_row + first))
             first = last
         return pieces

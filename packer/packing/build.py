@@ -41,7 +41,7 @@ from packer.store.seal import expected_sizes, seal
 from packer.system import available_cpus
 from packer.workers.block_worker import Job
 from packer.workers.engine import LocalEngine
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.journal import Header
 from reader.format.manifest import PIXELS, read_manifest
 from reader.format.unfinished import PARTS
@@ -103,7 +103,7 @@ class Build:
             created = self._site.make()
             locks = self._site.lock()
             self._held += locks
-            self._site.look_again()
+            self._site.refresh_names()
             try:
                 report = self._run_locked()
             except _NothingPacked as e:
@@ -180,7 +180,7 @@ class Build:
         paths = [out / name for name in self._row_files]
         for path in paths:
             path.parent.mkdir(exist_ok=True)
-            with naming(path):
+            with error_path(path):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
         for path in reversed(paths):
             sync_folder(path.parent)

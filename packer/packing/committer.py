@@ -11,7 +11,7 @@ from packer.clock import StageClock
 from packer.store.blocks import Result
 from packer.store.journal import Journal
 from packer.system import BINARY
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 
 # For each worker, while as many more are being committed: a death costs them. Of 4.0 seconds that 1,000 photographs took on 2
 # workers, `put` waited 0.02 for room (2026-11-21, ext4).
@@ -51,7 +51,7 @@ class Committer:
         """End the thread; what was handed over is committed first."""
         self._end()
         for path, descriptor in zip(self._files, self._descriptors, strict=True):
-            with naming(path):
+            with error_path(path):
                 os.close(descriptor)
 
     def stages(self) -> dict[str, float]:
@@ -76,7 +76,7 @@ class Committer:
                 if results:
                     self._clock.enter("sync")
                     for path, descriptor in zip(self._files, self._descriptors, strict=True):
-                        with naming(path):
+                        with error_path(path):
                             getattr(os, "fdatasync", os.fsync)(descriptor)
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)

@@ -41,7 +41,7 @@ from packer.store.parts import Part, begun_parts, go_on_command
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from reader.format.check import check_store
-from reader.format.filesystem import look_again, naming
+from reader.format.filesystem import error_path, refresh_names
 from reader.format.journal import Header
 from reader.format.manifest import PIXELS
 from reader.format.unfinished import PARTS
@@ -165,7 +165,7 @@ class _Parts:
         """Bring all rows to their place in OUT."""
         pixels, size_bytes = self.out / PIXELS, self._layout().size_bytes
         for folder in (self.out, *self.folders):
-            look_again(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
+            refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
             pixels.parent.mkdir(exist_ok=True)
             os.rename(self.folders[0] / PIXELS, pixels)
@@ -219,7 +219,7 @@ def _finished_rows(out: Path, part: Part, span: tuple[int, int] | None) -> int:
 
 def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:
     """Copy the first size_bytes of a file to an offset of another; they are on disk when it returns."""
-    with naming(source), open(source, "rb") as read, open(dest, "r+b", buffering=0) as written:
+    with error_path(source), open(source, "rb") as read, open(dest, "r+b", buffering=0) as written:
         done = 0
         while done < size_bytes:
             data = read.read(min(_COPY_BYTES, size_bytes - done))
@@ -227,8 +227,8 @@ def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:
                 raise JournalError(
                     f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part anew with --overwrite."
                 )
-            with naming(dest):
+            with error_path(dest):
                 write_at(written.fileno(), memoryview(data), offset + done)
             done += len(data)
-        with naming(dest):
+        with error_path(dest):
             os.fsync(written.fileno())

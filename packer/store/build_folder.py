@@ -84,7 +84,7 @@ class Site:
         is_begun = self.replaces and self.replaced is None and (self.final / journals.FOLDER).is_dir()
         return [self.out, self.final] if is_begun else [self.out]
 
-    def look_again(self) -> None:
+    def refresh_names(self) -> None:
         """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
 
         Also under --resume and --overwrite: both would clear the finished store away to begin in its place.

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.checksums import sha256_file
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_blocks
 
 # Read and checked at once: while they are in the CPU's cache.
@@ -48,13 +48,13 @@ class CheckedPixels:
 
     def read(self, begin: int, size_bytes: int) -> bytes:
         """Return these bytes of the file; fewer where it ends."""
-        with naming(self._path), self._one_at_a_time:
+        with error_path(self._path), self._one_at_a_time:
             self._file.seek(begin)
             return self._file.read(size_bytes)
 
     def read_into(self, begin: int, memory: npt.NDArray[np.uint8]) -> None:
         """Fill memory, uint8[n], from this byte of the file on; raises OSError where it ends before."""
-        with naming(self._path), self._one_at_a_time:
+        with error_path(self._path), self._one_at_a_time:
             self._file.seek(begin)
             _fill(self._file, memory)
 
@@ -89,7 +89,7 @@ class CheckedPixels:
 def line_begins(out: Path) -> array[int]:
     """Return the byte of samples.jsonl where each row's line begins, and behind them that where the last one ends."""
     begins = array("q", [0])
-    with naming(out / SAMPLES), open(out / SAMPLES, "rb") as file:
+    with error_path(out / SAMPLES), open(out / SAMPLES, "rb") as file:
         for line in file:
             begins.append(begins[-1] + len(line))
     return begins
@@ -117,7 +117,7 @@ def read_spans(path: Path, begins: Ints, sizes: Ints) -> npt.NDArray[np.uint8]:
     # [4, 6, 9, 0] of 2, 3, 1, 1 bytes -> reads of [4, 10) and [0, 1)
     firsts = np.flatnonzero(np.concatenate(([True], begins[1:] != begins[:-1] + sizes[:-1])))
     stops = np.append(firsts[1:], len(begins))
-    with naming(path), open(path, "rb", buffering=0) as file:
+    with error_path(path), open(path, "rb", buffering=0) as file:
         for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
             file.seek(int(begins[first]))
             _fill(file, into[int(ends[first] - sizes[first]) : int(ends[stop - 1])])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packer.errors import DiskFullError
 from packer.store.files import _WRITE_BYTES, write_at
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS
 
 _ALLOCATE_BYTES = 1 << 30
@@ -41,7 +41,7 @@ def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
     Raises:
         OSError: with the path as its filename.
     """
-    with naming(path), open(path, "r+b", buffering=0) as file:
+    with error_path(path), open(path, "r+b", buffering=0) as file:
         for start in range(0, size_bytes, _ALLOCATE_BYTES):
             stop = min(start + _ALLOCATE_BYTES, size_bytes)
             if not _reserve(file.fileno(), start, stop - start):
@@ -107,7 +107,7 @@ def move_rows(path: Path, start: int, target: int, count: int) -> None:
     Raises:
         OSError: with the path as its filename.
     """
-    with naming(path), open(path, "r+b", buffering=0) as file:
+    with error_path(path), open(path, "r+b", buffering=0) as file:
         for done in range(0, count, _WRITE_BYTES):
             file.seek(start + done)
             data = file.read(min(_WRITE_BYTES, count - done))

@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 
 # Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
 _LONGEST_NAME = 255
@@ -35,7 +35,7 @@ def temporary_of(path: Path) -> Path:
 
 def write_synced(path: Path, content: bytes) -> None:
     """Write a file and return when its bytes are on disk; its name is not, before its folder is synced."""
-    with naming(path), open(path, "wb") as file:
+    with error_path(path), open(path, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -54,7 +54,7 @@ def sync_folder(path: Path) -> None:
     except PermissionError:
         return
     try:
-        with naming(path):
+        with error_path(path):
             os.fsync(descriptor)
     except OSError as e:
         if e.errno not in (errno.EINVAL, errno.EBADF):

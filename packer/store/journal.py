@@ -16,7 +16,7 @@ from packer.store.blocks import Result
 from packer.store.files import sync_folder
 from packer.system import BINARY
 from reader.format import journal as lines
-from reader.format.filesystem import naming, or_again
+from reader.format.filesystem import error_path, retry_missing
 from reader.format.journal import FOLDER, JOURNAL, BlockLine, Header
 
 _OF_RESULT = tuple(field.name for field in dataclasses.fields(Result))
@@ -43,7 +43,7 @@ class Journal:
         """Go on after the first keep_bytes of a journal; the rest is cut off."""
         path = out / JOURNAL
         journal = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | BINARY))
-        with naming(path):
+        with error_path(path):
             os.ftruncate(journal._descriptor, keep_bytes)
             # before other rows take the place of those that were cut off
             os.fsync(journal._descriptor)
@@ -62,12 +62,12 @@ class Journal:
 
     def close(self) -> None:
         """Let the file go; it stays for a resume or until the store is sealed."""
-        with naming(self.path):
+        with error_path(self.path):
             os.close(self._descriptor)
 
     def _append(self, added: Sequence[Header | BlockLine]) -> None:
         data = memoryview(b"".join(map(lines.encode, added)))
-        with naming(self.path):
+        with error_path(self.path):
             while len(data):
                 data = data[os.write(self._descriptor, data) :]
             os.fsync(self._descriptor)
@@ -97,7 +97,7 @@ def has_begun(out: Path) -> bool:
         OSError: there is a journal that cannot be read; what it records must not be taken for lost.
     """
     try:
-        return or_again(out / JOURNAL, lambda: lines.read_header(out / JOURNAL) is not None)
+        return retry_missing(out / JOURNAL, lambda: lines.read_header(out / JOURNAL) is not None)
     except (FileNotFoundError, NotADirectoryError):
         return False
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer.errors import LockedError, PackError
 from packer.store.journal import FOLDER
-from reader.format.filesystem import look_again, naming
+from reader.format.filesystem import error_path, refresh_names
 
 LOCK = f"{FOLDER}/lock"
 # what says that another process holds a lock, the last two on Windows; all else, that there are none to be had
@@ -58,7 +58,7 @@ class Lock:
     def _sign(self, is_shared: bool) -> None:
         """See that the file still has its name, and write down who holds it."""
         # over NFS also for whatever is looked at in OUT once it is held: what the one before did must be seen
-        look_again(self.path)
+        refresh_names(self.path)
         try:
             is_there = os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class Lock:
         if not is_there:
             # opened before its holder removed it: a lock on a file without a name keeps no one out
             raise FileNotFoundError(errno.ENOENT, "the lock was removed meanwhile", str(self.path))
-        with naming(self.path):
+        with error_path(self.path):
             os.ftruncate(self._descriptor, 0)
             if not is_shared:
                 os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())

@@ -17,7 +17,7 @@ from packer.store import journal as journals
 from packer.store.files import sync_folder, write_synced
 from packer.store.lock import Lock
 from packer.system import FULL
-from reader.format.filesystem import look_again, naming
+from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.unfinished import command_to_go_on, read_unfinished
 
@@ -196,7 +196,7 @@ def replacement(out: Path) -> Path:
 
 def is_finished(out: Path) -> bool:
     """Whether OUT holds a store and no pack that replaces it is under way, or has said that it will come."""
-    look_again(out / MANIFEST)  # another host may have just finished it
+    refresh_names(out / MANIFEST)  # another host may have just finished it
     return (out / MANIFEST).is_file() and not is_replaced(out)
 
 
@@ -277,7 +277,7 @@ def free_trash(out: Path) -> Path:
 def _is_ours(manifest: Path) -> bool:
     """Whether a manifest.json is a store's, damaged perhaps; other programs have files of that name too."""
     try:
-        with naming(manifest), open(manifest, "rb") as file:
+        with error_path(manifest), open(manifest, "rb") as file:
             return b'"format": "pixpack"' in file.read(200)
     except (FileNotFoundError, IsADirectoryError):
         return False

@@ -22,7 +22,7 @@ from packer.inputs.label_notes import Noted
 from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
 from packer.store.blocks import Result
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, REJECTED, SAMPLES, Block, FileEntry
 from reader.format.samples import Reject, Sample
 from reader.format.tensors import TensorSpec
@@ -177,7 +177,7 @@ class Digested:
 
     def write(self, data: bytes) -> None:
         """Append; an error of the disk names the file."""
-        with naming(self._path):
+        with error_path(self._path):
             self._file.write(data)
         self._digest.update(data)
         self.size_bytes += len(data)
@@ -189,7 +189,7 @@ class Digested:
 
     def close(self) -> FileEntry:
         """Sync and close; returns what the manifest says of the file."""
-        with naming(self._path), self._file:
+        with error_path(self._path), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
         return FileEntry(self.size_bytes, f"sha256:{self._digest.hexdigest()}")

@@ -29,7 +29,7 @@ from packer.store.row_files import (
     channel_statistics,
     extra_specs,
 )
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.journal import Header
 from reader.format.manifest import (
     MANIFEST,
@@ -156,7 +156,7 @@ def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> di
 
 def settle(path: Path, used_bytes: int, size_bytes: int) -> None:
     """Cut a file of rows to what they use, then make it so large, with zeros behind them, and sync it."""
-    with naming(path), open(path, "r+b") as file:
+    with error_path(path), open(path, "r+b") as file:
         file.truncate(used_bytes)
         file.truncate(size_bytes)
         os.fsync(file.fileno())

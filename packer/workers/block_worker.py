@@ -32,7 +32,7 @@ from packer.store.reuse import KeptRows
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from packer.workers.row_buffers import DecodedRows, row_buffer
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.samples import Sample
 
 
@@ -173,7 +173,7 @@ class BlockWorker:
     def _write(self, path: str, data: memoryview, offset: int) -> None:
         if path not in self._files:
             self._files[path] = os.open(path, os.O_WRONLY | BINARY)
-        with naming(path):
+        with error_path(path):
             write_at(self._files[path], data, offset)
 
     def _attempt(self, task: Task, index: int) -> _Attempt:

@@ -24,7 +24,7 @@ from packer.store.lock import take_lock
 from packer.system import BINARY
 from packer.workers.block_worker import Job
 from packer.workers.processes import serve
-from reader.format.filesystem import look_again, naming
+from reader.format.filesystem import error_path, refresh_names
 
 # How often a worker tells that it runs; a fraction of what the engine waits before it takes it to be stopped.
 _ALIVE_SECONDS = 1.0
@@ -101,7 +101,7 @@ class _SyncingEnd:
                     while not self._written.empty():
                         messages.append(self._written.get())
                     for path, descriptor in files.items():
-                        with naming(path):
+                        with error_path(path):
                             getattr(os, "fdatasync", os.fsync)(descriptor)
                     self._tell(*messages)
             except OSError as e:  # the store's disk: the whole pack has to know
@@ -132,7 +132,7 @@ class _Told:
 
 
 def _sees(path: str, content: bytes) -> bool:
-    look_again(Path(path))
+    refresh_names(Path(path))
     try:
         with open(path, "rb") as file:
             return file.read() == content
@@ -146,7 +146,7 @@ def open_shared(path: str) -> int:
     An NFS client that knows a whole page writes all of it back when some of it was written, and would undo what another host
     has written to the rest; of locked files it writes no more than it was given (Linux: nfs_can_extend_write).
     """
-    with naming(path):
+    with error_path(path):
         descriptor = os.open(path, os.O_RDWR | BINARY)
         take_lock(descriptor, is_shared=True)
         return descriptor

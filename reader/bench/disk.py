@@ -42,7 +42,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     No page of the store may be mapped yet: it could not be dropped.
 
     Raises:
-        NotMeasured: the disk cannot be told from memory here.
+        NotMeasured: the disk cannot be distinguished from memory here.
     """
     path, rows = data.path / PIXELS, RowBytes(data)
     least = max(residency.SMALL_BYTES, rows.end(size))

@@ -24,10 +24,10 @@ from reader.bench.row_bytes import RowBytes
 from reader.bench.ways import (
     DEVICE_TURN_BYTES,
     ORDERS,
-    Copies,
+    FirstRows,
     Loader,
-    Part,
     PinnedCopies,
+    SliceCopies,
     StoreIndex,
     TorchLoader,
     Turn,
@@ -63,8 +63,8 @@ _FIRST_BATCHES = 5
 # What is said to be faster, is so by this much.
 _CLEARLY = 1.2
 
-# Told the section that is measured and the share of its time that has passed, 0..1.
-Tell = Callable[[str, float], object]
+# Takes the section that is measured and the share of its time that has passed, 0..1.
+Progress = Callable[[str, float], object]
 
 
 class BenchError(ValueError):
@@ -144,7 +144,7 @@ def measure(
     device: str = "cpu",
     order: str | None = None,
     seconds: float = 5.0,
-    tell: Tell = lambda section, share: None,
+    progress: Progress = lambda section, share: None,
 ) -> BenchReport:
     """Measure reading a store beside the limits of this machine, for about so many seconds.
 
@@ -175,15 +175,15 @@ def measure(
         torch_loaders[WORKERS] = TorchLoader(data, 2)
     if data.manifest.has_own_sizes:
         not_measured[INDEX] = "rows with sizes of their own are in no one tensor."
-    disk = _disk(data, size, order or "block", seconds, not_measured, tell)
+    disk = _disk(data, size, order or "block", seconds, not_measured, progress)
     # what was dropped from the page cache is brought back at least
     least = max([size, *(section.rows for section in disk)])
-    tell("memory", 0.0)
-    part = Part(data, size, _warm_rows(data, least, cached, seconds * _WARM_SHARE))
+    progress("memory", 0.0)
+    part = FirstRows(data, size, _warm_rows(data, least, cached, seconds * _WARM_SHARE))
     left = seconds * (1 - _WARM_SHARE - (_PROBE_SHARE + _DISK_SHARE if disk else 0)) / (1 + (where.type == "cuda"))
-    sections = [_memory(part, orders, torch_loaders, left, tell)]
+    sections = [_memory(part, orders, torch_loaders, left, progress)]
     if where.type == "cuda":
-        sections.append(_device(part, orders, where, left, tell))
+        sections.append(_device(part, orders, where, left, progress))
     sections += disk
     return BenchReport(
         store=str(path),
@@ -246,42 +246,44 @@ def _warm_rows(data: MemmapDataset, least: int, cached: float, seconds: float) -
 
 
 def _memory(
-    part: Part, orders: Sequence[str], torch_loaders: Mapping[str, TorchLoader], seconds: float, tell: Tell
+    part: FirstRows, orders: Sequence[str], torch_loaders: Mapping[str, TorchLoader], seconds: float, progress: Progress
 ) -> Section:
     loaders = {f"MemmapLoader, {order}": Loader(part, order, torch.device("cpu")) for order in orders}
-    ways: dict[str, Turn] = {COPIES: Copies(part).turn}
+    ways: dict[str, Turn] = {COPIES: SliceCopies(part).turn}
     ways |= {name: loader.turn for name, loader in loaders.items()}
     if not part.rows.differ:
         ways[INDEX] = StoreIndex(part).turn
     for name, torch_loader in torch_loaders.items():
         torch_loader.part = part
         ways[name] = torch_loader.turn
-    rates = _warmed_up(ways, seconds, lambda share: tell("memory", share))
+    rates = _warmed_up(ways, seconds, lambda share: progress("memory", share))
     for loader in loaders.values():
         loader.close()
     return _section("memory", part.data, part.count, (COPIES,), rates)
 
 
-def _device(part: Part, orders: Sequence[str], device: torch.device, seconds: float, tell: Tell) -> Section:
+def _device(
+    part: FirstRows, orders: Sequence[str], device: torch.device, seconds: float, progress: Progress
+) -> Section:
     """Measure copies to a CUDA device. No GPU has run this yet."""
     part = replace(part, turn_bytes=DEVICE_TURN_BYTES)
     loaders = {f"MemmapLoader to {device}, {order}": Loader(part, order, device) for order in orders}
     ways: dict[str, Turn] = {PINNED_COPIES: PinnedCopies(part, device).turn}
     ways |= {name: loader.turn for name, loader in loaders.items()}
-    rates = _warmed_up(ways, seconds, lambda share: tell("device", share))
+    rates = _warmed_up(ways, seconds, lambda share: progress("device", share))
     for loader in loaders.values():
         loader.close()
     return _section("device", part.data, part.count, (PINNED_COPIES,), rates)
 
 
 def _disk(
-    data: MemmapDataset, size: int, order: str, seconds: float, not_measured: dict[str, str], tell: Tell
+    data: MemmapDataset, size: int, order: str, seconds: float, not_measured: dict[str, str], progress: Progress
 ) -> list[Section]:
     """Return the disk's section, or none and say why; seconds are those of the whole measurement."""
-    tell("disk", 0.0)
+    progress("disk", 0.0)
     try:
         count, ways = disk_ways(data, size, order, seconds=seconds * _PROBE_SHARE)
-        rates = _in_turns(ways, seconds * _DISK_SHARE, lambda share: tell("disk", share), least=_FEWEST_ROUNDS)
+        rates = _in_turns(ways, seconds * _DISK_SHARE, lambda share: progress("disk", share), least=_FEWEST_ROUNDS)
     except NotMeasured as e:
         not_measured["disk"] = str(e)
         return []
@@ -289,7 +291,7 @@ def _disk(
 
 
 def _in_turns(
-    ways: Mapping[str, Turn], seconds: float, tell: Callable[[float], object], *, least: int = _LEAST_ROUNDS
+    ways: Mapping[str, Turn], seconds: float, progress: Callable[[float], object], *, least: int = _LEAST_ROUNDS
 ) -> dict[str, list[float]]:
     """Time the ways in turns, `least` rounds and on until time is up; returns images/s in each round, nan without a turn.
 
@@ -297,7 +299,7 @@ def _in_turns(
     """
     rates: dict[str, list[float]] = {name: [] for name in ways}
     names, rounds, begun = list(ways), 0, time.perf_counter()
-    tell(0.0)
+    progress(0.0)
     gc.disable()  # a collection in the middle of a turn would be charged to whose turn it is
     try:
         while (
@@ -310,19 +312,19 @@ def _in_turns(
                 left_out = name in (INDEX, NO_WORKERS, WORKERS) and rounds % _RARELY
                 rates[name].append(np.nan if left_out else ways[name]())
             rounds += 1
-            tell(min(1.0, rounds / least, (time.perf_counter() - begun) / max(seconds, 1e-3)))
+            progress(min(1.0, rounds / least, (time.perf_counter() - begun) / max(seconds, 1e-3)))
     finally:
         gc.enable()
     return rates
 
 
-def _warmed_up(ways: Mapping[str, Turn], seconds: float, tell: Callable[[float], object]) -> dict[str, list[float]]:
+def _warmed_up(ways: Mapping[str, Turn], seconds: float, progress: Callable[[float], object]) -> dict[str, list[float]]:
     """Time ways in turns, after one round that does not count."""
     begun = time.perf_counter()
-    tell(0.0)
+    progress(0.0)
     for turn in ways.values():
         turn()
-    return _in_turns(ways, seconds - (time.perf_counter() - begun), tell)
+    return _in_turns(ways, seconds - (time.perf_counter() - begun), progress)
 
 
 def _section(
@@ -338,7 +340,7 @@ def _section(
     return Section(name, rows, len(limit), limits, tuple(ways))
 
 
-def _first_batch_ms(part: Part, order: str, device: torch.device) -> float:
+def _first_batch_ms(part: FirstRows, order: str, device: torch.device) -> float:
     found = []
     for epoch in range(_FIRST_BATCHES):
         with part.loader(order, device) as loader:

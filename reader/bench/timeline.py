@@ -21,14 +21,14 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from reader.bench.measure import BenchError, checked
 from reader.bench.ways import ORDERS
 from reader.dataset.dataset import MemmapDataset
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.loading.loader import MemmapLoader
 from reader.transforms.color import Normalize
 
 # What the loader names, and the loop. Waiting: the loop for a batch; the feeder for room in the queue, or for reads.
 STAGES = ("read", "gather", "copy", "transform", "step", "wait")
 
-# Enough to see the start, which takes prefetch + 2 of them, and how it goes on.
+# Enough to see the start, which takes prefetch + 2 of them, and what follows.
 BATCHES = 16
 
 _PREFIX = "pixpack."
@@ -130,7 +130,7 @@ def record(
                 del batch
             if taken == batches:
                 break
-        # ended in here, the threads' last spans are whole
+        # ended in here, the threads' last spans are complete
         loader.close()
         if loader.device.type == "cuda":
             torch.cuda.synchronize(loader.device)
@@ -138,7 +138,7 @@ def record(
         written = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(written))
         if trace is not None:
-            with naming(trace):
+            with error_path(trace):
                 shutil.copyfile(written, trace)
         return timeline_of(json.loads(written.read_text(encoding="utf-8"))["traceEvents"])
 
@@ -167,7 +167,7 @@ def _stage(event: dict[str, Any]) -> str:
 
 
 def _thread(event: dict[str, Any]) -> tuple[Any, Any]:
-    """Return what tells threads, and streams of devices, apart."""
+    """Return what identifies a thread, or a stream of a device."""
     return event["pid"], event["tid"]
 
 

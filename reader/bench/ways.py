@@ -41,7 +41,7 @@ _LEAST_BATCHES, _MOST_BATCHES = 8, 1024
 # Of turns on a device: the gather of their first batch, and the copy of their last, have nothing beside them. On a bus that is
 # as fast as the gather, that is a ninth of 8 batches' time.
 DEVICE_TURN_BYTES = 2 << 30
-# No turn of a loader takes longer: batches may be so small that their bytes tell nothing of it. 2 GiB at 4.3 GB/s.
+# No turn of a loader takes longer: batches may be so small that their bytes say nothing of it. 2 GiB at 4.3 GB/s.
 _TURN_SECONDS = 0.5
 # store[idx] is so many times slower: shorter turns, so that what is compared stays close in time.
 _SLOWER = 8
@@ -53,8 +53,8 @@ _POLL_SECONDS = 5e-5
 
 
 @dataclass(frozen=True)
-class Part:
-    """The first `count` rows of a whole store, all of them in memory, to be read in batches of `size`."""
+class FirstRows:
+    """The first `count` rows of a store, all of them in memory, to be read in batches of `size`."""
 
     data: MemmapDataset
     size: int
@@ -81,9 +81,9 @@ class Part:
 
         It never reads ahead: its rows are in memory, though the rest of their store may not be.
         """
-        whole = self.count - self.count % self.size
-        times = -(-least_batches * self.size // whole)
-        rows = np.arange(self.count) if times == 1 else np.tile(np.arange(whole), times)
+        full = self.count - self.count % self.size
+        times = -(-least_batches * self.size // full)
+        rows = np.arange(self.count) if times == 1 else np.tile(np.arange(full), times)
         shuffle = ORDERS[order]
         return MemmapLoader(
             self.data.subset(rows),
@@ -96,10 +96,10 @@ class Part:
         )
 
 
-class Copies:
+class SliceCopies:
     """Copies the bytes of consecutive rows into a ring of buffers."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: FirstRows) -> None:
         self._part, self._pixels = part, part.data.mapped.pixels.view(-1)
         ends = [part.rows.end(count) for count in range(0, part.count + 1, part.size)]
         self._slices = list(itertools.pairwise(ends))
@@ -124,7 +124,7 @@ class Copies:
 class PinnedCopies:
     """Copies a ring of pinned buffers into a ring on the device, on one side stream. No CUDA device has run it yet."""
 
-    def __init__(self, part: Part, device: torch.device) -> None:
+    def __init__(self, part: FirstRows, device: torch.device) -> None:
         self._part, self._stream = part, torch.cuda.Stream(device)
         pool = BufferPool(part.batch_bytes, keep=_BUFFERS, pinned=device)
         self._ring = [pool.lease().zero_() for _ in range(_BUFFERS)]
@@ -148,7 +148,7 @@ class PinnedCopies:
 class Loader:
     """MemmapLoader, from a full queue to a full queue."""
 
-    def __init__(self, part: Part, order: str, device: torch.device) -> None:
+    def __init__(self, part: FirstRows, order: str, device: torch.device) -> None:
         self._part, self._device = part, device
         # small batches are queued in groups: a turn may end one late, and begins and ends with what is queued
         group = max(1, GROUP_BYTES // part.batch_bytes)
@@ -174,7 +174,7 @@ class Loader:
         self._loader.close()
 
     def _take(self, least: int) -> None:
-        """Take batches, groups as a whole, or what there is time for, and wait until as many were made again."""
+        """Take batches, complete groups, or what there is time for, and wait until as many were made again."""
         goal, end = self._taken + least, time.perf_counter() + _TURN_SECONDS
         while (self._taken < goal and time.perf_counter() < end) or self._iterator.ready:
             if self._part.rows.differ:
@@ -197,7 +197,7 @@ class Loader:
 class StoreIndex:
     """Random rows of the store's tensorclass."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: FirstRows) -> None:
         self._part, self._order = part, _RandomBatches(part)
         self._batches = max(2, part.batches_a_turn // _SLOWER)
 
@@ -218,7 +218,7 @@ class TorchLoader:
     Its workers start at once, before threads that a fork would miss; `part` says later what is read.
     """
 
-    part: Part
+    part: FirstRows
 
     def __init__(self, data: MemmapDataset, workers: int) -> None:
         self._before = workers * _WORKERS_PREFETCH + 1
@@ -232,7 +232,7 @@ class TorchLoader:
         """Take a turn; returns images/s."""
         order = _RandomBatches(self.part)
         count = max(_LEAST_BATCHES if self._loader.num_workers else 2, self.part.batches_a_turn // _SLOWER)
-        # the last turn's end: workers are told that nothing is left
+        # the last turn's end: workers see that nothing is left
         next(self._iterator, None)
         self._turn.batches = [order.next().tolist() for _ in range(self._before + count)]
         self._iterator = iter(self._loader)
@@ -274,7 +274,7 @@ class _TurnOfBatches:
 class _RandomBatches:
     """Random permutations of a part's rows, cut into batches, endlessly."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: FirstRows) -> None:
         self._generator, self._part = np.random.default_rng(0), part
         self._left: list[Rows] = []
 

@@ -1,4 +1,4 @@
-"""How batches that `MemmapDataset.__getitems__` made whole pass torch's default_collate; importing this tells it."""
+"""How batches that `MemmapDataset.__getitems__` made at once pass torch's default_collate; importing this registers it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from reader.store import ImageBatch, RaggedBatch
 
 
 class Row(tuple[Any, ...]):
-    """(image, target) of one row of a batch that was made whole."""
+    """(image, target) of one row of a batch that was made at once."""
 
 
 class Rows(Sequence[Any]):
-    """The rows of a batch that was made whole, for torch's collate functions: default_collate takes the batch as it is.
+    """The rows of a batch that was made at once, for torch's collate functions: default_collate takes the batch as it is.
 
     Any other one finds a sequence of rows, each made when it is asked for.
     """
 
-    def __init__(self, whole: Any, count: int, row: Callable[[int], Any]) -> None:
-        self.whole, self._count, self._row = whole, count, row
+    def __init__(self, batch: Any, count: int, row: Callable[[int], Any]) -> None:
+        self.batch, self._count, self._row = batch, count, row
 
     def __len__(self) -> int:
         return self._count
@@ -58,9 +58,9 @@ def tuple_rows(images: Any, targets: Any) -> Rows:
 
 
 def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
-    """Give what was made whole; rows that were made one by one, as ConcatDataset does, are joined."""
+    """Give what was made at once; rows that were made one by one, as ConcatDataset does, are joined."""
     if isinstance(batch, Rows):
-        return batch.whole
+        return batch.batch
     if isinstance(batch, ImageBatch):
         return batch
     first = batch[0]

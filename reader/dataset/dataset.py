@@ -143,7 +143,7 @@ class MemmapDataset(Dataset[Any]):
             StoreError: a file was cut short.
         """
         self.check_files()
-        return self._opened.views.whole
+        return self._opened.views.store
 
     def __getitem__(self, index: Index) -> Any:
         """Return one row (a copy, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy).

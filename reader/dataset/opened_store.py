@@ -1,6 +1,6 @@
 """A store, opened: its tensors mapped and its files held open; rows are copied from the one or read from the other.
 
-Knows one whole store and rows of it; which of them make a dataset, and in what form they are given, is `dataset.py`'s. What
+Knows one store and rows of it; which of them make a dataset, and in what form they are given, is `dataset.py`'s. What
 batches are copied from is never handed out: views are of a second mapping, in which a user may change what he likes.
 """
 
@@ -187,7 +187,7 @@ class Views:
         return store_of(self._manifest, {name: self.tensor(name, start, stop) for name in self._maps})
 
     @functools.cached_property
-    def whole(self) -> Batch:
+    def store(self) -> Batch:
         """All of the store."""
         return store_of(self._manifest, {name: self.tensor(name, 0, self._manifest.count(name)) for name in self._maps})
 

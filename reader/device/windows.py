@@ -27,7 +27,7 @@ Sent = Batch | DeviceBatch
 class Window:
     """Slices of a store, sent to a device one by one and there laid side by side.
 
-    images: the store on the host, where its rows have sizes of their own: it tells where they will lie.
+    images: the store on the host, where its rows have sizes of their own: it says where they will lie.
     """
 
     def __init__(self, slices: list[tuple[int, int]], images: RaggedBatch | None = None) -> None:

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.filesystem import naming, or_again
+from reader.format.filesystem import error_path, retry_missing
 from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest, read_manifest
 from reader.format.tensordict_meta import metadata_files
-from reader.format.unfinished import tell_half_replaced
+from reader.format.unfinished import half_replaced_message
 
 
 def check_store(out: str | os.PathLike[str]) -> Manifest:
@@ -29,7 +29,7 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     for name, expected in manifest.files.items():
         check_file(root / name, expected.size_bytes)
     for name, content in metadata_files(manifest).items():
-        with naming(root / name):
+        with error_path(root / name):
             is_right = (root / name).read_bytes() == content
         if not is_right:
             raise StoreError(
@@ -49,22 +49,22 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
 
 def _check_splits(root: Path) -> None:
     """Raise IncompleteStoreError where OUT is one of several splits of which a crash has left some new and some old."""
-    told = tell_half_replaced(root)
+    message = half_replaced_message(root)
     for _ in range(_SWAP_TRIES):
-        if not told:
+        if not message:
             return
         time.sleep(_SWAP_SECONDS)
-        told = tell_half_replaced(root)
-    if told:
-        raise IncompleteStoreError(told)
+        message = half_replaced_message(root)
+    if message:
+        raise IncompleteStoreError(message)
 
 
 def check_file(path: Path, size_bytes: int) -> None:
     """Raise StoreError unless path is a regular file of exactly size_bytes."""
     try:
-        found = or_again(path, path.lstat)
+        found = retry_missing(path, path.lstat)
         if stat.S_ISREG(found.st_mode) and found.st_size != size_bytes:
-            with open(path, "rb") as file:  # NFS tells what it was a minute ago, until it is opened
+            with open(path, "rb") as file:  # NFS answers with what it was a minute ago, until it is opened
                 found = os.fstat(file.fileno())
     except OSError as e:
         raise StoreError(f"{path} is missing ({e.strerror}). The copy is incomplete: copy the store again.") from None

@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def error_path(path: str | os.PathLike[str]) -> Iterator[None]:
     """Let an OSError of an open file, which knows only a descriptor, say which file it is about."""
     try:
         yield
@@ -24,23 +24,23 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
-def look_again(path: Path) -> None:
+def refresh_names(path: Path) -> None:
     """Have the names on the way to path, its own too, looked up anew by whoever uses them next.
 
     NFS trusts for up to a minute what a name stood for, or that it was missing; opening a folder asks its server.
     """
     for folder in reversed(path.absolute().parents):
-        with contextlib.suppress(OSError):  # closed to us, or not there: the next look will tell
+        with contextlib.suppress(OSError):  # closed to us, or not there: the next use fails
             os.close(os.open(folder, os.O_RDONLY))
 
 
-def or_again(path: Path, look: Callable[[], _T]) -> _T:
-    """Return what look returns; where it finds that path is missing, it looks once more, at what the server has."""
+def retry_missing(path: Path, use: Callable[[], _T]) -> _T:
+    """Return what use returns; if it raises FileNotFoundError, the names of path are refreshed and use is called again."""
     try:
-        return look()
+        return use()
     except FileNotFoundError:
-        look_again(path)
-        return look()
+        refresh_names(path)
+        return use()
 
 
 def size_text(size_bytes: int) -> str:

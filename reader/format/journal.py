@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
@@ -121,7 +121,7 @@ def read_progress(path: Path) -> tuple[Header, int, int]:
 
 def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     end = 0
-    with naming(path), open(path, "rb") as file:
+    with error_path(path), open(path, "rb") as file:
         for line in file:
             text = line[_CRC_BYTES:-1]
             if not line.endswith(b"\n") or line[:_CRC_BYTES] != b"%08x " % zlib.crc32(text):

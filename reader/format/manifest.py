@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.filesystem import naming, or_again
+from reader.format.filesystem import error_path, retry_missing
 from reader.format.head import FORMAT_NAME, FORMAT_VERSION, OWN_MASKS, OWN_SIZES, check_version, read_head, with_digest
 from reader.format.tensors import TensorSpec, metadata_names
-from reader.format.unfinished import tell_unfinished
+from reader.format.unfinished import unfinished_message
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
@@ -100,7 +100,7 @@ class Manifest:
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
     further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
-    # how targets, classes and boxes were read, as far as options said it; what a store of format 1.0 does not tell
+    # how targets, classes and boxes were read, as far as options said it; a store of format 1.0 does not say
     labels: Mapping[str, Any] = field(default_factory=dict)
     # name of an ICC profile other than sRGB -> rows whose images have it (format 1.1)
     icc: Mapping[str, int] = field(default_factory=dict)
@@ -259,7 +259,7 @@ def read_manifest(out: str | os.PathLike[str]) -> Manifest:
     try:
         if path.is_symlink():
             raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
-        with naming(path), or_again(path, lambda: open(path, "rb")) as file:
+        with error_path(path), retry_missing(path, lambda: open(path, "rb")) as file:
             head, digest = read_head(file, path)
     except FileNotFoundError:
         raise _no_manifest(root) from None
@@ -278,7 +278,7 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
         StoreError: as `read_manifest`, or the blocks do not add up to the rows.
     """
     manifest = read_manifest(out)
-    with naming(Path(out) / MANIFEST), open(Path(out) / MANIFEST, "rb") as file:
+    with error_path(Path(out) / MANIFEST), open(Path(out) / MANIFEST, "rb") as file:
         table = json.load(file)["blocks"]
     blocks, start = [], 0
     for count, crc32, offset, *size_bytes in table:
@@ -297,7 +297,7 @@ def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of samples.jsonl or rejected.jsonl."""
-    with naming(path), open(path, encoding="ascii") as file:
+    with error_path(path), open(path, encoding="ascii") as file:
         for line in file:
             yield json.loads(line)
 
@@ -305,8 +305,8 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 def _no_manifest(root: Path) -> StoreError:
     if not root.is_dir():
         return StoreError(f"{root} does not exist. Expected the folder of a store: pack IMAGES {root}")
-    if said := tell_unfinished(root):
-        return IncompleteStoreError(said)
+    if message := unfinished_message(root):
+        return IncompleteStoreError(message)
     children = [name for name in ("train", "val", "valid", "test") if (root / name / MANIFEST).is_file()]
     if children:
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.manifest import REJECTED, SAMPLES, read_json_lines
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
@@ -80,7 +80,7 @@ def encode_line(value: Mapping[str, Any]) -> str:
 
 def read_samples(out: Path) -> Iterator[Sample]:
     """Yield the lines of a store's samples.jsonl, in the order of its rows."""
-    with naming(out / SAMPLES), open(out / SAMPLES, encoding="ascii") as file:
+    with error_path(out / SAMPLES), open(out / SAMPLES, encoding="ascii") as file:
         yield from map(Sample.decode, file)
 
 

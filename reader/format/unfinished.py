@@ -18,7 +18,7 @@ PULLED = f"{FOLDER}/pull/manifest.json"
 SWAPPING = f"{FOLDER}/swapping"
 
 
-def tell_unfinished(out: Path) -> str:
+def unfinished_message(out: Path) -> str:
     """Say what has begun in OUT, a folder without a manifest, and how to go on; "" where nothing has."""
     if (out / JOURNAL).is_file():
         done, command = read_unfinished(out)
@@ -47,7 +47,7 @@ def read_swapping(folder: Path) -> list[str]:
     return names if is_ours else []
 
 
-def tell_half_replaced(out: Path) -> str:
+def half_replaced_message(out: Path) -> str:
     """Say that of the splits which OUT is one of some are new and some old, and how to finish that; "" where it is not so."""
     root = Path(os.path.realpath(out))
     if not root.name:

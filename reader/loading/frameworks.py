@@ -57,7 +57,7 @@ def _refusal(what: str) -> str:
 
 
 class AccelerateState:
-    """Tells accelerate of one pass of a loader, as its own DataLoaders do.
+    """Reports one pass of a loader to accelerate, as its own DataLoaders do.
 
     With that `gather_for_metrics` leaves out rows that ranks share so as to have equal steps, and gradients that were
     accumulated are not left over at the end of an epoch.
@@ -73,17 +73,17 @@ class AccelerateState:
         self._known: Any = state.GradientState() if state is not None and state.GradientState().initialized else None
 
     def begin(self) -> None:
-        """Tell, once, that this pass is the one that batches come from now."""
+        """Report, once, that this pass is the one that batches come from now."""
         if self._known is not None and not self._has_begun:
             self._has_begun = True
             self._known._add_dataloader(self)
 
     def last(self, remainder: int) -> None:
-        """Tell that the batch that is given now is the last; remainder: rows of all ranks in it that count, 0: all."""
+        """Report that the batch that is given now is the last; remainder: rows of all ranks in it that count, 0: all."""
         self.end_of_dataloader, self.remainder = True, remainder
 
     def end(self) -> None:
-        """Tell that the pass is over."""
+        """Report that the pass is over."""
         if self._known is not None:
             self._known._remove_dataloader(self)
             self._known = None

@@ -71,7 +71,7 @@ class MemmapLoader:
         prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
             device); 0 gathers in the caller's thread.
         rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
-            WORLD_SIZE, else 0 and 1. They are settled when an epoch begins, so that a loader may be made before
+            WORLD_SIZE, else 0 and 1. They are resolved when an epoch begins, so that a loader may be made before
             init_process_group; `len` before that takes WORLD_SIZE where it is set.
         residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "ram": a copy in this process, in huge pages; pinned where batches go to CUDA.
@@ -143,7 +143,7 @@ class MemmapLoader:
             sampler=checked_sampler(sampler),
         )
         # the world size that the caller knows of, by `len` or by an epoch that has begun
-        self._told: int | None = None
+        self._announced: int | None = None
         self._has_begun = False
         self._read_from(residency, ranks_here(ranks))
         self._next = (0, 0)
@@ -176,7 +176,7 @@ class MemmapLoader:
 
     @property
     def ranks(self) -> Ranks:
-        """Which rank of how many the loader reads for: settled when an epoch begins, before that what is to be expected."""
+        """Which rank of how many the loader reads for: resolved when an epoch begins, before that what is to be expected."""
         return Ranks(self.schedule.cut.rank, self.schedule.cut.world_size)
 
     @property
@@ -220,7 +220,7 @@ class MemmapLoader:
         # an epoch that begins says which rank this is; until then processes may still be set up
         if not self._has_begun:
             self._follow(ranks_expected(self._given))
-        self._told = self.schedule.cut.world_size
+        self._announced = self.schedule.cut.world_size
         return self.schedule.steps_left(0)
 
     def __repr__(self) -> str:
@@ -233,7 +233,7 @@ class MemmapLoader:
 
     def __iter__(self) -> Iteration:
         checked_device(self.device)  # this may be a process that was forked since
-        self._settle_ranks()
+        self._resolve_ranks()
         epoch, position = self._next
         self._next = (epoch + 1, 0)
         self._progress = Progress(epoch, position)
@@ -253,13 +253,13 @@ class MemmapLoader:
             feeds=self._feeds,
         )
 
-    def _settle_ranks(self) -> None:
+    def _resolve_ranks(self) -> None:
         """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.
 
         Raises:
             ValueError: nobody knows, or what the loader was made for does not go with it.
         """
-        before, ranks, told, is_first = self.ranks, ranks_now(self._given), self._told, not self._has_begun
+        before, ranks, announced, is_first = self.ranks, ranks_now(self._given), self._announced, not self._has_begun
         if self.in_windows and ranks.world_size > 1:
             raise ValueError(
                 f"residency 'gpu' in windows of blocks is for one rank, and {ranks.source} says {ranks}. Make the loader"
@@ -267,13 +267,13 @@ class MemmapLoader:
             )
         steps = self._steps()
         self._follow(ranks)
-        self._told, self._has_begun = ranks.world_size, True
+        self._announced, self._has_begun = ranks.world_size, True
         source = ranks.source or "nobody says otherwise"
-        if told not in (None, ranks.world_size) and self.schedule.sampler is None:
+        if announced not in (None, ranks.world_size) and self.schedule.sampler is None:
             _log.warning(
                 "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
                 " computed from the former, such as a schedule of learning rates, does not fit.",
-                *(self.dataset.path, steps, told, self._steps(), ranks.world_size, source),
+                *(self.dataset.path, steps, announced, self._steps(), ranks.world_size, source),
             )
         elif before != ranks:
             _log.info("%s: %s (%s)", self.dataset.path, ranks, source)
@@ -317,9 +317,9 @@ class MemmapLoader:
         self.gathering.let_go()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter` start this epoch; if a state of the middle of this very epoch was loaded, go on there.
+        """Make the next `iter` start this epoch; if a state of the middle of this very epoch was loaded, resume there.
 
-        A sampler that asks for the epoch, as torch's DistributedSampler does, is told it.
+        It is set on a sampler that has set_epoch, as torch's DistributedSampler has.
 
         Raises:
             ValueError: epoch is not 0 or more.
@@ -330,7 +330,7 @@ class MemmapLoader:
         if epoch != self._next[0]:
             self._next = (epoch, 0)
         self._progress.finished = True
-        self.schedule.tell_epoch(epoch)
+        self.schedule.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
         """Return where the loop is, as a few integers: after the batch that the caller got last."""
@@ -344,7 +344,7 @@ class MemmapLoader:
         return state | {"rows": len(self.dataset), "store": self.schedule.rows_id}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next `iter` go on from a state, also one taken with another batch_size or world size.
+        """Make the next `iter` resume from a state, also one taken with another batch_size or world size.
 
         Raises:
             ValueError: the state is of another store, subset, seed or order.
@@ -369,7 +369,7 @@ class MemmapLoader:
             raise ValueError(f"the state is at epoch {state['epoch']}, position {state['position']} of {count} rows.")
         self._next = (int(state["epoch"]), int(state["position"]))
         self._progress.finished = True
-        self.schedule.tell_epoch(self._next[0])
+        self.schedule.set_epoch(self._next[0])
 
 
 def _caller() -> str:

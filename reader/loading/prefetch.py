@@ -1,7 +1,7 @@
 """A thread that works ahead, and the bounded queue between it and the caller; nothing here waits without a way out.
 
 Ctrl-C may come between any two instructions of the caller's thread. With a lock of Python's it can come where that is held
-and nobody will release it; `SimpleQueue` does each step whole, or not at all, and may be used while objects are collected.
+and nobody will release it; `SimpleQueue` does each step completely, or not at all, and may be used while objects are collected.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ class Feed(Generic[_T]):
 
     @property
     def is_alive(self) -> bool:
-        """Say whether the thread goes on."""
+        """Say whether the thread is still running."""
         return self._thread.is_alive()
 
     def stop(self, *, wait: bool = False) -> None:
-        """Tell the thread to end and drop what is queued."""
+        """Ask the thread to end and drop what is queued."""
         self._stopped = True
         self._room.put(None)
         self._asked.put(None)

@@ -61,7 +61,7 @@ class Schedule:
         self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
         self.cut: Cut
         self.drop_last, self.sampler = drop_last, sampler
-        self._told_epoch = getattr(self._asks_epoch(), "epoch", None)
+        self._epoch_set = getattr(self._asks_epoch(), "epoch", None)
         self._cumulative = None if weights is None else checked_weights(weights, len(dataset))
         self.rows_id = _rows_id(dataset, self._cumulative)
         # what any epoch reads of it; a sampler may give other rows in another epoch, so of all it may give
@@ -95,7 +95,7 @@ class Schedule:
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def is_over(self, position: int) -> bool:
-        """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end tells."""
+        """Say whether an epoch has nothing behind a position; of a sampler without a length, only its end shows."""
         return position == _END if self.sampler is not None else not self.cut.steps(position)
 
     def shared_rows(self, position: int) -> int:
@@ -104,16 +104,16 @@ class Schedule:
         whole = self.batch_size * self.cut.world_size
         return left if self.sampler is None and left < whole and left % self.cut.world_size else 0
 
-    def tell_epoch(self, epoch: int) -> None:
-        """Tell the epoch to a sampler that asks for it, as torch's DistributedSampler does; or to the one that it draws from."""
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of a sampler that has set_epoch, as torch's DistributedSampler has; or of the one that it draws from."""
         if (asks := self._asks_epoch()) is not None:
             asks.set_epoch(epoch)
-            self._told_epoch = getattr(asks, "epoch", None)
+            self._epoch_set = getattr(asks, "epoch", None)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Tell an epoch that begins to a sampler that shows which one it was told last, unless somebody else told it since."""
-        if (asks := self._asks_epoch()) is not None and hasattr(asks, "epoch") and asks.epoch == self._told_epoch:
-            self.tell_epoch(epoch)
+        """Set the epoch that begins on a sampler that shows its epoch, unless another caller has set it since."""
+        if (asks := self._asks_epoch()) is not None and hasattr(asks, "epoch") and asks.epoch == self._epoch_set:
+            self.set_epoch(epoch)
 
     def _asks_epoch(self) -> Any:
         found = (self.sampler, getattr(self.sampler, "sampler", None))

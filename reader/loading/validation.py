@@ -42,7 +42,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Return an int, of whatever kind of whole number it was; raises ValueError, which tells the name."""
+    """Return an int, of whatever kind of whole number it was; raises ValueError with the name."""
     try:
         return operator.index(value)
     except TypeError:

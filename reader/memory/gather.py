@@ -49,7 +49,7 @@ class Copies:
         """Say whether each piece is done, or has failed."""
         return len(self._outcomes) >= self._pieces
 
-    def tell(self, error: BaseException | None) -> None:
+    def report(self, error: BaseException | None) -> None:
         """Count a piece that is done, or has failed."""
         if error is not None:
             self.is_cancelled = True
@@ -133,7 +133,7 @@ def on_threads(kind: str, threads: int, call: Callable[..., object], each: Seque
     queue = _queue(kind, threads)
     for arguments in each:
         if queue is None:
-            copies.tell(_outcome(call, arguments, copies))
+            copies.report(_outcome(call, arguments, copies))
         else:
             queue.put((call, arguments, copies))
     return copies
@@ -202,7 +202,7 @@ def _serve(queue: SimpleQueue[_Piece | None]) -> None:
     while (piece := queue.get()) is not None:
         copies, error = piece[2], _outcome(*piece)
         del piece  # before the caller continues: then nothing here holds its batch
-        copies.tell(error)
+        copies.report(error)
         del copies, error
     _ended.put(None)
 

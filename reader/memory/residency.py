@@ -31,7 +31,7 @@ class Residency:
     """A choice and its reason, for the log.
 
     host: from where rows come to the device, with "gpu"; else the name again.
-    in_windows: with "gpu": a window of blocks at a time, since the whole does not fit.
+    in_windows: with "gpu": a window of blocks at a time, since not all of them fit.
     is_warm: what is read is in memory: no epoch reads ahead from the disk, nor asks whether it should.
     """
 
@@ -89,7 +89,7 @@ class Room:
 
 
 def choose(asked: str | Residency, reads: Reads, room: Room | None = None) -> Residency:
-    """Settle where rows are read from; room: of the device that batches are wanted on, None: the CPU.
+    """Choose where rows are read from; room: of the device that batches are wanted on, None: the CPU.
 
     asked: a name, or what was chosen already.
 

@@ -37,7 +37,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader
-from reader.bench.ways import DEVICE_TURN_BYTES, Copies, Loader, Part, PinnedCopies, Turn
+from reader.bench.ways import DEVICE_TURN_BYTES, FirstRows, Loader, PinnedCopies, SliceCopies, Turn
 from reader.device.gather import gathered
 from reader.device.transfer import pin
 from reader.format.manifest import PIXELS
@@ -132,11 +132,11 @@ def gpu(device: str) -> dict[str, Any]:
 
 
 def loading(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    part = Part(data, options.batch_size, len(data), DEVICE_TURN_BYTES)
+    part = FirstRows(data, options.batch_size, len(data), DEVICE_TURN_BYTES)
     check(
         MemmapLoader(data, options.batch_size, shuffle="full", device=device, residency="cache", as_tuple=False), data
     )
-    limit = (PinnedCopies(part, device) if device.type == "cuda" else Copies(part)).turn
+    limit = (PinnedCopies(part, device) if device.type == "cuda" else SliceCopies(part)).turn
     loader = Loader(part, "full", device)
     cores: list[float] = []
     ways = {LIMIT: limit, OURS: functools.partial(with_cores, loader.turn, cores)}
@@ -221,7 +221,7 @@ def resident(data: MemmapDataset, device: torch.device, options: argparse.Namesp
 def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any] | str:
     if device.type != "cuda":
         return NO_GPU
-    part, size = Part(data, options.batch_size, len(data), DEVICE_TURN_BYTES), options.batch_size
+    part, size = FirstRows(data, options.batch_size, len(data), DEVICE_TURN_BYTES), options.batch_size
     loader = MemmapLoader(data, size, shuffle="full", drop_last=True, device=device, residency="ram", as_tuple=False)
     batches = endless(loader)
     store = data.store.pixels.clone()
@@ -246,7 +246,7 @@ def pinned(data: MemmapDataset, device: torch.device, options: argparse.Namespac
 
 
 def others(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    part, workers = Part(data, options.batch_size, len(data), DEVICE_TURN_BYTES), 1 if options.quick else WORKERS
+    part, workers = FirstRows(data, options.batch_size, len(data), DEVICE_TURN_BYTES), 1 if options.quick else WORKERS
     ours = Loader(part, "full", device)
     loaders = {
         "DataLoader of a MemmapDataset, sent by its collate": data,

@@ -41,7 +41,7 @@ from reader.bench.measure import (
 )
 from reader.bench.row_bytes import RowBytes
 from reader.bench.timeline import Timeline, record, record_store, timeline_of
-from reader.bench.ways import Copies, Loader, Part, TorchLoader
+from reader.bench.ways import FirstRows, Loader, SliceCopies, TorchLoader
 from reader.loading.host_batches import Gathering
 from reader.memory import residency
 from reader.system import MEMORY_FILE_SYSTEMS
@@ -218,7 +218,7 @@ def test_each_turn_counts_the_bytes_of_the_rows_that_it_had(
     bytes_of = data.store.shapes.prod(1)
     taken: list[int] = []
     monkeypatch.setattr(RowBytes, "images", lambda self, rows: taken.append(int(bytes_of[rows].sum())) or 1.0)
-    loader = Loader(Part(data, 7, 72), order, torch.device("cpu"))
+    loader = Loader(FirstRows(data, 7, 72), order, torch.device("cpu"))
     loader.turn()
     before = loader._taken
     loader.close()
@@ -228,7 +228,7 @@ def test_each_turn_counts_the_bytes_of_the_rows_that_it_had(
     rows = RowBytes(data)
     assert rows.images(np.arange(72)) * rows.mean == pytest.approx(int(bytes_of.sum()))
     assert [rows.count_within(rows.end(count)) for count in range(73)] == list(range(73))
-    copies = Copies(Part(data, 7, 72))
+    copies = SliceCopies(FirstRows(data, 7, 72))
     assert sum(copies._copy() for _ in range(10)) == int(bytes_of[:70].sum())
 
 
@@ -246,7 +246,7 @@ def test_the_disk_is_read_as_far_as_whole_rows_of_own_sizes_go(
     assert dropped[1:] == [int(data.store.offsets[count])] * 3
 
 
-# -- soon done, and told meanwhile
+# -- soon done, and reported meanwhile
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_turn_of_batches_that_take_long_ends_by_its_time(shared_store: Path, m
     # batches as large as a group
     monkeypatch.setattr("reader.bench.ways.GROUP_BYTES", 1)
     monkeypatch.setattr("reader.loading.schedule.GROUP_BYTES", 1)
-    loader = Loader(Part(MemmapDataset(shared_store, as_tuple=False), 1, 1), "full", torch.device("cpu"))
+    loader = Loader(FirstRows(MemmapDataset(shared_store, as_tuple=False), 1, 1), "full", torch.device("cpu"))
     loader._taken, loader._iterator = 0, iter(loader._loader)
     loader._take(1024)
     assert loader._taken == 0
@@ -307,12 +307,12 @@ def test_slow_rounds_are_few(turn_seconds: float, rounds: int, monkeypatch: pyte
 
 
 def test_each_stage_is_told_when_it_begins(shared_store: Path) -> None:
-    told: list[tuple[str, float]] = []
-    measure(shared_store, seconds=0.1, order="full", tell=lambda stage, share: told.append((stage, share)))
-    first = dict(reversed(told))
-    assert list(dict.fromkeys(stage for stage, _ in told)) == ["disk", "memory"]
+    reported: list[tuple[str, float]] = []
+    measure(shared_store, seconds=0.1, order="full", progress=lambda stage, share: reported.append((stage, share)))
+    first = dict(reversed(reported))
+    assert list(dict.fromkeys(stage for stage, _ in reported)) == ["disk", "memory"]
     assert first == {"disk": 0.0, "memory": 0.0}
-    assert told[-1] == ("memory", 1.0)
+    assert reported[-1] == ("memory", 1.0)
 
 
 def test_sizes_are_told_in_a_unit_that_fits(report: BenchReport) -> None:
@@ -341,7 +341,7 @@ def test_a_turn_of_the_loader_ends_with_as_many_batches_made_as_taken(
         return gathered(self, groups, ahead)
 
     monkeypatch.setattr(Gathering, "begin", count)
-    part = Part(MemmapDataset(shared_store, as_tuple=False), 80, 90)
+    part = FirstRows(MemmapDataset(shared_store, as_tuple=False), 80, 90)
     loader = Loader(part, "full", torch.device("cpu"))
     for _ in range(2):
         made.clear()

@@ -16,7 +16,7 @@ from packer.operations.transfer.objects import open_objects
 from packer.sources.object_storage import reason
 from packer.system import FULL
 from reader.format.errors import StoreError
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.manifest import FileEntry
 
 _READ_BYTES = 4 << 20
@@ -85,7 +85,7 @@ def file_digest(path: Path, entry: FileEntry) -> str:
     """Return the digest of a file, of the kind that the manifest has for it."""
     kind = entry.digest.partition(":")[0]
     crc32, sha256 = 0, hashlib.sha256()
-    with naming(path), open(path, "rb") as file:
+    with error_path(path), open(path, "rb") as file:
         while data := file.read(_READ_BYTES):
             if kind == "crc32":
                 crc32 = zlib.crc32(data, crc32)

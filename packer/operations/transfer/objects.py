@@ -19,7 +19,7 @@ from packer.sources.object_storage import open_url
 from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
 from packer.store.out_folder import sync_names
 from packer.system import BINARY
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 
 _COPY_BYTES = 4 << 20
 # What file systems that know no hard links say, FAT and some network ones.
@@ -75,7 +75,7 @@ class LocalObjects:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return a file's bytes [start, stop)."""
         path = self.root / name
-        with naming(path), open(path, "rb") as file:
+        with error_path(path), open(path, "rb") as file:
             file.seek(start)
             return file.read() if stop is None else file.read(stop - start)
 
@@ -230,16 +230,16 @@ class RemoteObjects:
 
 def _copy(source: Path, path: Path) -> os.stat_result:
     """Copy a file's bytes, and return when they are on disk, which file that is; an error names the file that it is about."""
-    with naming(source), open(source, "rb") as old:
+    with error_path(source), open(source, "rb") as old:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o666)
         try:
             while data := memoryview(old.read(_COPY_BYTES)):
-                with naming(path):
+                with error_path(path):
                     while data:
                         data = data[os.write(descriptor, data) :]
-            with naming(path):
+            with error_path(path):
                 os.fsync(descriptor)
                 return os.fstat(descriptor)
         finally:
-            with naming(path):
+            with error_path(path):
                 os.close(descriptor)

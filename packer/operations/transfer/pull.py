@@ -34,9 +34,9 @@ from packer.store.out_folder import (
 )
 from packer.system import BINARY
 from reader.format.check import check_store
-from reader.format.filesystem import naming
+from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_blocks, read_manifest
-from reader.format.unfinished import PARTS, PULLED, tell_unfinished
+from reader.format.unfinished import PARTS, PULLED, unfinished_message
 
 # Where a pull under way comes from: what is begun from one URL is not continued from another.
 _SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
@@ -135,7 +135,7 @@ def _check_place(out: Path, url: str, head: bytes) -> None:
                 f"{out} holds an unfinished pull of another store (from {begun}). Choose another OUT, or remove it."
             )
     elif (out / journals.JOURNAL).exists() or (out / PARTS).exists():
-        raise OptionsError(f"{tell_unfinished(out)} Or choose another OUT.")
+        raise OptionsError(f"{unfinished_message(out)} Or choose another OUT.")
 
 
 def _begun_from(out: Path) -> str:
@@ -197,7 +197,7 @@ def _pull_file(copy: Copy, path: Path, name: str, entry: FileEntry) -> None:
     copy.objects.fetch(name, path)
     if file_digest(path, entry) != entry.digest:
         raise _damaged(copy, name)
-    with naming(path), open(path, "rb") as file:
+    with error_path(path), open(path, "rb") as file:
         os.fsync(file.fileno())
     copy.count(entry.size_bytes, is_copied=True)
 
@@ -217,24 +217,24 @@ def _pull_pixels(copy: Copy, path: Path, name: str, manifest: Manifest, blocks: 
         data = copy.objects.read(name, start, stop)
         if len(data) != stop - start or zlib.crc32(data) != block.crc32:
             raise _damaged(copy, f"{PIXELS}, rows {block.start} to {block.stop - 1},")
-        with naming(path):
+        with error_path(path):
             write_at(descriptor, memoryview(data), start)
         return stop - start, True
 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
     try:
-        with naming(path):
+        with error_path(path):
             # what another store has left behind the last block is in no checksum: it must be zeros
             os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, ends[-1]))
         allocate(path, size_bytes, lambda done: None)
         with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
             for count, is_copied in _as_they_end(pool, [pool.submit(bring, block) for block in blocks]):
                 copy.count(count, is_copied=is_copied)
-        with naming(path):
+        with error_path(path):
             os.ftruncate(descriptor, size_bytes)
             os.fsync(descriptor)
     finally:
-        with naming(path):
+        with error_path(path):
             os.close(descriptor)
 
 
