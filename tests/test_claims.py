@@ -291,17 +291,18 @@ def test_a_loop_that_loses_or_mixes_up_rows_is_not_timed(claim: Any) -> None:
 
 def test_the_folder_of_photographs_and_the_store_are_made_once(claim: Any, tmp_path: Path) -> None:
     from reader import MemmapDataset
+    from scripts.samples.stores import random_store
 
     module = claim("_claim")
     folder = module.photo_folder(tmp_path, 20)
     assert len(list(folder.rglob("*.jpg"))) == 20
-    out = module.random_store(tmp_path, 50, 4)
+    out = random_store(tmp_path, 50, 4)
     data = MemmapDataset(out, as_tuple=False)
     assert data.store.pixels.shape == (50, 4, 4, 3)
     assert data.numpy().std() > 50
     assert sorted(set(data.targets)) == list(range(0, 100, 2))
     made = (out / "manifest.json").stat().st_ino
-    assert module.random_store(tmp_path, 50, 4) == out
+    assert random_store(tmp_path, 50, 4) == out
     assert (out / "manifest.json").stat().st_ino == made
 
 

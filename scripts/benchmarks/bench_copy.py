@@ -9,15 +9,14 @@ once, of the photographs as they are. Checked: the subset of all rows is the sto
 
 from __future__ import annotations
 
-import argparse
 import filecmp
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from packer import merge, pack, subset
@@ -35,18 +34,16 @@ from scripts.benchmarks._bench import (
     spread,
     table,
 )
+from scripts.benchmarks.arguments import bench_parser
+from scripts.benchmarks.timing import in_turns, seconds
 
 SIZE, CP = 224, "cp -r; sync"
 
 
 def main() -> int:
     """Time each way."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=10_000)
+    parser = bench_parser(__doc__, rows=10_000, runs=5, work=None, json=None)
     parser.add_argument("--packed", type=int, default=1000, help="photographs to pack")
-    parser.add_argument("--runs", type=int, default=5, help="timed turns of each way")
-    parser.add_argument("--work", type=Path, help="folder for the stores (default: the temporary one)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
     options = parser.parse_args()
     try:
         with tempfile.TemporaryDirectory(prefix="pixpack-bench-copy-", dir=options.work) as folder:
@@ -85,18 +82,17 @@ def measure(work: Path, rows: int, packed: int, runs: int) -> tuple[float, dict[
         "subset of a tenth": lambda: subset(whole, out, fraction=0.1),
         "merge of two halves": lambda: merge([work / "a", work / "b"], out),
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for run in range(runs):
-        for name in [*ways][run % len(ways) :] + [*ways][: run % len(ways)]:
-            begun = time.perf_counter()
-            ways[name]()
-            seconds = time.perf_counter() - begun
-            rates[name].append(check_store(out).rows / seconds)
-            if name == "subset of all rows" and not filecmp.cmp(whole / "manifest.json", out / "manifest.json", False):
-                raise BenchError("a subset of all rows is not the store again.")
-            shutil.rmtree(out)
-            os.sync()
-    return rate, rates
+
+    def turn(name: str) -> float:
+        took = seconds(ways[name])
+        made = check_store(out).rows
+        if name == "subset of all rows" and not filecmp.cmp(whole / "manifest.json", out / "manifest.json", False):
+            raise BenchError("a subset of all rows is not the store again.")
+        shutil.rmtree(out)
+        os.sync()
+        return made / took
+
+    return rate, in_turns({name: partial(turn, name) for name in ways}, runs)
 
 
 def copied(store: Path, out: Path) -> None:

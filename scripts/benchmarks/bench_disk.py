@@ -16,15 +16,14 @@ every epoch brings each row once, and a batch of each equals the raw file. --row
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,9 @@ from reader.format.manifest import PIXELS
 from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, RowFile, RowMemory
 from scripts.benchmarks._bench import BenchError, machine, publish, ratio_cells, ratios, spread, table
+from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.bench_read import cached_store
+from scripts.benchmarks.timing import in_turns, seconds
 
 BATCH = 256
 LOADERS: dict[str, tuple[str, str | bool]] = {
@@ -47,7 +48,7 @@ LOADERS: dict[str, tuple[str, str | bool]] = {
 
 
 def main() -> int:
-    options = parse()
+    options = bench_parser(__doc__, rows=20_000, rounds=5, json=None, store=None, work=READ_WORK).parse_args()
     try:
         data = MemmapDataset(options.store or cached_store(options.work, options.rows, 224))
         report = measure(data, options.rounds)
@@ -59,35 +60,23 @@ def main() -> int:
     return 0
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    work = Path(tempfile.gettempdir()) / "pixpack-bench-read"
-    parser.add_argument("--rows", type=int, default=20_000, help="rows of the store to make (default: 20000)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each way (default: 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
-    parser.add_argument("--store", type=Path, metavar="OUT", help="read this store instead of making one")
-    parser.add_argument("--work", type=Path, metavar="DIR", default=work, help=f"where it is kept (default: {work})")
-    return parser.parse_args()
-
-
 def measure(data: MemmapDataset, rounds: int) -> dict[str, Any]:
-    """Time each way in turns; the order moves on by one each round."""
+    """Time each way in turns."""
     path, size = data.path / PIXELS, data.store.pixels.nbytes
     ring = [RowMemory(READ_BYTES // data.manifest.row_bytes, data.manifest.row_bytes) for _ in range(READERS)]
     for memory in ring:
         memory.rows.zero_()
     ways: dict[str, Callable[[], Any]] = {"cat": lambda: cat(path), "direct": lambda: direct(data, ring)}
     ways |= {name: lambda name=name: epoch(data, *LOADERS[name]) for name in LOADERS}
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    cpu: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            drop(path)
-            begun, begun_cpu = time.perf_counter(), time.process_time()
-            ways[name]()
-            rates[name].append(size / 1e9 / (time.perf_counter() - begun))
-            cpu[name].append(time.process_time() - begun_cpu)
+
+    def turn(way: Callable[[], Any]) -> tuple[float, float]:
+        drop(path)
+        begun_cpu = time.process_time()
+        return size / 1e9 / seconds(way), time.process_time() - begun_cpu
+
+    found = in_turns({name: partial(turn, way) for name, way in ways.items()}, rounds)
+    rates = {name: [rate for rate, _ in taken] for name, taken in found.items()}
+    cpu = {name: [spent for _, spent in taken] for name, taken in found.items()}
     limit = [max(pair) for pair in zip(rates["cat"], rates["direct"], strict=True)]
     return {
         "benchmark": "bench_disk",

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gc
 import json
 import os
 import subprocess
@@ -40,11 +39,12 @@ from reader import ImageBatch, MemmapDataset, MemmapLoader
 from reader.bench.ways import DEVICE_TURN_BYTES, FirstRows, Loader, PinnedCopies, SliceCopies, Turn
 from reader.device.gather import gathered
 from reader.device.transfer import pin
-from reader.format.manifest import PIXELS
 from scripts import environment
-from scripts.benchmarks._bench import BenchError, machine, publish, spread, table
+from scripts.benchmarks._bench import BenchError, machine, publish, ratios, spread, table
 from scripts.benchmarks._gpu_step import Step
-from scripts.benchmarks.bench_open import sparse_store
+from scripts.benchmarks.arguments import bench_parser
+from scripts.benchmarks.timing import collection_paused, in_turns, synchronize
+from scripts.samples.stores import random_store
 
 LIMIT = "limit"
 OURS = "MemmapLoader, full"
@@ -87,17 +87,14 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    work = Path(tempfile.gettempdir()) / "pixpack-gpu"
+    parser = bench_parser(__doc__, batch_size=256, rows=16_384, rounds=7, work=work)
     parser.add_argument(
         "--only", nargs="*", choices=PARTS, default=list(PARTS), metavar="PART", help="none: the store is made, no more"
     )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=16_384, help="of the store: 16,384 are 3.2 GB")
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cores", type=int, default=0, help="of the host; 0: all")
     parser.add_argument("--quick", action="store_true", help="tiny: shows that it runs")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "pixpack-gpu")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     options.side, options.crop = SIDE, CROP
@@ -106,19 +103,6 @@ def parse() -> argparse.Namespace:
         options.side, options.crop = QUICK_SIDE, QUICK_CROP
     options.work.mkdir(parents=True, exist_ok=True)
     return options
-
-
-def random_store(work: Path, rows: int, side: int) -> Path:
-    """Make a store of random rows; one that an earlier run has left is used again."""
-    out = work / f"rows-{rows}x{side}"
-    if not out.exists():
-        part = out.with_name(f"{out.name}.part-{os.getpid()}")
-        sparse_store(part, rows, side)
-        with open(part / PIXELS, "r+b") as file:
-            for _ in range(rows):
-                file.write(os.urandom(side * side * 3))
-        part.rename(out)
-    return out
 
 
 def gpu(device: str) -> dict[str, Any]:
@@ -287,19 +271,13 @@ PARTS: dict[str, Callable[..., Any]] = {
 
 def compared(ways: dict[str, Turn], rounds: int) -> dict[str, Any]:
     """Time ways in turns, after a round that does not count; returns images/s, and ratios to the first way of the same round."""
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    gc.disable()
-    for turn in range(rounds + 1):
-        for name, way in ways.items():
-            found = way()
-            if turn:
-                rates[name].append(found)
-    gc.enable()
+    with collection_paused():
+        rates = in_turns(ways, rounds, untimed=1)
     first = next(iter(rates.values()))
     return {
         name: {
             "images_per_second": spread(found, 0),
-            "of_first": spread([a / b for a, b in zip(found, first, strict=True)], 3),
+            "of_first": ratios(found, first),
         }
         for name, found in rates.items()
     }
@@ -322,11 +300,6 @@ def with_cores(turn: Turn, cores: list[float]) -> float:
     found = turn()
     cores.append((time.process_time() - cpu) / (time.perf_counter() - begun))
     return found
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def endless(loader: Any) -> Any:

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ from packer.sources.local import Source
 from reader.format.manifest import PIXELS, read_manifest
 from scripts.benchmarks._bench import BenchError, machine, publish, ratios, spread, table
 from scripts.benchmarks._pack_ways import Job, Task, in_processes, make_rows
+from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.bench_pack import SCALED_LEVELS, watched_pack
+from scripts.benchmarks.timing import in_turns, seconds
 from scripts.samples.scenes import SCENES, draw
 
 LARGE, SMALL, TINY = (4000, 3000), (32, 32), (8, 8)
@@ -65,13 +68,9 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    about = {"count": f"inputs (default: {COUNTS})", "runs": "timed turns of each way, but for many"}
+    parser = bench_parser(__doc__, about=about, count=None, workers=2, runs=3, work=None, json=None)
     parser.add_argument("kind", choices=sorted(COUNTS))
-    parser.add_argument("--count", type=int, help=f"inputs (default: {COUNTS})")
-    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
-    parser.add_argument("--runs", type=int, default=3, help="timed turns of each way, but for many (default: 3)")
-    parser.add_argument("--work", type=Path, help="folder for the files (default: the temporary one)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
     return parser.parse_args()
 
 
@@ -91,7 +90,7 @@ def large(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
 
         return run
 
-    found, profiles = in_turns({"pack": packed("pack", False), "exact": packed("exact", True)}, count, runs)
+    found, profiles = rates_in_turns({"pack": packed("pack", False), "exact": packed("exact", True)}, count, runs)
     levels = float(np.abs(rows["pack"].astype(np.int16) - rows["exact"]).mean())
     if levels > SCALED_LEVELS:
         raise BenchError(f"DCT-scaled rows are {levels:.1f} levels off on average, expected {SCALED_LEVELS} at most.")
@@ -112,7 +111,7 @@ def small(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
         "row": lambda: in_processes(job, make_rows) and {},
         "pack": lambda: pack(images, work / "pack", SMALL[0], workers),
     }
-    return rates(*in_turns(ways, count, runs), ours="pack")
+    return rates(*rates_in_turns(ways, count, runs), ours="pack")
 
 
 def icc(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
@@ -126,7 +125,7 @@ def icc(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
         "p3": lambda: pack(folders["p3"], work / "out-p3", 224, workers),
         "converted": lambda: pack(folders["p3"], work / "out-converted", 224, workers, icc="convert"),
     }
-    found, given = in_turns(ways, count, runs)
+    found, given = rates_in_turns(ways, count, runs)
     told = {name: sum(read_manifest(work / f"out-{name}").icc.values()) for name in ways}
     if told != {"plain": 0, "srgb": 0, "p3": count, "converted": count}:
         raise BenchError(f"images with another profile were counted as {told}.")
@@ -179,19 +178,14 @@ def pack(images: Path, out: Path, size: int, workers: int, **options: Any) -> di
     return report.profile
 
 
-def in_turns(
+def rates_in_turns(
     ways: dict[str, Callable[[], dict[str, Any]]], count: int, runs: int
 ) -> tuple[dict[str, list[float]], dict[str, dict[str, Any]]]:
     """Run every way once untimed, then in turns; returns images/s of each run, and what each way gave last."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    given = {name: way() for name, way in ways.items()}
-    for run in range(runs):
-        for turn in range(len(ways)):
-            name = list(ways)[(run + turn) % len(ways)]
-            begun = time.perf_counter()
-            given[name] = ways[name]()
-            found[name].append(count / (time.perf_counter() - begun))
-    return found, given
+    given: dict[str, dict[str, Any]] = {}
+    turns = {name: lambda name=name: given.update({name: ways[name]()}) for name in ways}
+    found = in_turns({name: partial(seconds, turn) for name, turn in turns.items()}, runs, untimed=1)
+    return {name: [count / took for took in values] for name, values in found.items()}, given
 
 
 def rates(found: dict[str, list[float]], profiles: dict[str, dict[str, Any]], *, ours: str) -> dict[str, Any]:

@@ -9,33 +9,28 @@ the manifest's bytes and taking their sha256, which no reader can do without. Ch
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import pickle
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packer.store.blocks import block_inputs
 from reader import MemmapDataset
-from reader.format.manifest import Block, FileEntry, Manifest, encode_manifest
-from reader.format.tensordict_meta import metadata_files
 from scripts.benchmarks._bench import machine
+from scripts.benchmarks.arguments import bench_parser
+from scripts.benchmarks.timing import in_turns, seconds
+from scripts.samples.stores import SIDE, sparse_store
 
-_SIDE = 224
 _REPEATS = 30
 
 
 def main() -> int:
     """Open stores of 1,000, 1,000,000 and --rows rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    options = parser.parse_args()
+    options = bench_parser(__doc__, rows=10_000_000).parse_args()
     results = []
     print(
         f"{'rows':>12} {'store':>10} {'manifest':>10} {'open, ms':>20} {'limit, ms':>10} {'pickled':>9} {'memory':>9}"
@@ -58,15 +53,14 @@ def measure(out: Path, rows: int) -> dict[str, Any]:
     before = _own_bytes()
     dataset = MemmapDataset(out, as_tuple=False)
     memory = _own_bytes() - before
-    if len(dataset) != rows or dataset[rows - 1].pixels.shape != (_SIDE, _SIDE, 3) or dataset[rows - 1].pixels.any():
+    if len(dataset) != rows or dataset[rows - 1].pixels.shape != (SIDE, SIDE, 3) or dataset[rows - 1].pixels.any():
         raise SystemExit("bench_open: the store that was opened is not the one that was made.")
-    opens, limits = [], []
-    for _ in range(_REPEATS):
-        opens.append(_milliseconds(lambda: MemmapDataset(out)))
-        limits.append(_milliseconds(lambda: hashlib.sha256((out / "manifest.json").read_bytes()).digest()))
+    ways = {"open": lambda: MemmapDataset(out), "limit": lambda: hashed(out)}
+    found = in_turns({name: partial(seconds, way) for name, way in ways.items()}, _REPEATS)
+    opens, limits = ([1e3 * value for value in found[name]] for name in ways)
     return {
         "rows": rows,
-        "store_gb": rows * _SIDE * _SIDE * 3 / 1e9,
+        "store_gb": rows * SIDE * SIDE * 3 / 1e9,
         "manifest_bytes": (out / "manifest.json").stat().st_size,
         "open_ms": statistics.median(opens),
         "open_ms_min": min(opens),
@@ -77,49 +71,9 @@ def measure(out: Path, rows: int) -> dict[str, Any]:
     }
 
 
-def sparse_store(out: Path, rows: int, side: int = _SIDE) -> Path:
-    """Make a structurally valid store of rows of side x side x 3 whose large files are holes: any size, no disk."""
-    row_bytes = side * side * 3
-    sizes = {"samples.jsonl": rows * 200, "rejected.jsonl": 0}
-    sizes |= {"_tensordict/pixels.memmap": rows * row_bytes, "_tensordict/targets.memmap": rows * 8}
-    fields: dict[str, Any] = {
-        "rows": rows,
-        "height": side,
-        "width": side,
-        "channels": 3,
-        "target_kind": "class",
-        "target_count": None,
-        "has_content": False,
-        "extras": {},
-        "classes": tuple(f"class {n}" for n in range(1000)),
-        "mean": (0.5, 0.5, 0.5),
-        "std": (0.25, 0.25, 0.25),
-        "inputs": rows,
-        "rejected": 0,
-        "options": {},
-        "decoders": {},
-    }
-    blank = dict.fromkeys([*sizes, "meta.json", "_tensordict/meta.json"], FileEntry(0, ""))
-    metadata = metadata_files(Manifest(**fields, files=blank))
-    entries = {name: FileEntry(size, "") for name, size in sizes.items()}
-    entries |= {name: FileEntry(len(content), "") for name, content in metadata.items()}
-    (out / "_tensordict").mkdir(parents=True)
-    for name, size in sizes.items():
-        with open(out / name, "wb") as file:
-            file.truncate(size)
-    for name, content in metadata.items():
-        (out / name).write_bytes(content)
-    step = block_inputs(rows, row_bytes)
-    # checksums as long as real ones are
-    blocks = [Block(n, min(n + step, rows), 0xFFFFFFFF - n, n * 200) for n in range(0, rows, step)]
-    (out / "manifest.json").write_bytes(encode_manifest(Manifest(**fields, files=entries), blocks))
-    return out
-
-
-def _milliseconds(call: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    call()
-    return 1e3 * (time.perf_counter() - begun)
+def hashed(out: Path) -> bytes:
+    """Return the sha256 of a store's manifest, which whoever opens it must compute."""
+    return hashlib.sha256((out / "manifest.json").read_bytes()).digest()
 
 
 def _own_bytes() -> int:

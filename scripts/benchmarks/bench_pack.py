@@ -36,6 +36,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ from scripts.benchmarks._pack_ways import (
     time_update,
     time_vanilla,
 )
+from scripts.benchmarks.arguments import bench_parser
+from scripts.benchmarks.timing import in_turns
 
 TITLES = {
     "decode": "(a) decode alone",
@@ -106,19 +109,9 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--images", type=Path, metavar="DIR", help="default: ../shared/photos, else make_sample.py's")
-    parser.add_argument("--count", type=int, default=2000, help="files to pack (default: 2000)")
-    parser.add_argument("--size", type=int, default=224, help="side of a row in pixels (default: 224)")
-    parser.add_argument("--workers", type=int, default=2, help="processes, for every way alike (default: 2)")
-    parser.add_argument("--runs", type=int, default=3, help="timed turns of each way (default: 3)")
+    parser = bench_parser(__doc__, images=None, count=2000, size=224, workers=2, runs=3, json=None)
     parser.add_argument("--vanilla", type=Path, metavar="DIR", help="a folder with another Pillow, to time as well")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
-    options = parser.parse_args()
-    for name in ("count", "size", "workers", "runs"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} is {getattr(options, name)}, expected 1 or more.")
-    return options
+    return parser.parse_args()
 
 
 def prepare(options: argparse.Namespace, work: Path) -> Job:
@@ -159,13 +152,13 @@ def measure(job: Job, runs: int, vanilla: Path | None) -> dict[str, Any]:
     if vanilla is not None:
         ways["pool"] = lambda: time_vanilla(job, "pool", vanilla)
         ways["vanilla"] = lambda: time_vanilla(job, "tutorial", vanilla)
-    seconds: dict[str, list[float]] = {name: [] for name in TITLES if name in ways}
-    for run in range(runs):
-        for turn in range(len(ways)):
-            name = list(ways)[(run + turn) % len(ways)]
-            seconds[name].append(ways[name]())
-            check_turn(job, reference, same_pillow=name not in OTHER_PILLOW)
-    rates = {name: [len(job.paths) / value for value in found] for name, found in seconds.items()}
+
+    def turn(name: str) -> float:
+        rate = len(job.paths) / ways[name]()
+        check_turn(job, reference, same_pillow=name not in OTHER_PILLOW)
+        return rate
+
+    rates = in_turns({name: partial(turn, name) for name in TITLES if name in ways}, runs)
     return {
         "benchmark": "bench_pack",
         "machine": described,

@@ -20,11 +20,10 @@ Checked: the rows of the timed batches are distinct within an epoch. Without --s
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,9 @@ from packer.system import available_cpus
 from reader import MemmapDataset, StoreError
 from scripts.benchmarks._bench import BenchError, machine, publish, spread, table
 from scripts.benchmarks._read_ways import ORDERS, Loader, touch
+from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.bench_read import cached_store, whole
+from scripts.benchmarks.timing import collection_paused, in_turns
 
 FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)
 ALLOWED = 1.03
@@ -82,16 +83,9 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    work = Path(tempfile.gettempdir()) / "pixpack-bench-read"
-    parser.add_argument("--rows", type=int, default=20_000, help="rows of the store to make (default: 20000)")
-    parser.add_argument("--batch-size", type=int, default=256, help="rows a batch (default: 256)")
-    parser.add_argument("--rounds", type=int, default=20, help="turns of each consumer (default: 20)")
+    counts = {"rows": 20_000, "batch_size": 256, "rounds": 20, "threads": available_cpus()}
+    parser = bench_parser(__doc__, **counts, json=None, store=None, work=READ_WORK)
     parser.add_argument("--order", choices=ORDERS, default="full", help="the loader's order (default: full)")
-    parser.add_argument("--threads", type=int, default=available_cpus(), help="torch threads (default: one a CPU)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
-    parser.add_argument("--store", type=Path, metavar="OUT", help="read this store instead of making one")
-    parser.add_argument("--work", type=Path, metavar="DIR", default=work, help=f"where it is kept (default: {work})")
     return parser.parse_args()
 
 
@@ -102,15 +96,15 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     way = Loader(data, options.batch_size, options.order)
     read = float(np.median([turn(way, None)[0] for _ in range(10)][3:]))
     rates = {kind: calls_per_second(work) for kind, work in BUSY.items()}
+
+    def beside(kind: str, factor: float) -> tuple[float, float, float]:
+        work = consumer(kind, factor * read, rates)
+        alone, _ = turn(way, None)
+        return (*turn(way, work), alone)
+
     cases = [(kind, factor) for kind in ("sleep", *BUSY) for factor in FACTORS]
-    found: dict[tuple[str, float], list[tuple[float, float, float]]] = {case: [] for case in cases}
-    gc.disable()
-    for _ in range(options.rounds):
-        for kind, factor in cases:
-            work = consumer(kind, factor * read, rates)
-            alone, _ = turn(way, None)
-            found[kind, factor].append((*turn(way, work), alone))
-    gc.enable()
+    with collection_paused():
+        found = in_turns({case: partial(beside, *case) for case in cases}, options.rounds)
     way.close()
     consumers = [summary(kind, factor * read, turns) for (kind, factor), turns in found.items()]
     sleeping = max(one["step/limit"]["median"] for one in consumers if one["consumer"] == "sleep")

@@ -20,24 +20,24 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from packer import pack
 from packer.clock import Profile, added
-from packer.report import PackReport, Progress
+from packer.report import Progress
 from reader.format.check import check_store
 from scripts.benchmarks import _driver
 from scripts.benchmarks._bench import BenchError, machine, photographs, repeat_files, spread
+from scripts.benchmarks.arguments import bench_parser
+from scripts.benchmarks.timing import in_turns
 
 
 def main() -> int:
     """Time both ways in turns."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = bench_parser(__doc__, about={"workers": "half of them on each node"}, size=224, workers=2, rounds=5)
     parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--workers", type=int, default=2, help="half of them on each node")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--model", type=int, nargs="*", default=[8, 64, 512], metavar="WORKERS", help="numbers to model"
     )
@@ -74,21 +74,18 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     try:
         cluster.add_node(**node)
         ways = {"local": {}, "ray": {"engine": "ray", "address": cluster.address}}
-        reports: list[PackReport] = []
-        times = [
-            {way: timed(work, options, chosen, reports) for way, chosen in ways.items()}
-            for _ in range(options.rounds + 1)
-        ][1:]
+        turns = {way: partial(timed, work, options, chosen) for way, chosen in ways.items()}
+        times = in_turns(turns, options.rounds, untimed=1)
     finally:
         cluster.shutdown()
     result: dict[str, Any] = {"benchmark": "bench_ray", "images": options.images, "workers": options.workers}
     result |= {"size": options.size, "rounds": options.rounds, "machine": machine(work)}
     for place, name in enumerate(("running", "whole")):
-        local, ray = ([turn[way][place] for turn in times] for way in ways)
+        local, ray = ([turn[place] for turn in times[way]] for way in ways)
         ratios = [b / a for a, b in zip(local, ray, strict=True)]
         seconds = {"local_seconds": spread(local, 3), "ray_seconds": spread(ray, 3)}
         result[name] = seconds | {"ratio": spread(ratios, 3)}
-    costs = milliseconds(reports[2].profile, options.images)
+    costs = milliseconds(times["local"][0][2], options.images)
     return result | {"milliseconds": costs, "model": [modelled(costs, workers) for workers in options.model]}
 
 
@@ -108,10 +105,8 @@ def modelled(costs: dict[str, float], workers: int) -> dict[str, int]:
     return {"workers": workers} | {name: round(rate) for name, rate in rates.items()}
 
 
-def timed(
-    work: Path, options: argparse.Namespace, chosen: dict[str, Any], reports: list[PackReport]
-) -> tuple[float, float]:
-    """Pack once, and keep the report; returns seconds from the first committed block to the last, and of the whole call."""
+def timed(work: Path, options: argparse.Namespace, chosen: dict[str, Any]) -> tuple[float, float, Profile]:
+    """Pack once; returns seconds from the first committed block to the last, of the complete call, and its profile."""
     marks: list[float] = []
 
     def mark(progress: Progress) -> None:
@@ -120,14 +115,14 @@ def timed(
 
     begun = time.monotonic()
     shape: dict[str, Any] = {"size": options.size, "workers": options.workers}
-    reports.append(pack(work / "images", work / "out", progress=mark, **shape, **chosen))
+    report = pack(work / "images", work / "out", progress=mark, **shape, **chosen)
     whole = time.monotonic() - begun
     digest = check_store(work / "out").digest
     if (work / "digest").exists() and (work / "digest").read_text() != digest:
         raise BenchError("the two stores are not the same bytes.")
     (work / "digest").write_text(digest)
     shutil.rmtree(work / "out")
-    return marks[-1] - marks[0], whole
+    return marks[-1] - marks[0], whole, report.profile
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ bench_pack.py) are packed again and again under other names until there are --ro
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ from scripts.benchmarks._bench import (
     table,
 )
 from scripts.benchmarks._read_ways import ORDERS, Limit, Loader, RawRows, StoreIndex, TorchLoader
+from scripts.benchmarks.arguments import READ_WORK, bench_parser
+from scripts.benchmarks.timing import collection_paused, in_turns
 
 WORKERS = 2
 IN_DATALOADER, IN_RAM = "MemmapDataset", "loader ram"
@@ -91,22 +93,10 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    work = Path(tempfile.gettempdir()) / "pixpack-bench-read"
-    parser.add_argument("--rows", type=int, default=20_000, help="rows of the store to make (default: 20000)")
-    parser.add_argument("--size", type=int, default=224, help="side of a row of the store to make (default: 224)")
-    parser.add_argument("--batch-size", type=int, default=256, help="rows a batch (default: 256)")
-    parser.add_argument("--rounds", type=int, default=40, help="timed turns of each way (default: 40)")
+    counts = {"rows": 20_000, "size": 224, "batch_size": 256, "rounds": 40, "threads": available_cpus()}
+    parser = bench_parser(__doc__, **counts, json=None, store=None, work=READ_WORK)
     parser.add_argument("--order", choices=ORDERS, default="full", help="the loader's order (default: full)")
-    parser.add_argument("--threads", type=int, default=available_cpus(), help="torch threads (default: one a CPU)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON line there too")
-    parser.add_argument("--store", type=Path, metavar="OUT", help="read this store instead of making one")
-    parser.add_argument("--work", type=Path, metavar="DIR", default=work, help=f"where it is kept (default: {work})")
-    options = parser.parse_args()
-    for name in ("rows", "size", "batch_size", "rounds", "threads"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected 1 or more.")
-    return options
+    return parser.parse_args()
 
 
 # -- the store
@@ -171,7 +161,7 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     for name, way in ways.items():
         check_batch(name, way, raw)
     checked = check_epoch(data, raw, options)
-    rates = in_turns(ways, size, options.rounds)
+    rates = rates_in_turns(ways, size, options.rounds)
     loader.close()
     pairs = [("loader", name) for name in ways if name not in ("loader", IN_RAM)]
     pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")]
@@ -232,16 +222,10 @@ def text(report: dict[str, Any]) -> str:
     )
 
 
-def in_turns(ways: dict[str, Any], batch_size: int, rounds: int) -> dict[str, list[float]]:
+def rates_in_turns(ways: dict[str, Any], batch_size: int, rounds: int) -> dict[str, list[float]]:
     """Time every way once a round; returns images/s of each turn, after two rounds that do not count."""
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    gc.disable()  # a collection in the middle of a turn would be charged to whose turn it is
-    for turn in range(rounds + 2):
-        for place in range(len(ways)):
-            name = list(ways)[(turn + place) % len(ways)]
-            rates[name].append(timed(ways[name], batch_size))
-    gc.enable()
-    return {name: found[2:] for name, found in rates.items()}
+    with collection_paused():
+        return in_turns({name: partial(timed, way, batch_size) for name, way in ways.items()}, rounds, untimed=2)
 
 
 def timed(way: Any, batch_size: int) -> float:

@@ -13,13 +13,12 @@ are taken round by round.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ from reader import ColorJitter, ImageBatch, RaggedBatch, RandomCrop, RandomHoriz
 from reader.transforms.random import COLOR_JITTER, CROP, FLIP, draw
 from scripts import ROOT
 from scripts.benchmarks._bench import machine, publish, rate_cells, ratio_cells, ratios, spread, table
+from scripts.benchmarks.arguments import bench_parser
+from scripts.benchmarks.timing import in_turns, seconds
 
 _TITLES = [
     "transform",
@@ -62,12 +63,10 @@ class Case:
 
 def main() -> int:
     """Time each transform both ways."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--batch-size", type=int, default=128)
+    about = {"size": "side of the crops"}
+    threads = torch.get_num_threads()
+    parser = bench_parser(__doc__, about=about, batch_size=128, size=224, rounds=9, threads=threads)
     parser.add_argument("--row", type=int, default=256, help="side of the stored rows")
-    parser.add_argument("--size", type=int, default=224, help="side of the crops")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
@@ -203,10 +202,8 @@ def measure(case: Case, batch: Any, rounds: int) -> dict[str, Any]:
     if (whole := case.whole) is not None:
         ways.append(lambda: case.sample(batch.images, whole))
         ways[-1]()
-    rates: list[list[float]] = [[] for _ in ways]
-    for _ in range(rounds):
-        for found, way in zip(rates, ways, strict=True):
-            found.append(len(batch) / seconds(way, batch.pixels.device))
+    found = in_turns({n: partial(seconds, way, batch.pixels.device) for n, way in enumerate(ways)}, rounds)
+    rates = [[len(batch) / took for took in values] for values in found.values()]
     return {
         "transform": case.name,
         "images_per_second": spread(rates[0], 0),
@@ -216,15 +213,6 @@ def measure(case: Case, batch: Any, rounds: int) -> dict[str, Any]:
         "batch_ratio": ratios(rates[0], rates[2]) if len(rates) > 2 else None,
         "largest_difference": difference,
     }
-
-
-def seconds(call: Callable[[], Any], device: torch.device) -> float:
-    """Time a call, with the work that it left on a GPU."""
-    begun = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begun
 
 
 def tv_tensors() -> Any:

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from reader import MemmapDataset
 from scripts.benchmarks._bench import machine, table
-from scripts.benchmarks.bench_open import sparse_store
+from scripts.samples.stores import sparse_store
 
 BATCH = 16
 BATCHES_A_WORKER = 20

@@ -81,7 +81,9 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/gpu/on_gpu", description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog="scripts/gpu/on_gpu", description=__doc__.partition("\n")[0] if __doc__ else None
+    )
     parser.add_argument("--collect", type=Path, metavar="DIR", help="download the wheels, and do nothing else")
     parser.add_argument("--python", default="3.12", help="the version that they are for")
     parser.add_argument("--wheels", type=Path, metavar="DIR")
@@ -183,7 +185,7 @@ def asked_for(parts: list[Part], only: list[str] | None) -> list[Part]:
 def parts(work: Path, *, no_cuda: bool) -> list[Part]:
     """List the parts."""
     device = "cpu" if no_cuda else "cuda"
-    python, store = sys.executable, str(work / ("rows-48x48" if no_cuda else "rows-16384x256"))
+    python, store = sys.executable, str(work / ("random-48x48" if no_cuda else "random-16384x256"))
     pytest = [python, "-m", "pytest", "-q", "--tb=short", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
     # of a test that hangs, where each thread is
     pytest += ["-o", "faulthandler_timeout=60"]

@@ -28,7 +28,7 @@ from reader import MemmapDataset, MemmapLoader
 from reader.loading import schedule
 from reader.memory.buffers import BufferPool
 from scripts.benchmarks._bench import machine
-from scripts.benchmarks.bench_open import sparse_store
+from scripts.samples.stores import sparse_store
 
 ROWS, BATCH, PREFETCH = 48, 8, 2
 MOST_GROWTH_MB = 32

@@ -161,7 +161,7 @@ def test_images_is_a_channels_last_view_also_of_one_row(shared_store: Path) -> N
 
 
 def test_a_million_rows_open_on_a_machine_with_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scripts.benchmarks.bench_open import sparse_store
+    from scripts.samples.stores import sparse_store
 
     out = sparse_store(tmp_path / "large", rows=1_000_000)
     dataset = MemmapDataset(out, as_tuple=False)

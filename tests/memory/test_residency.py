@@ -347,7 +347,7 @@ def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(
     small_cgroup: Path, tmp_path: Path, way: str
 ) -> None:
     root = Path(__file__).resolve().parents[2]
-    make = "from pathlib import Path; from scripts.benchmarks.bench_open import sparse_store"
+    make = "from pathlib import Path; from scripts.samples.stores import sparse_store"
     out = tmp_path / "store"
     subprocess.run([sys.executable, "-c", f"{make}; sparse_store(Path({str(out)!r}), 8_000)"], check=True, cwd=root)
     done = subprocess.run(

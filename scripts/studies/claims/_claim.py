@@ -10,6 +10,7 @@ import multiprocessing
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from reader.format.manifest import PIXELS
-from scripts.benchmarks.bench_open import sparse_store
-from scripts.benchmarks.bench_read import in_turns
+from scripts.benchmarks.timing import collection_paused, in_turns
 from scripts.samples.scenes import SCENES, draw
 
 # Where the claims were made.
@@ -30,7 +29,6 @@ SENDING = "How to efficiently send images to GPU (F. S. Zuppichini, slides)"
 NOTES = "PyTorch (notes)"
 OURS = "pixpack's own aim"
 
-CLASSES = 100
 # ImageNet's most frequent size, width x height
 PHOTO_SIZE = (500, 375)
 
@@ -53,24 +51,23 @@ class Finding:
 
 @dataclass
 class Calls:
-    """A way for bench_read.in_turns that is nothing but calls of a function, `batches` of them a turn."""
+    """A way that is nothing but calls of a function, `count` of them a turn."""
 
     call: Callable[[], Any]
-    batches: int = 1
+    count: int = 1
 
-    def begin(self) -> None:
-        pass
-
-    def batch(self) -> None:
-        self.call()
-
-    def end(self) -> None:
-        pass
+    def turn(self) -> float:
+        """Return the seconds of a call."""
+        begun = time.perf_counter()
+        for _ in range(self.count):
+            self.call()
+        return (time.perf_counter() - begun) / self.count
 
 
 def seconds_in_turns(ways: dict[str, Calls], rounds: int) -> dict[str, list[float]]:
     """Time every way once a round; returns seconds a call, after two rounds that do not count."""
-    return {name: [1 / rate for rate in rates] for name, rates in in_turns(ways, 1, rounds).items()}
+    with collection_paused():
+        return in_turns({name: way.turn for name, way in ways.items()}, rounds, untimed=2)
 
 
 def medians(found: dict[str, Sequence[float]]) -> dict[str, float]:
@@ -90,30 +87,6 @@ def in_child(call: Callable[..., Any], *arguments: Any) -> Any:
     if process.exitcode:
         raise RuntimeError(f"a measuring process ended with {process.exitcode}.")
     return answer.get()
-
-
-def random_store(work: Path, rows: int, side: int) -> Path:
-    """Make a store of random pixels, sorted by class; one that an earlier run has left in work is used again.
-
-    It was never packed, so its checksums are blank: it opens, but would not pass `pack verify`.
-    """
-    out = work / f"random-{rows}x{side}"
-    if not out.exists():
-        part = out.with_name(out.name + ".part")
-        shutil.rmtree(part, ignore_errors=True)
-        sparse_store(part, rows, side)
-        fill(part / PIXELS, rows * side * side * 3)
-        (np.arange(rows) * CLASSES // rows).astype(np.int64).tofile(part / "_tensordict" / "targets.memmap")
-        part.rename(out)
-    return out
-
-
-def fill(path: Path, size_bytes: int) -> None:
-    """Write random bytes, the same 64 MiB again and again."""
-    noise = np.random.default_rng(0).integers(0, 256, min(size_bytes, 64 << 20), np.uint8)
-    with open(path, "r+b") as file:
-        for start in range(0, size_bytes, len(noise)):
-            file.write(noise[: size_bytes - start])
 
 
 def photo_folder(work: Path, count: int) -> Path:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from scripts.benchmarks._bench import spread
+from scripts.benchmarks.timing import in_turns, seconds
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import NotMeasured
 
@@ -46,30 +47,16 @@ def swept(
     for height, width in sizes:
         for batch in batches:
             images = torch.randint(0, 256, (batch, 3, height, width), dtype=torch.uint8)
-            ways = ways_of(images, device)
-            times: dict[str, list[float]] = {name: [] for name in ways}
-            for turn in range(rounds + 2):
-                for name, way in ways.items():
-                    took = milliseconds(way, device)
-                    if turn >= 2:
-                        times[name].append(took)
-            figures = {name: spread(values, 4) for name, values in times.items()}
+            figures = milliseconds(ways_of(images, device), device, rounds, untimed=2)
             found.setdefault(f"{height}x{width}", {})[str(batch)] = figures
     return found
 
 
-def milliseconds(call: Callable[[], Any], device: torch.device) -> float:
-    """Time a call until the device has ended it."""
-    synchronize(device)
-    begun = time.perf_counter()
-    call()
-    synchronize(device)
-    return 1e3 * (time.perf_counter() - begun)
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def milliseconds(ways: Ways, device: torch.device, rounds: int, *, untimed: int) -> dict[str, Any]:
+    """Time the ways in turns, each until the device has ended it."""
+    turns = {name: partial(seconds, way, device) for name, way in ways.items()}
+    found = in_turns(turns, rounds, untimed=untimed)
+    return {name: spread([1e3 * value for value in values], 4) for name, values in found.items()}
 
 
 def pinned_if_cuda(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

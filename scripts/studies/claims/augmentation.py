@@ -24,9 +24,10 @@ from reader import (
     RandomResizedCrop,
 )
 from scripts.benchmarks._bench import spread
+from scripts.benchmarks.timing import synchronize
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import SENDING, Calls, Finding, random_store, seconds_in_turns
-from scripts.studies.claims._sending import synchronize
+from scripts.studies.claims._claim import SENDING, Calls, Finding, seconds_in_turns
 
 CLAIM = "Augmentations keep uint8, and are done faster on the GPU than on the CPU or on both."
 SOURCE = SENDING

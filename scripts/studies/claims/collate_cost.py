@@ -16,8 +16,9 @@ from torch.utils.data import default_collate
 from reader import MemmapDataset
 from scripts.benchmarks._bench import spread
 from scripts.benchmarks._read_ways import touch
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, random_store, seconds_in_turns
+from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, seconds_in_turns
 
 CLAIM = "Collating images into a batch is a slow step of its own that can be made fast."
 SOURCE = LOADER_NOTES

@@ -17,9 +17,9 @@ from torch import nn
 
 from reader import Normalize
 from scripts.benchmarks._bench import ratios, spread
+from scripts.benchmarks.timing import synchronize
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import NOTES, Calls, Finding, NotMeasured, seconds_in_turns
-from scripts.studies.claims._sending import synchronize
 
 CLAIM = "torch.compile makes a model at least 30 % faster."
 SOURCE = NOTES

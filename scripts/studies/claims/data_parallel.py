@@ -16,9 +16,10 @@ from torch import nn
 
 from reader import MemmapDataset, MemmapLoader, to_device
 from scripts.benchmarks._bench import spread
+from scripts.benchmarks.timing import synchronize
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, random_store, seconds_in_turns
-from scripts.studies.claims._sending import synchronize
+from scripts.studies.claims._claim import LOOPS, Calls, Finding, seconds_in_turns
 
 CLAIM = "torch.load(map_location) brings saved data straight to a device; DataParallel moves nested batches by itself."
 SOURCE = LOOPS

@@ -16,6 +16,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 from packer.pixels.formats.versions import decoder_versions
 from scripts import environment
 from scripts.benchmarks._bench import photographs, ratios, spread
+from scripts.benchmarks.timing import in_turns
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOADER_NOTES, Finding, NotMeasured, installed, photo_folder
 from scripts.studies.claims._decoding import DECODE, ROW, SIDE, SQUARE
@@ -75,8 +77,16 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
                 asked[name] = ended.enter_context(started(name, work, may_install=not quick))
             except NotMeasured as e:
                 lacking[name] = str(e)
-        seconds, levels = in_turns(asked, 1 if quick else ROUNDS), differences(asked, work)
-    rates = {kind: {name: [len(paths) / s for s in of] for name, of in by.items()} for kind, by in seconds.items()}
+        turns = {
+            (kind, name): partial(library.seconds, kind)
+            for kind in (DECODE, ROW, SQUARE)
+            for name, library in asked.items()
+            if kind in library.kinds
+        }
+        seconds, levels = in_turns(turns, 1 if quick else ROUNDS, untimed=1), differences(asked, work)
+    rates: dict[str, dict[str, list[float]]] = {}
+    for (kind, name), values in seconds.items():
+        rates.setdefault(kind, {})[name] = [len(paths) / value for value in values]
     base = PILLOW if PILLOW in asked else SIMD
     return {
         "photographs": len(paths),
@@ -138,19 +148,6 @@ def started(name: str, work: Path, *, may_install: bool) -> Iterator[Library]:
             yield Library(process, log)
         finally:
             process.stdin.close()
-
-
-def in_turns(asked: dict[str, Library], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return seconds by kind and library, after a round that does not count."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for turn in range(rounds + 1):
-        for kind in (DECODE, ROW, SQUARE):
-            for name, library in asked.items():
-                if kind in library.kinds:
-                    seconds = library.seconds(kind)
-                    if turn:
-                        found.setdefault(kind, {}).setdefault(name, []).append(seconds)
-    return found
 
 
 def differences(asked: dict[str, Library], work: Path) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from reader.order import BlockOrder, permuted
+from scripts.benchmarks.timing import in_turns
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOOPS, Finding, in_child
 
@@ -44,9 +46,9 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         for name, way in ways.items():
             if count <= CHECKED and not in_child(has_each_row, way, count):
                 raise RuntimeError(f"{name}: an epoch of {count} rows does not have each of them once.")
-        turns = [{name: in_child(one_epoch, way, count) for name, way in ways.items()} for _ in range(TURNS)]
-        for name in ways:
-            medians = np.median([turn[name] for turn in turns], axis=0)
+        turns = in_turns({name: partial(in_child, one_epoch, way, count) for name, way in ways.items()}, TURNS)
+        for name, taken in turns.items():
+            medians = np.median(taken, axis=0)
             for key, value in zip(("first", "whole", "mib"), medians, strict=True):
                 found[name][key].append(round(float(value), 7))
     return {"counts": counts, "orders": found}

@@ -22,11 +22,12 @@ import packer
 from packer.pixels.formats.jpeg import JpegDecoder
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 from scripts.benchmarks._bench import ratios, spread
+from scripts.benchmarks.timing import synchronize
 from scripts.samples.scenes import SCENES
 from scripts.samples.scenes import draw as draw_scene
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import PHOTO_SIZE, SENDING, Calls, Finding, seconds_in_turns
-from scripts.studies.claims._sending import BATCHES, SIZES, synchronize
+from scripts.studies.claims._sending import BATCHES, SIZES
 
 CLAIM = "A memory-mapped tensorclass is read faster than a folder of images, to the CPU and to the GPU, at every size."
 SOURCE = SENDING

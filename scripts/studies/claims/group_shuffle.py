@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from scripts.benchmarks._bench import spread
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOOPS, Finding
 from scripts.studies.claims._sending import device_or_not_measured, milliseconds
@@ -35,14 +34,7 @@ def timed(device: torch.device, counts: tuple[int, ...], rounds: int) -> dict[st
     """Time the ways in turns, after a round that does not count."""
     found: dict[str, dict[str, Any]] = {}
     for count in counts:
-        ways = ways_to(count, device)
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        for turn in range(rounds + 1):
-            for name, way in ways.items():
-                took = milliseconds(way, device)
-                if turn:
-                    taken[name].append(took)
-        found[str(count)] = {name: spread(values, 4) for name, values in taken.items()}
+        found[str(count)] = milliseconds(ways_to(count, device), device, rounds, untimed=1)
     return {"group": GROUP, "milliseconds": found}
 
 

@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reader import Normalize
 from scripts.benchmarks._bench import ratios, spread
+from scripts.benchmarks.timing import synchronize
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOOPS, Calls, Finding, NotMeasured, seconds_in_turns
-from scripts.studies.claims._sending import synchronize
 
 CLAIM = "Pointwise operations are fused into one kernel, which saves passes over memory and launches."
 SOURCE = LOOPS

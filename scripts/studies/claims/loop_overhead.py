@@ -15,8 +15,9 @@ import numpy as np
 
 from reader import MemmapDataset, MemmapLoader
 from scripts.benchmarks._bench import ratios, spread
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import OURS, Calls, Finding, random_store, seconds_in_turns
+from scripts.studies.claims._claim import OURS, Calls, Finding, seconds_in_turns
 
 CLAIM = "MemmapLoader's own work for a small batch is at most 3 times that of numpy's loop over arrays in memory."
 SOURCE = OURS

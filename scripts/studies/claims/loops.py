@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from reader import MemmapDataset, MemmapLoader
 from scripts.benchmarks._bench import spread
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, medians, random_store, seconds_in_turns
+from scripts.studies.claims._claim import LOOPS, Calls, Finding, medians, seconds_in_turns
 
 CLAIM = "Of a loop in pure Python, a DataLoader with workers, tf.data and numpy, numpy's is the fastest."
 SOURCE = LOOPS
@@ -69,7 +70,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     return {
         "rows": count,
         "batch_size": BATCH,
-        "epochs_timed": {name: way.batches * len(found[name]) for name, way in ways.items()},
+        "epochs_timed": {name: way.count * len(found[name]) for name, way in ways.items()},
         "seconds_per_epoch": {name: spread(values, 6) for name, values in found.items()},
         "missing": [] if TENSORFLOW in found else ["tf.data: tensorflow is not installed"],
         "tensorflow": sys.modules["tensorflow"].__version__ if TENSORFLOW in found else None,

@@ -21,9 +21,10 @@ from reader import MemmapDataset
 from reader.format.manifest import PIXELS
 from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks._read_ways import Limit, Loader, RandomBatches, StoreIndex, touch
-from scripts.benchmarks.bench_read import check_batch, in_turns
+from scripts.benchmarks.bench_read import check_batch, rates_in_turns
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Finding, photo_folder, random_store
+from scripts.studies.claims._claim import LOADER_NOTES, Finding, photo_folder
 
 CLAIM = "For fast reading, decode once and map the file (numpy memmap, torch storage): reading needs no decoding."
 SOURCE = LOADER_NOTES
@@ -89,7 +90,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     for name, way in ways.items():
         check_batch(name, way, data.numpy())
     ways[DECODE] = Decoded(photo_folder(work, photos), side, size)
-    rates = in_turns(ways, size, 2 if quick else ROUNDS)
+    rates = rates_in_turns(ways, size, 2 if quick else ROUNDS)
     loader.close()
     return {
         "rows": rows,

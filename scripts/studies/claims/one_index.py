@@ -14,8 +14,9 @@ import torch
 
 from reader import MemmapDataset
 from scripts.benchmarks._bench import spread
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, random_store, seconds_in_turns
+from scripts.studies.claims._claim import LOOPS, Calls, Finding, seconds_in_turns
 
 CLAIM = "100 __getitem__ calls cost 122 µs, one batched index 3.42 µs: 36 times less."
 SOURCE = LOOPS

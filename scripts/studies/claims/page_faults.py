@@ -20,8 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from reader import MemmapDataset, MemmapLoader
 from scripts.benchmarks._read_ways import touch
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import SENDING, Finding, photo_folder, random_store
+from scripts.studies.claims._claim import SENDING, Finding, photo_folder
 
 CLAIM = "A folder opens too many files and faults in memory all the time; one mapped, contiguous file does neither."
 SOURCE = SENDING

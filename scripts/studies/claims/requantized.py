@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from packer.pixels.decode import Decoder
 from packer.pixels.formats.jpeg import JpegDecoder, read_header
 from packer.pixels.geometry import Geometry
 from scripts.benchmarks._bench import spread
+from scripts.benchmarks.timing import in_turns
 from scripts.samples import scenes
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import SENDING, Finding, NotMeasured
@@ -53,14 +55,14 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
             raise NotMeasured(str(e)) from None
         fidelity[name] = {"psnr": report.psnr, "ssim": report.ssim}
     loaded = {name: [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))] for name, folder in folders.items()}
-    rates = in_turns(loaded, {"decode": decode_whole(), "row": Decoder(Geometry(SIDE, SIDE)).row}, rounds)
+    ways = {"decode": decode_whole(), "row": Decoder(Geometry(SIDE, SIDE)).row}
+    turns = {(kind, name): partial(rate, way, files) for kind, way in ways.items() for name, files in loaded.items()}
+    rates = in_turns(turns, rounds, untimed=1)
     return {
         "images": len(loaded[ORIGINAL]),
         "mean_bytes": {name: sum(map(len, files)) // len(files) for name, files in loaded.items()},
         "fidelity": fidelity,
-        "images_per_second": {
-            kind: {name: spread(values, 1) for name, values in of_kind.items()} for kind, of_kind in rates.items()
-        },
+        "images_per_second": {kind: {name: spread(rates[kind, name], 1) for name in loaded} for kind in ways},
     }
 
 
@@ -87,20 +89,12 @@ def decode_whole() -> Callable[[bytes], Any]:
     return decode
 
 
-def in_turns(
-    loaded: dict[str, list[bytes]], ways: dict[str, Callable[[bytes], Any]], rounds: int
-) -> dict[str, dict[str, list[float]]]:
-    """Return images/s of each way and folder in every round, after one that does not count."""
-    found: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in loaded} for kind in ways}
-    for turn in range(rounds + 1):
-        for kind, way in ways.items():
-            for name, files in loaded.items():
-                begun = time.perf_counter()
-                for data in files:
-                    way(data)
-                if turn:
-                    found[kind][name].append(len(files) / (time.perf_counter() - begun))
-    return found
+def rate(way: Callable[[bytes], Any], files: list[bytes]) -> float:
+    """Return images/s of a way over all files."""
+    begun = time.perf_counter()
+    for data in files:
+        way(data)
+    return len(files) / (time.perf_counter() - begun)
 
 
 def conclude(figures: dict[str, Any]) -> Finding:

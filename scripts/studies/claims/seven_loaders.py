@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 
 from reader import MemmapDataset, MemmapLoader
 from reader.bench.timeline import record
+from scripts.benchmarks.timing import in_turns
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOADER_NOTES, Finding
 from scripts.studies.claims._loaders import (
@@ -68,11 +70,11 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         first = next(loader(Recorder(device))).cpu().numpy()
         if not np.array_equal(first, data.numpy()[order[0]]):
             raise RuntimeError(f"{name}: its first batch is not the rows of the store.")
-    found: dict[str, list[list[Span]]] = {name: [] for name in (*loaders, OURS)}
-    for _ in range(rounds):
-        for name, loader in loaders.items():
-            found[name].append(one_round(loader, step, device))
-        found[OURS].append(ours(data, size, step_ms, device))
+    turns: dict[str, Callable[[], list[Span]]] = {
+        name: partial(one_round, loader, step, device) for name, loader in loaders.items()
+    }
+    turns[OURS] = partial(ours, data, size, step_ms, device)
+    found = in_turns(turns, rounds)
     return {
         "batch_size": size,
         "side": side,

@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from reader import MemmapDataset
 from reader.format.manifest import PIXELS
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Finding, in_child, random_store
+from scripts.studies.claims._claim import LOADER_NOTES, Finding, in_child
 from scripts.studies.claims._worker_data import Empty, Listed, Mapped
 
 CLAIM = "Each worker makes a copy of the dataset: N workers, N times the memory."

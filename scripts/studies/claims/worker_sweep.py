@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 from reader import MemmapDataset, MemmapLoader
 from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks._read_ways import touch
+from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, random_store, seconds_in_turns
+from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, seconds_in_turns
 
 CLAIM = "num_workers reads in parallel and prefetch_factor queues ahead: both make loading faster."
 SOURCE = LOADER_NOTES

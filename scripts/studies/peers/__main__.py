@@ -47,6 +47,7 @@ from packer.errors import LockedError, ScanError  # noqa: E402
 from reader import StoreError  # noqa: E402
 from reader.format.manifest import PIXELS, read_manifest  # noqa: E402
 from scripts.benchmarks._bench import BenchError, machine, publish  # noqa: E402
+from scripts.benchmarks.arguments import Count, bench_parser  # noqa: E402
 from scripts.benchmarks.bench_read import cached_store, whole  # noqa: E402
 from scripts.studies.peers._environment import NotInstalled, python_with  # noqa: E402
 from scripts.studies.peers._photographs import lent_pillow, photograph_store  # noqa: E402
@@ -79,26 +80,17 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts.studies.peers", description=(__doc__ or "").partition("\n")[0])
+    counts = {"rounds": 20, "rows": 10_000, "size": 224, "batch_size": 256, "threads": 2}
+    about = {"threads": "threads or workers of each", "work": "environments and stores stay there"}
     work = Path(tempfile.gettempdir()) / "pixpack-peers"
+    parser = bench_parser(__doc__, about=about, **counts, images=None, store=None, work=work)
+    parser.prog = "scripts.studies.peers"
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--rounds", type=int, default=20, help="timed turns of each (default: 20)")
-    parser.add_argument("--rows", type=int, default=10_000, help="rows of the store to make (default: 10000)")
-    parser.add_argument("--size", type=int, default=224, help="side of a row to make (default: 224)")
-    parser.add_argument("--images", type=Path, metavar="DIR", help="default: ../shared/photos, else make_sample.py's")
-    parser.add_argument("--photographs", type=int, default=2048, help="files to pack, repeated (default: 2048)")
-    parser.add_argument("--pack-rounds", type=int, default=3, help="timed turns of packing (default: 3)")
-    parser.add_argument("--batch-size", type=int, default=256, help="rows a batch (default: 256)")
-    parser.add_argument("--threads", type=int, default=2, help="threads or workers of each (default: 2)")
-    parser.add_argument("--store", type=Path, metavar="OUT", help="read this store instead of making one")
+    parser.add_argument("--photographs", action=Count, default=2048, help="files to pack, repeated (default: 2048)")
+    parser.add_argument("--pack-rounds", action=Count, default=3, help="timed turns of packing (default: 3)")
     parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what lies in --out again")
     parser.add_argument("--out", type=Path, default=Path("peers-results"), help="default: ./peers-results")
-    parser.add_argument("--work", type=Path, default=work, help=f"environments and stores stay there (default: {work})")
-    options = parser.parse_args()
-    for name in ("rounds", "rows", "size", "photographs", "pack_rounds", "batch_size", "threads"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected 1 or more.")
-    return options
+    return parser.parse_args()
 
 
 def given_store(options: argparse.Namespace) -> Path:

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from scripts import ROOT
 from scripts.benchmarks._bench import ratios, spread
+from scripts.benchmarks.timing import in_turns
 from scripts.studies.peers._environment import clean, last_error
 from scripts.studies.peers._reader import LEAD, Job
 
@@ -49,7 +49,7 @@ def compare(job: Job, ways: list[str], python: Path, log: Path, rounds: int) -> 
         for way in ways:
             turns[way] = lambda way=way: ask("turn", way)
         turns |= {OUR_COPYING: lambda: ask_ours("copying"), PEER_COPYING: lambda: ask("copying")}
-        found = in_turns(turns, rounds)
+        found = in_turns(turns, rounds, untimed=UNTIMED_ROUNDS, most_seconds=MOST_SECONDS)
         pairs = [(OURS, way) for way in ways] + [(OURS, OUR_COPYING)] + [(way, PEER_COPYING) for way in ways]
         result = {kind: figures(found, pairs, kind) for kind in ("steady", "epoch")}
         result |= {"rounds": len(found[OURS]), "untimed_batches": LEAD}
@@ -73,7 +73,7 @@ def compare_packing(job: Job, ways: list[str], python: Path, folder: Path, round
                 OURS: lambda: ask_ours("pack", emptied(written[OURS])),
                 PEER: lambda: ask("pack", emptied(written[PEER])),
             }
-            found = in_turns(turns, rounds)
+            found = in_turns(turns, rounds, untimed=UNTIMED_ROUNDS, most_seconds=MOST_SECONDS)
         job = dataclasses.replace(job, packed=str(written[PEER]), checked_every=1)
         with process(python, job, folder / "read.log") as ask:
             check = ask("check", ways[0])
@@ -90,19 +90,6 @@ def emptied(folder: Path) -> str:
     folder.mkdir(parents=True)
     os.sync()
     return str(folder)
-
-
-def in_turns(turns: dict[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Take every turn once a round, each round beginning with the next; the first rounds do not count."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in turns}
-    names, began = list(turns), time.monotonic()
-    for turn in range(rounds + UNTIMED_ROUNDS):
-        for place in range(len(names)):
-            name = names[(turn + place) % len(names)]
-            found[name].append(turns[name]())
-        if turn > UNTIMED_ROUNDS and time.monotonic() - began > MOST_SECONDS:
-            break
-    return {name: rates[UNTIMED_ROUNDS:] for name, rates in found.items()}
 
 
 def figures(found: dict[str, list[dict[str, float]]], pairs: list[tuple[str, str]], kind: str) -> dict[str, Any]:

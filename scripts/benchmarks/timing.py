@@ -1,0 +1,63 @@
+"""Ways that are compared take turns, so that what disturbs the machine meets all of them.
+
+Knows rounds, clocks and the garbage collector; nothing of the ways, and nothing of what a turn returns.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+Name = TypeVar("Name")
+Result = TypeVar("Result")
+
+
+def in_turns(
+    turns: Mapping[Name, Callable[[], Result]], rounds: int, *, untimed: int = 0, most_seconds: float = math.inf
+) -> dict[Name, list[Result]]:
+    """Take every turn once a round, each round beginning with the next way; returns what the turns returned.
+
+    Args:
+        untimed: rounds that come before the others and do not count.
+        most_seconds: after them no round begins, but two rounds count in any case.
+    """
+    found: dict[Name, list[Result]] = {name: [] for name in turns}
+    names, begun = list(turns), time.monotonic()
+    for number in range(untimed + rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            found[name].append(turns[name]())
+        if number > untimed and time.monotonic() - begun > most_seconds:
+            break
+    return {name: results[untimed:] for name, results in found.items()}
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Keep the garbage collector from running: a collection would be charged to the way whose turn it is."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def seconds(call: Callable[[], Any], device: torch.device | None = None) -> float:
+    """Time a call, with the work that it leaves on a device."""
+    synchronize(device)
+    begun = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - begun
+
+
+def synchronize(device: torch.device | None) -> None:
+    """Wait until a CUDA device has done all its work."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
