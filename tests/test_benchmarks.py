@@ -73,6 +73,44 @@ def wide_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "out"
 
 
+# -- what they share
+
+
+def test_each_round_of_turns_begins_with_the_next_way_and_untimed_rounds_do_not_count() -> None:
+    timing, taken = load("benchmarks.timing"), list[str]()
+    ways = {name: lambda name=name: taken.append(name) or len(taken) for name in "abc"}
+    assert timing.in_turns(ways, 2, untimed=1) == {"a": [6, 8], "b": [4, 9], "c": [5, 7]}
+    assert "".join(taken) == "abcbcacab"
+
+
+def test_turns_that_take_too_long_are_two_rounds() -> None:
+    found = load("benchmarks.timing").in_turns({"a": lambda: 1}, 9, untimed=3, most_seconds=0)
+    assert found == {"a": [1, 1]}
+
+
+def test_options_in_common_have_a_default_of_each_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = load("benchmarks.arguments").bench_parser("What?", batch_size=8, json=None)
+    assert vars(parser.parse_args([])) == {"batch_size": 8, "json": None}
+    assert parser.parse_args(["--json", "a"]).json == Path("a")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--batch-size", "0"])
+    assert "--batch-size is 0, expected 1 or more." in capsys.readouterr().err
+
+
+def test_a_folder_that_was_left_half_made_is_made_again(tmp_path: Path) -> None:
+    made_once = load("samples.stores").made_once
+
+    def fails(folder: Path) -> None:
+        folder.mkdir()
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        made_once(tmp_path / "dest", fails)
+    assert not (tmp_path / "dest").exists()
+    assert made_once(tmp_path / "dest", Path.mkdir).is_dir()
+    assert made_once(tmp_path / "dest", fails).is_dir()
+
+
 @pytest.mark.slow
 def test_bench_pack_prints_every_figure_and_checks_the_rows(images: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.json"

@@ -16,11 +16,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader
+from reader.bench.ways import ORDERS
 from reader.format.manifest import Manifest
 from reader.memory.buffers import BufferPool
 from scripts.benchmarks._bench import BenchError
 
-ORDERS: dict[str, str | bool] = {"full": "full", "block": "block", "sequential": False}
 # Long beside a thread's wake-up (30 us), short beside what else happens on a machine: 8 batches of 38 MB take 30 ms.
 BATCHES = 8
 # store[idx] is 8 times slower: fewer batches, so that what is compared stays close in time.

@@ -38,7 +38,7 @@ from scripts.benchmarks._pack_ways import Job, Task, in_processes, make_rows
 from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.bench_pack import SCALED_LEVELS, watched_pack
 from scripts.benchmarks.timing import in_turns, seconds
-from scripts.samples.scenes import SCENES, draw
+from scripts.samples.scenes import SCENES, draw, with_noise
 
 LARGE, SMALL, TINY = (4000, 3000), (32, 32), (8, 8)
 # height, width that scenes are drawn in
@@ -218,15 +218,13 @@ def resident_bytes() -> int:
 def drawn(root: Path, count: int, size: tuple[int, int], suffix: str) -> Path:
     """Fill a folder with pictures of size (width, height), in ten class folders; each is of its own noise."""
     rng = np.random.default_rng(0)
-    width, height = size
-    drawings = [Image.fromarray(draw(name, rng, *DRAWN)) for name in sorted(SCENES)]
-    scenes = [np.asarray(drawing.resize(size)).astype(np.int16) for drawing in drawings]
+    scenes = [Image.fromarray(draw(name, rng, *DRAWN)).resize(size) for name in sorted(SCENES)]
     for i in range(count):
         path = root / f"class{i % 10}" / f"{i:06}.{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        noise = rng.integers(-6, 7, (height, width, 1), np.int16)
-        pixels = np.clip(scenes[i % len(scenes)] + noise, 0, 255).astype(np.uint8)
-        Image.fromarray(pixels).save(path, **({"quality": 88} if suffix == "jpg" else {"compress_level": 1}))
+        with_noise(scenes[i % len(scenes)], rng).save(
+            path, **({"quality": 88} if suffix == "jpg" else {"compress_level": 1})
+        )
     os.sync()
     return root
 

@@ -32,11 +32,12 @@ import torch
 
 from packer.system import available_cpus
 from reader import MemmapDataset, StoreError
+from reader.bench.ways import ORDERS
 from scripts.benchmarks._bench import BenchError, machine, publish, spread, table
-from scripts.benchmarks._read_ways import ORDERS, Loader, touch
+from scripts.benchmarks._read_ways import Loader, touch
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.bench_read import cached_store, whole
-from scripts.benchmarks.timing import collection_paused, in_turns
+from scripts.benchmarks.timing import collection_paused, in_turns, seconds
 
 FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)
 ALLOWED = 1.03
@@ -159,12 +160,7 @@ def consumer(kind: str, seconds: float, rates: dict[str, float]) -> Callable[[],
 
 def calls_per_second(work: Callable[[int], None], count: int = 500) -> float:
     """Measure a busy consumer alone."""
-    times = []
-    for _ in range(9):
-        begun = time.perf_counter()
-        work(count)
-        times.append(time.perf_counter() - begun)
-    return count / float(np.median(times[2:]))
+    return count / float(np.median([seconds(partial(work, count)) for _ in range(9)][2:]))
 
 
 def text(report: dict[str, Any]) -> str:

@@ -48,6 +48,7 @@ from packer.errors import LockedError, ScanError
 from packer.operations.verify import verify
 from packer.system import available_cpus
 from reader import MemmapDataset, MemmapLoader, StoreError, system
+from reader.bench.ways import ORDERS
 from reader.format.manifest import PIXELS, read_manifest
 from reader.memory.residency import COPY_SHARE
 from scripts.benchmarks._bench import (
@@ -62,7 +63,7 @@ from scripts.benchmarks._bench import (
     spread,
     table,
 )
-from scripts.benchmarks._read_ways import ORDERS, Limit, Loader, RawRows, StoreIndex, TorchLoader
+from scripts.benchmarks._read_ways import Limit, Loader, RawRows, StoreIndex, TorchLoader
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.timing import collection_paused, in_turns
 

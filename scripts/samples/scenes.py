@@ -58,6 +58,13 @@ def draw(name: str, rng: Rng, height: int, width: int) -> Array:
     return develop(rng, SCENES[name](rng, height, width))
 
 
+def with_noise(picture: Image.Image, rng: Rng) -> Image.Image:
+    """Return a picture with the noise of a sensor: two of one scene differ."""
+    pixels = np.asarray(picture)
+    noise = rng.integers(-6, 7, (*pixels.shape[:2], 1), np.int16)
+    return Image.fromarray(np.clip(pixels + noise, 0, 255).astype(np.uint8))
+
+
 def develop(rng: Rng, picture: Array) -> Array:
     """What a camera does: exposure, a darker rim, grain: float32[H, W, 3] -> uint8[H, W, 3]."""
     y, x = grid(*picture.shape[:2])

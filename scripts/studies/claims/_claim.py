@@ -21,6 +21,7 @@ from PIL import Image
 
 from scripts.benchmarks.timing import collection_paused, in_turns
 from scripts.samples.scenes import SCENES, draw
+from scripts.samples.stores import made_once
 
 # Where the claims were made.
 LOOPS = "The fast train loops (Nasy, slides, 2024)"
@@ -91,14 +92,12 @@ def in_child(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def photo_folder(work: Path, count: int) -> Path:
     """Make a folder of class folders with `count` JPEGs of 500 x 375; only eight are different, which no reader notices."""
-    dest = work / f"photos-{count}"
-    if not dest.exists():
-        part = dest.with_name(dest.name + ".part")
-        shutil.rmtree(part, ignore_errors=True)
+
+    def make(folder: Path) -> None:
         first: dict[str, Path] = {}
         for i in range(count):
             name = sorted(SCENES)[i % len(SCENES)]
-            path = part / name / f"{i:06}.jpg"
+            path = folder / name / f"{i:06}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             if name in first:
                 shutil.copyfile(first[name], path)
@@ -106,8 +105,8 @@ def photo_folder(work: Path, count: int) -> Path:
                 width, height = PHOTO_SIZE
                 Image.fromarray(draw(name, np.random.default_rng(i), height, width)).save(path, quality=90)
                 first[name] = path
-        part.rename(dest)
-    return dest
+
+    return made_once(work / f"photos-{count}", make)
 
 
 def installed(packages: tuple[str, ...], folder: Path, *, may_install: bool) -> Path:
@@ -116,16 +115,14 @@ def installed(packages: tuple[str, ...], folder: Path, *, may_install: bool) -> 
     Raises:
         NotMeasured: they do not install; the text is pip's.
     """
-    if folder.exists():
-        return folder
-    if not may_install:
-        raise NotMeasured("not installed with --quick")
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    words = ["install", "-q", "--no-deps", "--prefer-binary", "--target", str(part), *packages]
-    done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
-    if done.returncode:
-        told = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["ERROR: no word"]
-        raise NotMeasured(f"pip: {told[-1].removeprefix('ERROR: ')[:200]}")
-    part.rename(folder)
-    return folder
+
+    def make(target: Path) -> None:
+        if not may_install:
+            raise NotMeasured("not installed with --quick")
+        words = ["install", "-q", "--no-deps", "--prefer-binary", "--target", str(target), *packages]
+        done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["ERROR: no word"]
+            raise NotMeasured(f"pip: {errors[-1].removeprefix('ERROR: ')[:200]}")
+
+    return made_once(folder, make)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from scripts.benchmarks._bench import spread
-from scripts.benchmarks.timing import in_turns, seconds
+from scripts.benchmarks.timing import collection_paused, in_turns, seconds
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import NotMeasured
 
@@ -22,6 +22,7 @@ ROUNDS = 30
 # size -> batch -> way -> milliseconds
 Figures = dict[str, dict[str, dict[str, Any]]]
 Ways = dict[str, Callable[[], Any]]
+WaysOf = Callable[[torch.Tensor, torch.device], Ways]
 
 
 def device_or_not_measured() -> torch.device:
@@ -35,8 +36,18 @@ def device_or_not_measured() -> torch.device:
     return torch.device("cuda")
 
 
+def measured(ways_of: WaysOf, quick: bool) -> dict[str, Any]:
+    """Return milliseconds a batch of the ways to send it.
+
+    Raises:
+        NotMeasured: there is no device.
+    """
+    options = (SIZES[:1], BATCHES[:1], 2) if quick else (SIZES, BATCHES, ROUNDS)
+    return {"milliseconds": swept(ways_of, device_or_not_measured(), *options)}
+
+
 def swept(
-    ways_of: Callable[[torch.Tensor, torch.device], Ways],
+    ways_of: WaysOf,
     device: torch.device,
     sizes: Sequence[tuple[int, int]] = SIZES,
     batches: Sequence[int] = BATCHES,
@@ -55,7 +66,8 @@ def swept(
 def milliseconds(ways: Ways, device: torch.device, rounds: int, *, untimed: int) -> dict[str, Any]:
     """Time the ways in turns, each until the device has ended it."""
     turns = {name: partial(seconds, way, device) for name, way in ways.items()}
-    found = in_turns(turns, rounds, untimed=untimed)
+    with collection_paused():
+        found = in_turns(turns, rounds, untimed=untimed)
     return {name: spread([1e3 * value for value in values], 4) for name, values in found.items()}
 
 

@@ -14,18 +14,7 @@ import torch
 from torch import nn
 
 from scripts.studies.claims._claim import SENDING, Finding
-from scripts.studies.claims._sending import (
-    BATCHES,
-    ROUNDS,
-    SIZES,
-    Figures,
-    Ways,
-    device_or_not_measured,
-    draw_speedups,
-    pinned_if_cuda,
-    speedups,
-    swept,
-)
+from scripts.studies.claims._sending import Figures, Ways, draw_speedups, measured, pinned_if_cuda, speedups
 
 CLAIM = "Images sent as uint8 and converted on the device arrive sooner than floats, the more so the larger they are."
 SOURCE = SENDING
@@ -36,9 +25,7 @@ TRAINING = ", training"
 
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return milliseconds a batch of both, alone and in training."""
-    device = device_or_not_measured()
-    options = (SIZES[:1], BATCHES[:1], 2) if quick else (SIZES, BATCHES, ROUNDS)
-    return {"milliseconds": swept(ways, device, *options)}
+    return measured(ways, quick)
 
 
 def ways(images: torch.Tensor, device: torch.device) -> Ways:

@@ -15,11 +15,10 @@ import torch
 from torch import nn
 
 from reader import MemmapDataset, MemmapLoader, to_device
-from scripts.benchmarks._bench import spread
-from scripts.benchmarks.timing import synchronize
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, seconds_in_turns
+from scripts.studies.claims._claim import LOOPS, Finding
+from scripts.studies.claims._sending import milliseconds
 
 CLAIM = "torch.load(map_location) brings saved data straight to a device; DataParallel moves nested batches by itself."
 SOURCE = LOOPS
@@ -38,17 +37,12 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     if not saved.exists():
         torch.save(MemmapDataset(store).store.pixels.clone(), saved)
     figures: dict[str, Any] = {"device": device.type, "mib": rows * side * side * 3 / 2**20, "not_measured": {}}
-    figures["first_batch_ms"] = in_turns(first_batches(store, saved, batch, device), device, rounds)
+    figures["first_batch_ms"] = milliseconds(first_batches(store, saved, batch, device), device, rounds, untimed=2)
     if device.type == "cuda":
-        figures["nest_ms"] = in_turns(moves(device), device, rounds)
+        figures["nest_ms"] = milliseconds(moves(device), device, rounds, untimed=2)
     else:
         figures["not_measured"] = {"a GPU, and DataParallel": "no GPU"}
     return figures
-
-
-def in_turns(ways: dict[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, Any]:
-    calls = {name: Calls(lambda way=way: (way(), synchronize(device))) for name, way in ways.items()}
-    return {name: spread([1e3 * s for s in of], 3) for name, of in seconds_in_turns(calls, rounds).items()}
 
 
 def first_batches(store: Path, saved: Path, size: int, device: torch.device) -> dict[str, Callable[[], torch.Tensor]]:

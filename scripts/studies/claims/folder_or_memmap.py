@@ -25,6 +25,7 @@ from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks.timing import synchronize
 from scripts.samples.scenes import SCENES
 from scripts.samples.scenes import draw as draw_scene
+from scripts.samples.stores import made_once
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import PHOTO_SIZE, SENDING, Calls, Finding, seconds_in_turns
 from scripts.studies.claims._sending import BATCHES, SIZES
@@ -74,21 +75,19 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
 def photographs(work: Path, count: int, size: tuple[int, int]) -> Path:
     """Make `count` JPEGs of height x width, of which a few differ; those of an earlier run are used again."""
     height, width = size
-    root = work / f"photos-{count}-{height}x{width}"
-    if not root.exists():
-        part = root.with_name(root.name + ".part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
         for i in range(count):
-            path, names = part / f"{i:04}.jpg", sorted(SCENES)
+            path, names = folder / f"{i:04}.jpg", sorted(SCENES)
             if i < len(names):
                 across, down = PHOTO_SIZE
                 picture = Image.fromarray(draw_scene(names[i], np.random.default_rng(i), down, across))
                 picture.resize((width, height)).save(path, quality=90)
             else:
-                shutil.copyfile(part / f"{i % len(names):04}.jpg", path)
-        part.rename(root)
-    return root
+                shutil.copyfile(folder / f"{i % len(names):04}.jpg", path)
+
+    return made_once(work / f"photos-{count}-{height}x{width}", make)
 
 
 def packed(images: Path, size: tuple[int, int]) -> Path:

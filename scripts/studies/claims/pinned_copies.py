@@ -12,17 +12,7 @@ from typing import Any
 import torch
 
 from scripts.studies.claims._claim import SENDING, Finding
-from scripts.studies.claims._sending import (
-    BATCHES,
-    ROUNDS,
-    SIZES,
-    Ways,
-    device_or_not_measured,
-    draw_speedups,
-    pinned_if_cuda,
-    speedups,
-    swept,
-)
+from scripts.studies.claims._sending import Ways, draw_speedups, measured, pinned_if_cuda, speedups
 
 CLAIM = "Copies from pinned memory that do not wait are faster than plain ones."
 SOURCE = SENDING
@@ -32,9 +22,7 @@ PLAIN, EACH, ONCE = "plain", "pinned each time", "pinned once"
 
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return milliseconds a batch of the three ways."""
-    device = device_or_not_measured()
-    options = (SIZES[:1], BATCHES[:1], 2) if quick else (SIZES, BATCHES, ROUNDS)
-    return {"milliseconds": swept(ways, device, *options)}
+    return measured(ways, quick)
 
 
 def ways(images: torch.Tensor, device: torch.device) -> Ways:

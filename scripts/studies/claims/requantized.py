@@ -72,10 +72,8 @@ def drawn(root: Path, count: int, size: tuple[int, int]) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     for i, name in enumerate(sorted(scenes.SCENES)[:count]):
         if not (root / f"{name}.jpg").exists():
-            picture = np.asarray(Image.fromarray(scenes.draw(name, np.random.default_rng(i), *DRAWN)).resize(size))
-            noise = rng.integers(-6, 7, (*picture.shape[:2], 1), np.int16)
-            pixels = np.clip(picture.astype(np.int16) + noise, 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(root / f"{name}.jpg", quality=95)
+            picture = Image.fromarray(scenes.draw(name, np.random.default_rng(i), *DRAWN)).resize(size)
+            scenes.with_noise(picture, rng).save(root / f"{name}.jpg", quality=95)
     return root
 
 
