@@ -103,7 +103,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     out = tmp_path / "out"
     if begun:
         _interrupt(images, out)
-    owner, name = (Lock, "__init__") if moment == "lock" else (build_folder.Site, "make")
+    owner, name = (Lock, "__init__") if moment == "lock" else (build_folder.BuildFolder, "make")
     original = getattr(owner, name)
     inode: list[int] = []
 

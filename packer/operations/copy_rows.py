@@ -17,16 +17,16 @@ from typing import Any
 from packer.errors import OptionsError, PackError
 from packer.inputs.samples import Inputs
 from packer.operations.row_sources import Source, check_same
-from packer.operations.store_copy import AGAIN, CopyPlan, StoreCopy, Tell
+from packer.operations.store_copy import AGAIN, CopyPlan, OnProgress, StoreCopy
 from packer.options import OutputOptions
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
-from packer.store.build_folder import Site, finish, replaces_store
+from packer.store.build_folder import BuildFolder, finish, replaces_store
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree, sync_folder
 from packer.store.lock import Lock
-from packer.store.out_folder import ANNOUNCED, check_out, check_places, settled_out
+from packer.store.out_folder import ANNOUNCED, check_destination, check_out, resolved_out
 from packer.store.parts import check_no_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.swap import finish_swap
@@ -54,36 +54,41 @@ def copy_plans(
             f"{out} holds a store; the splits {', '.join(plans)} cannot be put into it. Choose another OUT."
         )
     guard_standard_streams()
-    options, places = OutputOptions(overwrite=overwrite), {split: out / split if split else out for split in plans}
-    check_places([], out)
-    for place in places.values():
-        check_out(place, options)
-        check_no_parts(place, options)
-    replaces = any(replaces_store(place, options) for place in places.values())
-    sites = {split: Site(place, options, None, replaces=replaces) for split, place in places.items()}
+    options, destinations = (
+        OutputOptions(overwrite=overwrite),
+        {split: out / split if split else out for split in plans},
+    )
+    check_destination([], out)
+    for destination in destinations.values():
+        check_out(destination, options)
+        check_no_parts(destination, options)
+    replaces = any(replaces_store(destination, options) for destination in destinations.values())
+    folders = {
+        split: BuildFolder(destination, options, None, replaces=replaces) for split, destination in destinations.items()
+    }
     for split, plan in plans.items():
         for share in plan.shares:
-            _check_apart(share.path, places[split], sites[split].out)
+            _check_apart(share.path, destinations[split], folders[split].out)
     reports: dict[str, PackReport] = {}
     locks: list[Lock] = []
     with contextlib.ExitStack() as held, contextlib.ExitStack() as undone:
-        for split, site in sites.items():
-            reports[split] = _copied(plans[split], site, locks, held, undone, progress or (lambda _: None))
+        for split, folder in folders.items():
+            reports[split] = _copied(plans[split], folder, locks, held, undone, progress or (lambda _: None))
             if not replaces:
                 undone.pop_all()
-                _finished([site], locks)
+                _finished([folder], locks)
         undone.pop_all()
         if replaces:
-            _finished([*sites.values()], locks)
+            _finished([*folders.values()], locks)
     return reports[""] if "" in reports else summed_report(out, reports)
 
 
 def copy_target(out: str | os.PathLike[str]) -> Path:
     """Return OUT without dots, before any store is opened; raises PackError where it had been left half replaced.
 
-    Then it is whole, but what replaced it may have been this very command: rows would be merged twice.
+    Then it is complete, but what replaced it may have been this very command: rows would be merged twice.
     """
-    target = settled_out(out)
+    target = resolved_out(out)
     if finish_swap(target):
         raise PackError(
             f"{target} was half replaced, as a command had been interrupted. It is whole now, all of it the new one: look at"
@@ -94,39 +99,39 @@ def copy_target(out: str | os.PathLike[str]) -> Path:
 
 def _copied(
     plan: CopyPlan,
-    site: Site,
+    folder: BuildFolder,
     locks: list[Lock],
     held: contextlib.ExitStack,
     undone: contextlib.ExitStack,
-    tell: Tell,
+    progress: OnProgress,
 ) -> PackReport:
-    """Make one store in its site, which is held then; and undone, unless it is finished."""
+    """Make one store in its folder, which is locked then; and removed, unless it is finished."""
     begun = time.monotonic()
     sizes: dict[str, int] = {}
     try:
-        created = site.make()
-        for lock in _locked(site, created):
+        created = folder.make()
+        for lock in _locked(folder, created):
             locks.append(lock)
             held.callback(lock.close)
-        site.refresh_names()
-        undone.callback(site.remove, created)
+        folder.check_again()
+        undone.callback(folder.remove, created)
         try:
-            manifest = _made(plan, site, sizes, tell)
+            manifest = _made(plan, folder, sizes, progress)
         except Exception:
             _check_all_same(plan)
             raise
     except OSError as e:
-        raise as_pack_error(e, site.out, sizes, AGAIN) from None
-    inputs = Inputs(site.final, notes=[*plan.notes, *site.notes])
-    report = store_report(manifest, inputs, site.out, time.monotonic() - begun, 0)
-    return dataclasses.replace(report, out=str(site.final))
+        raise as_pack_error(e, folder.out, sizes, AGAIN) from None
+    inputs = Inputs(folder.final, notes=[*plan.notes, *folder.notes])
+    report = store_report(manifest, inputs, folder.out, time.monotonic() - begun, 0)
+    return dataclasses.replace(report, out=str(folder.final))
 
 
-def _finished(sites: Sequence[Site], locks: Sequence[Lock]) -> None:
+def _finished(folders: Sequence[BuildFolder], locks: Sequence[Lock]) -> None:
     try:
-        finish(sites, locks)
+        finish(folders, locks)
     except OSError as e:
-        raise as_pack_error(e, sites[0].out, {}, AGAIN) from None
+        raise as_pack_error(e, folders[0].out, {}, AGAIN) from None
 
 
 def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, Any]:
@@ -135,7 +140,7 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
     Args:
         is_list_given: whether the class list is one that the user gave.
     """
-    # digests of label files tell of their change alone: those of several are none
+    # digests of label files show their change alone: those of several are none
     kept = [{**manifest.labels, "boxes": None} if len(manifests) > 1 else manifest.labels for manifest in manifests]
     is_known = all(manifest.tells_labels for manifest in manifests) and all(labels == kept[0] for labels in kept)
     known = {name: value for name, value in kept[0].items() if value is not None} if is_known else {"unknown": True}
@@ -149,26 +154,26 @@ def _check_all_same(plan: CopyPlan) -> None:
             check_same(share.path, share.manifest)
 
 
-def _locked(site: Site, created: bool) -> list[Lock]:
-    """Hold the site's folder, or leave none that was made for this."""
+def _locked(folder: BuildFolder, created: bool) -> list[Lock]:
+    """Lock the folder, or leave none that was made for this."""
     try:
-        return site.lock()
+        return folder.lock()
     except BaseException:
         if created:
             with contextlib.suppress(OSError):  # another has put something there
-                site.out.rmdir()
+                folder.out.rmdir()
         raise
 
 
-def _made(plan: CopyPlan, site: Site, sizes: dict[str, int], tell: Tell) -> Manifest:
-    """Make the store in the site's folder; fills in what its files need as soon as that is known."""
-    _clear(site)
+def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: OnProgress) -> Manifest:
+    """Make the store in its folder; fills in what its files need as soon as that is known."""
+    _clear(folder)
     with contextlib.ExitStack() as held:
         sources = [held.enter_context(contextlib.closing(Source(share))) for share in plan.shares]
-        copy = StoreCopy(plan, sources, site.out, tell)
+        copy = StoreCopy(plan, sources, folder.out, progress)
         sizes |= copy.sizes
         manifest = copy.run()
-    check_store(site.out)  # what cannot be opened must take no store's place
+    check_store(folder.out)  # what cannot be opened must take no store's place
     return manifest
 
 
@@ -184,15 +189,15 @@ def _check_apart(store: Path, out: Path, beside: Path) -> None:
         raise OptionsError(f"the store {store} lies where OUT {out} is built. Move it away, or choose another OUT.")
 
 
-def _clear(site: Site) -> None:
+def _clear(folder: BuildFolder) -> None:
     """Remove what an unfinished pack has left in the folder, its journal first: it must never outlive its rows.
 
     So whoever looks after a death finds no pack to resume.
     """
-    (site.out / ANNOUNCED).unlink(missing_ok=True)
-    journals.discard(site.out)
-    sync_folder(site.out)
-    site.clear()
-    for folder in (site.out / PARTS, (site.out / PULLED).parent):
-        if folder.exists():
-            remove_tree(folder)
+    (folder.out / ANNOUNCED).unlink(missing_ok=True)
+    journals.discard(folder.out)
+    sync_folder(folder.out)
+    folder.clear()
+    for unfinished in (folder.out / PARTS, (folder.out / PULLED).parent):
+        if unfinished.exists():
+            remove_tree(unfinished)

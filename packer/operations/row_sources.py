@@ -164,15 +164,15 @@ class Source:
         is_together = bool((begins[1:] == begins[:-1] + sizes[:-1]).all())
         if is_together and total == len(data):
             return data, number
-        self.settle(number, zlib.crc32(data.data))
+        self.compare(number, zlib.crc32(data.data))
         if is_together:
             return data[int(begins[0]) : int(begins[0]) + total], None
         pieces = [data[first : first + size] for first, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
         return np.concatenate(pieces, out=rows_room.room(total)), None
 
-    def settle(self, number: int, crc32: int) -> None:
+    def compare(self, number: int, crc32: int) -> None:
         """Compare a block's checksum; raises PackError."""
-        if not self._pixels.settle(number, crc32):
+        if not self._pixels.compare(number, crc32):
             block = self._pixels.blocks[number]
             last = block.stop - 1
             rows = f"row {last} is" if block.start == last else f"rows {block.start} to {last} are"

@@ -32,7 +32,7 @@ from packer.store.disk_space import allocate, check_room
 from packer.store.files import write_at
 from packer.store.out_folder import sync_names
 from packer.store.row_files import Digested, channel_statistics
-from packer.store.seal import commit_manifest, settle
+from packer.store.seal import commit_manifest, set_size
 from packer.system import BINARY, available_cpus
 from reader.format.filesystem import error_path
 from reader.format.manifest import (
@@ -57,7 +57,7 @@ AGAIN = "do it again"
 # Tensors that are not copied: pixels are written at their offset, the others follow from it.
 _OFFSETS = ("pixels", "offsets", "mask_offsets")
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class _Pixels:
 class StoreCopy:
     """One store being made; where each row of it comes from and goes to is known from the start."""
 
-    def __init__(self, plan: CopyPlan, sources: list[Source], out: Path, tell: Tell) -> None:
-        self._plan, self._out, self._tell = plan, out, tell
+    def __init__(self, plan: CopyPlan, sources: list[Source], out: Path, progress: OnProgress) -> None:
+        self._plan, self._out, self._progress = plan, out, progress
         self._like = plan.shares[0].manifest
         self._noted = Noted()
         self._sources, self._mine = sources, threading.local()
@@ -119,7 +119,7 @@ class StoreCopy:
             os.close(os.open(pixels, os.O_WRONLY | os.O_CREAT, 0o666))
         sync_names(self._out)
         check_room(self._out, self.sizes, AGAIN)
-        allocate(pixels, self._pixel_bytes, lambda done: self._tell(Progress("allocate", done, self._pixel_bytes)))
+        allocate(pixels, self._pixel_bytes, lambda done: self._progress(Progress("allocate", done, self._pixel_bytes)))
         with contextlib.ExitStack() as held:
             names = [path for path, _ in self._tensors.values()] + [SAMPLES, REJECTED]
             files = {}
@@ -144,14 +144,14 @@ class StoreCopy:
             lines = self._lines(start, stop)
             self._noted.add(lines.decode("ascii"))
             files[SAMPLES].write(lines)
-            self._tell(Progress("copy", stop, self._rows))
+            self._progress(Progress("copy", stop, self._rows))
         for source in self._sources if self._plan.has_rejects else ():
             with error_path(source.path / REJECTED):
                 files[REJECTED].write((source.path / REJECTED).read_bytes())
         for source in self._sources:
             check_same(source.path, source.manifest)
         used = self._offset(self._rows)
-        settle(pixels, used, self._pixel_bytes)
+        set_size(pixels, used, self._pixel_bytes)
         filling = bytes(self._pixel_bytes - used)
         crc32 = crc32_combine(crc32, zlib.crc32(filling), len(filling))
         entries = {name: file.close() for name, file in files.items()}
@@ -240,7 +240,7 @@ class StoreCopy:
                 pieces.append(_Pixels(zlib.crc32(part.data), np.array(sums, object), stop - start))
                 crc32, done = crc32_combine(crc32, pieces[-1].crc32, size_bytes), done + size_bytes
             if number is not None:
-                source.settle(number, crc32)
+                source.compare(number, crc32)
             with error_path(self._out / PIXELS):
                 write_at(descriptor, data.data, self._offset(base_row + first))
             first = last

@@ -1,4 +1,4 @@
-"""One store being made: lock, allocate, run blocks, commit them in order, seal; or go on where an earlier run had stopped.
+"""One store being made: lock, allocate, run blocks, commit them in order, seal; or resume where an earlier run had stopped.
 
 A block is committed when its rows are synced and its line is in the journal; the store exists when the manifest does.
 """
@@ -27,7 +27,7 @@ from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result, block_inputs
-from packer.store.build_folder import Site, finish
+from packer.store.build_folder import BuildFolder, finish
 from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
 from packer.store.files import remove_tree, sync_folder
@@ -35,7 +35,7 @@ from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import sync_names
 from packer.store.parts import Part
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
-from packer.store.reuse import KeptLines, check_keepable
+from packer.store.reuse import ReusedLines, check_reusable
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
 from packer.system import available_cpus
@@ -59,7 +59,7 @@ class Build:
         out: Path,
         shape: tuple[int, int],
         options: PackOptions,
-        tell: Callable[[Progress], None],
+        progress: Callable[[Progress], None],
         split: str,
         clock: StageClock,
         make_job: Callable[..., Job],
@@ -68,14 +68,14 @@ class Build:
         replaces: bool | None = None,
         held: list[Lock] | None = None,
     ) -> None:
-        self._part, self._whole = part, out
+        self._part, self._parent = part, out
         self._inputs, self._options, self._split = inputs, options, split
-        self._tell, self._clock = tell, clock
+        self._on_progress, self._clock = progress, clock
         self._profile: Profile = {}
-        self._site = Site(out, options, part, replaces=replaces)
+        self._folder = BuildFolder(out, options, part, replaces=replaces)
         # of all splits that are replaced together: each is held until the last is done
         self._held = [] if held is None else held
-        self._job = pack_job(inputs, self._site.out.absolute(), Geometry.of(shape, options), options, make_job)
+        self._job = pack_job(inputs, self._folder.out.absolute(), Geometry.of(shape, options), options, make_job)
         self._sizes = expected_sizes(self._job.layout, inputs)
         self._span = range(len(inputs))
         if part is not None:
@@ -83,7 +83,7 @@ class Build:
             self._span = part.span(len(inputs), block_inputs(len(inputs), layout.size_bytes(1)))
             refused = sum(index in self._span for index in inputs.refused)
             self._sizes = {PIXELS: layout.size_bytes(len(self._span) - refused)}
-        self._kept: KeptLines | None = None
+        self._reused: ReusedLines | None = None
         # the files that rows are written to as they are committed
         self._row_files = [PIXELS, MASKS] if self._job.layout.has_mask_file else [PIXELS]
         self._committed = Committed(self._span.start)
@@ -92,25 +92,25 @@ class Build:
         """Make the store and report it, or the part. What replaces a store is sealed beside it and waits for `put_in_place`.
 
         Raises:
-            PackError: OUT is in the way, nothing could be packed, or something failed on the way; says how to go on.
+            PackError: OUT is in the way, nothing could be packed, or something failed on the way; says how to resume.
         """
         if self._options.has_own_sizes:
             # before the lock is taken: processes that read headers would hold it too
-            sizes = count_sizes({self._split: self._inputs}, self._options, self._tell)[self._split]
+            sizes = count_sizes({self._split: self._inputs}, self._options, self._on_progress)[self._split]
             self._sizes[PIXELS] = self._job.layout.file_bytes(pixel_bytes(sizes, self._job.layout))
         locks: list[Lock] = []
         try:
-            created = self._site.make()
-            locks = self._site.lock()
+            created = self._folder.make()
+            locks = self._folder.lock()
             self._held += locks
-            self._site.refresh_names()
+            self._folder.check_again()
             try:
                 report = self._run_locked()
             except _NothingPacked as e:
-                self._site.remove(created)
+                self._folder.remove(created)
                 raise PackError(str(e)) from None
-            if not self._site.replaces and self._part is None:
-                finish([self._site], locks)
+            if not self._folder.replaces and self._part is None:
+                finish([self._folder], locks)
                 release(self._held, locks)
             return report
         except SourceError as e:
@@ -125,54 +125,54 @@ class Build:
             raise PackError(f"packing stopped: {e}") from None
 
     @property
-    def site(self) -> Site:
+    def folder(self) -> BuildFolder:
         """The folder that the store is made in."""
-        return self._site
+        return self._folder
 
     def explained(self, error: OSError) -> PackError:
         """Return what to raise instead of an error of files, processes or the disk."""
-        return as_pack_error(error, self._site.out, self._sizes)
+        return as_pack_error(error, self._folder.out, self._sizes)
 
     def _run_locked(self) -> PackReport:
-        begun = journals.read_header(self._site.out) if self._site.goes_on() else None
+        begun = journals.read_header(self._folder.out) if self._folder.resumes() else None
         header = self._header(begun)
         if begun and self._options.overwrite and header_difference(begun, header):
             begun, header = None, self._header(None)  # what was begun otherwise is replaced, as a store would be
         if self._part is not None:
-            check_siblings(self._whole, self._part, header)
+            check_siblings(self._parent, self._part, header)
         self._committed, journal = self._resume(header) if begun else self._begin(header)
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
-            if self._options.update or journals.read_header(self._site.out).update:
-                self._keep(header)
-            check_room(self._site.out, self._sizes)
+            if self._options.update or journals.read_header(self._folder.out).update:
+                self._reuse(header)
+            check_room(self._folder.out, self._sizes)
             for name in self._row_files:
                 self._allocate(name)
             self._clock.enter("serve")
             self._run_blocks(header.block_inputs, journal)
             if self._part is not None:
-                return self._told(self._part_report(), resumed_from)
+                return self._completed(self._part_report(), resumed_from)
             self._clock.enter("seal")
-            self._tell(self._progress("seal", self._span.stop))
-            sealed = seal(self._site.out, header, self._job.layout, self._inputs)
+            self._on_progress(self._progress("seal", self._span.stop))
+            sealed = seal(self._folder.out, header, self._job.layout, self._inputs)
         finally:
             journal.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
-        self._inputs.notes += self._site.notes
-        report = store_report(sealed, self._inputs, self._site.out, 0.0, resumed_from)
-        return self._told(dataclasses.replace(report, out=str(self._site.final)), resumed_from)
+        self._inputs.notes += self._folder.notes
+        report = store_report(sealed, self._inputs, self._folder.out, 0.0, resumed_from)
+        return self._completed(dataclasses.replace(report, out=str(self._folder.final)), resumed_from)
 
     # -- begin
 
     def _begin(self, header: Header) -> tuple[Committed, journals.Journal]:
         """Clear away what an earlier pack left, and begin a journal."""
-        out = self._site.out
+        out = self._folder.out
         # the journal goes first and comes last: it must never outlive the rows that it names
         journals.discard(out)
         # and the working folder, which says that what lies here is a pack's
         sync_folder(out)
-        self._site.clear()
+        self._folder.clear()
         if self._part is not None:
             save_inputs(out, self._inputs, self._span)
         elif (out / PARTS).exists():
@@ -188,17 +188,17 @@ class Build:
         sync_names(out)
         return Committed(self._span.start), journals.Journal.create(out, header)
 
-    def _keep(self, header: Header) -> None:
-        """Take rows over from the store that this one will replace, where there is one."""
-        old = self._site.replaced
+    def _reuse(self, header: Header) -> None:
+        """Reuse rows of the store that this one will replace, where there is one."""
+        old = self._folder.replaced
         if old is not None:
-            check_keepable(old, manifest := read_manifest(old), header.options, header.decoders)
-            self._kept = KeptLines(old)
-            self._job = dataclasses.replace(self._job, kept=(str(old.absolute()), manifest.digest))
+            check_reusable(old, manifest := read_manifest(old), header.options, header.decoders)
+            self._reused = ReusedLines(old)
+            self._job = dataclasses.replace(self._job, reused_store=(str(old.absolute()), manifest.digest))
 
     def _resume(self, header: Header) -> tuple[Committed, journals.Journal]:
-        """Go on behind the last block that is committed and whose sources are unchanged."""
-        out = self._site.out
+        """Resume behind the last block that is committed and whose sources are unchanged."""
+        out = self._folder.out
         found = journals.read_header(out)
         if what := header_difference(found, header, self._name_inputs):
             raise self._begun_with(what)
@@ -209,10 +209,10 @@ class Build:
 
     def _begun_with(self, what: str) -> PackError:
         anew = "leave --resume out" if self._options.update else "start anew with --overwrite"
-        return PackError(f"{self._site.final} was begun with {what}. Resume with the same, or {anew}.")
+        return PackError(f"{self._folder.final} was begun with {what}. Resume with the same, or {anew}.")
 
     def _name_inputs(self) -> str:
-        out, start, is_shuffled = self._site.out, self._span.start, self._options.shuffle is not None
+        out, start, is_shuffled = self._folder.out, self._span.start, self._options.shuffle is not None
         return inputs_difference(out, start, self._inputs, is_shuffled=is_shuffled)
 
     def _header(self, begun: Header | None) -> Header:
@@ -226,7 +226,7 @@ class Build:
 
     def _allocate(self, name: str) -> None:
         room = self._sizes[name]
-        allocate(self._site.out / name, room, lambda done: self._tell(self._progress("allocate", done, room)))
+        allocate(self._folder.out / name, room, lambda done: self._on_progress(self._progress("allocate", done, room)))
 
     # -- run
 
@@ -250,12 +250,12 @@ class Build:
             move=self._move_rows if launcher is None else None,
         )
         committer: Committer | None = None
-        tasks = block_tasks(self._inputs, range(begun.inputs_stop, self._span.stop), step, self._kept)
+        tasks = block_tasks(self._inputs, range(begun.inputs_stop, self._span.stop), step, self._reused)
         try:
             ready = functools.partial(self._tick, engine)
             for result in engine.run(tasks, begun.size_bytes, ready=ready):
                 if committer is None:
-                    rows = [self._site.out / name for name in self._row_files]
+                    rows = [self._folder.out / name for name in self._row_files]
                     committer = Committer(rows, journal, begun.inputs_stop, begun.rows_stop, workers=workers)
                 self._take(result)
                 committer.put(result)
@@ -274,7 +274,7 @@ class Build:
 
     def _move_rows(self, start: int, target: int, size_bytes: int) -> None:
         """Move bytes of the file of rows that are too far back, and with them their masks."""
-        layout, out = self._job.layout, self._site.out
+        layout, out = self._job.layout, self._folder.out
         move_rows(out / PIXELS, start, target, size_bytes)
         if layout.has_mask_file:
             move_rows(out / MASKS, *map(layout.mask_bytes, (start, target, size_bytes)))
@@ -301,15 +301,15 @@ class Build:
         from packer.workers.ray import RayWorkers
 
         self._job = dataclasses.replace(self._job, witness=witness(self._inputs))
-        tell_decoders = functools.partial(pixel_versions, self._options.shaping())
+        find_decoders = functools.partial(pixel_versions, self._options.shaping())
         # the lock names this process: no other folder of that name holds the same
-        lock = self._site.out.absolute() / LOCK
-        return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), tell_decoders(), tell_decoders)
+        lock = self._folder.out.absolute() / LOCK
+        return RayWorkers(self._options.address, (str(lock), lock.read_bytes()), find_decoders(), find_decoders)
 
     def _tick(self, engine: LocalEngine) -> None:
         progress, path = self._progress("pack", self._committed.inputs_stop), engine.waits_for()
         where = f"item {path} of the dataset" if self._inputs.identity else f"{self._inputs.base}/{path}"
-        self._tell(dataclasses.replace(progress, waits_for=where if path else ""))
+        self._on_progress(dataclasses.replace(progress, waits_for=where if path else ""))
 
     def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
         if total is None:
@@ -319,11 +319,11 @@ class Build:
     # -- end
 
     def _part_report(self) -> PackReport:
-        results = journals.read_blocks(self._site.out)
+        results = journals.read_blocks(self._folder.out)
         rejects = [reject for result, _ in results for reject in result.rejects]
-        return part_report(self._site.final, str(self._part), self._job.layout, self._inputs, self._span, rejects)
+        return part_report(self._folder.final, str(self._part), self._job.layout, self._inputs, self._span, rejects)
 
-    def _told(self, report: PackReport, resumed_from: int) -> PackReport:
+    def _completed(self, report: PackReport, resumed_from: int) -> PackReport:
         """Add to a report what this run alone knows."""
         stages = self._clock.seconds()
         seconds, changed = sum(stages.values()), self._committed.changed
@@ -334,8 +334,8 @@ class Build:
             resumed_from=resumed_from,
             profile={"main": stages, **self._profile},
             source_bytes=self._committed.source_bytes,
-            kept=self._committed.kept,
-            gone=0 if self._kept is None else self._kept.gone(self._inputs.paths),
+            kept=self._committed.reused,
+            gone=0 if self._reused is None else self._reused.gone(self._inputs.paths),
             changed=changed[0] if changed else "",
             changed_count=len(changed),
             changed_paths=changed[:CHANGES_NAMED],
@@ -343,7 +343,7 @@ class Build:
         )
 
     def _nothing_packed(self) -> str:
-        results = journals.read_blocks(self._site.out)
+        results = journals.read_blocks(self._folder.out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first['path']}: {first['reason']}." if first else ""
         every = "its only input was" if len(self._inputs) == 1 else f"all {len(self._inputs)} inputs were"
@@ -360,9 +360,9 @@ def put_in_place(builds: Sequence[Build], held: list[Lock]) -> None:
     Raises:
         PackError: the disk or its file system refuses it.
     """
-    if replacing := [build for build in builds if build.site.replaces]:
+    if replacing := [build for build in builds if build.folder.replaces]:
         try:
-            finish([build.site for build in replacing], held)
+            finish([build.folder for build in replacing], held)
         except OSError as e:
             raise replacing[0].explained(e) from None
 

@@ -30,7 +30,7 @@ from packer.pixels.row import Row
 from packer.report import PackReport, Progress
 from packer.sources.roots import Roots
 from packer.store.blocks import Task
-from packer.store.out_folder import settled_out
+from packer.store.out_folder import resolved_out
 from packer.workers.block_worker import BlockWorker, Job
 from reader.format.manifest import TARGET_DTYPES
 from reader.format.samples import Sample
@@ -85,7 +85,7 @@ def pack_dataset(
         >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
         10
     """
-    given, clock, target = locals(), StageClock("begin"), settled_out(out)
+    given, clock, target = locals(), StageClock("begin"), resolved_out(out)
     if fit == "none":
         raise OptionsError(
             "fit 'none' needs to know all sizes before, which a dataset does not tell. Pack the files, by pack."

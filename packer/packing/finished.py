@@ -30,7 +30,7 @@ from packer.sources.base import Readable
 from packer.sources.local import MISSING, Source
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
-from packer.store.out_folder import check_no_links, own_places, remove_replaced, remove_working_folder
+from packer.store.out_folder import check_no_links, own_paths, remove_replaced, remove_working_folder
 from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
 from packer.system import available_cpus
@@ -62,7 +62,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
         raise PackError(f"{out} is finished, but with other options{what}. Choose another OUT, or {_replace(options)}.")
     if what := inputs_difference(out, manifest, inputs):
         raise PackError(f"{out} is finished, but with {what}. {_update(inputs, options, target)}.")
-    check_no_links(*own_places(out))
+    check_no_links(*own_paths(out))
     # left where the pack was interrupted after its commit
     remove_replaced(out)
     remove_working_folder(out)

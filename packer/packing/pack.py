@@ -31,7 +31,7 @@ from packer.sources.roots import is_missing
 from packer.store.build_folder import replaces_store
 from packer.store.disk_space import guard_standard_streams
 from packer.store.lock import Lock
-from packer.store.out_folder import announce, check_out, check_places, is_finished, is_replaced, settled_out
+from packer.store.out_folder import announce, check_destination, check_out, is_finished, is_replaced, resolved_out
 from packer.store.parts import Part, begun_from, check_no_parts, check_part
 from packer.store.reports import summed_report
 from packer.store.swap import finish_swap
@@ -109,7 +109,7 @@ def pack(
         6
     """
     options = PackOptions.of(locals())
-    return pack_sources(images, settled_out(out), options, progress)
+    return pack_sources(images, resolved_out(out), options, progress)
 
 
 def pack_parts(
@@ -264,7 +264,7 @@ def pack_sources(
     clock = StageClock("list")
     guard_standard_streams()
     _check_libraries(options)
-    check_places(sources, target)
+    check_destination(sources, target)
     finish_swap(target)
     try:
         parts = _listed(sources, options, progress)

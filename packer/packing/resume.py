@@ -38,7 +38,7 @@ class Committed:
     rows_stop: int = 0
     size_bytes: int = 0
     rejected: int = 0
-    kept: int = 0
+    reused: int = 0
     source_bytes: int = 0
     changed: list[str] = field(default_factory=list)
     other_plugin: str = ""
@@ -49,7 +49,7 @@ class Committed:
         self.rows_stop += result.rows
         self.size_bytes += result.size_bytes
         self.rejected += len(result.rejects)
-        self.kept += result.kept
+        self.reused += result.kept
         self.source_bytes += result.source_bytes
 
 
@@ -86,14 +86,14 @@ def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Com
     Under a larger --max-pixels than before, what was rejected for its size is tried again, with all from its block on.
     """
     committed, seen, end = Committed(start), start, journals.header_end(out)
-    is_larger, is_whole = job.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
+    is_larger, is_valid = job.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
     for result, line_end in journals.read_blocks(out):
         # the first journals do not say it
         result.size_bytes = job.layout.size_bytes(result.rows, result.shapes)
         committed.changed += _changed_sources(inputs, job, seen, result)
         seen += result.inputs
-        is_whole = is_whole and not (is_larger and any(_OF_LIMIT in reject["reason"] for reject in result.rejects))
-        if is_whole and not committed.changed:  # else it is decoded again, with all that follows
+        is_valid = is_valid and not (is_larger and any(_OF_LIMIT in reject["reason"] for reject in result.rejects))
+        if is_valid and not committed.changed:  # else it is decoded again, with all that follows
             committed.add(result)
             committed.other_plugin = committed.other_plugin or _other_plugin(result)
             end = line_end

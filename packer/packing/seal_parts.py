@@ -1,6 +1,6 @@
 """`pack seal`: the packed parts of OUT become one store, the same bytes as of a pack on one machine.
 
-The rows of the first part are renamed to their place, those of each other part are copied behind them, and the part's file
+The rows of the first part are renamed to their destination, those of each other part are copied behind them, and the part's file
 removed when they are synced: what an interrupted run has done is what is no longer there. Then the store is sealed as ever.
 """
 
@@ -32,12 +32,12 @@ from packer.store.lock import Lock
 from packer.store.out_folder import (
     check_no_links,
     is_finished,
-    own_places,
+    own_paths,
     remove_working_folder,
-    settled_out,
+    resolved_out,
     sync_names,
 )
-from packer.store.parts import Part, begun_parts, go_on_command
+from packer.store.parts import Part, begun_parts, resume_command
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from reader.format.check import check_store
@@ -64,18 +64,18 @@ def seal_parts(
     Raises:
         PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
     """
-    target, tell = settled_out(out), progress or (lambda _: None)
+    target, progress = resolved_out(out), progress or (lambda _: None)
     allowed_rejects(str(max_rejects), 0)
     splits = stores_of(target, _has_parts)
     with contextlib.ExitStack() as locked:
         found = {}
-        for split, place in splits.items():
-            if not is_finished(place):
-                locked.enter_context(contextlib.closing(_lock(place)))
-                found[split] = _Parts.open(place)
+        for split, destination in splits.items():
+            if not is_finished(destination):
+                locked.enter_context(contextlib.closing(_lock(destination)))
+                found[split] = _Parts.open(destination)
         reports = {}
-        for split, place in splits.items():
-            report = _sealed(place, found.get(split), split, tell)
+        for split, destination in splits.items():
+            report = _sealed(destination, found.get(split), split, progress)
             too_many = report.rejected > allowed_rejects(str(max_rejects), report.inputs)
             reports[split] = dataclasses.replace(report, too_many_rejects=too_many)
     return reports[""] if "" in reports else summed_report(target, reports)
@@ -87,7 +87,7 @@ def _has_parts(out: Path) -> bool:
 
 def _lock(out: Path) -> Lock:
     """Lock OUT against its parts too; where one of them is being packed, the error names it and its host."""
-    check_no_links(*own_places(out))
+    check_no_links(*own_paths(out))
     try:
         return Lock(out)
     except FileNotFoundError:
@@ -98,14 +98,14 @@ def _lock(out: Path) -> Lock:
         raise
 
 
-def _sealed(out: Path, parts: _Parts | None, split: str, tell: Callable[[Progress], None]) -> PackReport:
+def _sealed(out: Path, parts: _Parts | None, split: str, progress: Callable[[Progress], None]) -> PackReport:
     """Seal one store, or report one that is finished; in both cases nothing of its parts is left."""
     begun = time.monotonic()
     if parts is None:
         manifest = check_store(out)
         report = store_report(manifest, Inputs(out), out, 0.0, manifest.inputs)
     else:
-        report = parts.seal(lambda done, total: tell(Progress("seal", done, total, split=split)))
+        report = parts.seal(lambda done, total: progress(Progress("seal", done, total, split=split)))
     remove_working_folder(out)
     return dataclasses.replace(report, seconds=time.monotonic() - begun)
 
@@ -122,7 +122,7 @@ class _Parts:
 
     @classmethod
     def open(cls, out: Path) -> _Parts:
-        """Check that the parts of OUT together are one whole pack; OUT is locked."""
+        """Check that the parts of OUT together are one complete pack; OUT is locked."""
         parts = begun_parts(out)
         if not parts:
             raise PackError(f"{out} holds no part of a pack. Parts are made by: pack IMAGES {out} --part i/n")
@@ -138,12 +138,12 @@ class _Parts:
         rows = [_finished_rows(out, part, header.span) for part, header in zip(parts, headers, strict=True)]
         return cls(out, folders, rows, headers[0])
 
-    def seal(self, tell: Callable[[int, int], None]) -> PackReport:
+    def seal(self, progress: Callable[[int, int], None]) -> PackReport:
         """Gather the rows, write all other files, and commit by the manifest."""
         inputs = load_inputs(self.folders)
         if not any(self.rows):
             raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
-        self._gather(tell)
+        self._gather(progress)
         manifest = seal(self.out, self.header, self._layout(), inputs, self._blocks())
         assert manifest is not None  # there are rows
         report = store_report(manifest, inputs, self.out, 0.0, manifest.inputs)
@@ -161,8 +161,8 @@ class _Parts:
                 self.source_bytes += result.source_bytes
                 yield result
 
-    def _gather(self, tell: Callable[[int, int], None]) -> None:
-        """Bring all rows to their place in OUT."""
+    def _gather(self, progress: Callable[[int, int], None]) -> None:
+        """Bring all rows to their offset in OUT."""
         pixels, size_bytes = self.out / PIXELS, self._layout().size_bytes
         for folder in (self.out, *self.folders):
             refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
@@ -174,7 +174,7 @@ class _Parts:
             sync_names(self.out)
         done = offset = 0
         for folder, rows in zip(self.folders, self.rows, strict=True):
-            tell(done, sum(self.rows))
+            progress(done, sum(self.rows))
             source, stop = folder / PIXELS, offset + size_bytes(rows)
             if source.exists():
                 allocate(pixels, stop, lambda done: None)
@@ -199,7 +199,7 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
     if missing:
         more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
         raise PackError(
-            f"part {missing[0]} of {out}{more} missing. Pack it, then seal: {go_on_command(out, missing[0], like=parts[0])}"
+            f"part {missing[0]} of {out}{more} missing. Pack it, then seal: {resume_command(out, missing[0], like=parts[0])}"
         )
 
 
@@ -212,7 +212,7 @@ def _finished_rows(out: Path, part: Part, span: tuple[int, int] | None) -> int:
     if inputs != stop - start:
         raise PackError(
             f"part {part} of {out} is unfinished: {inputs} of its {stop - start} images are packed."
-            f" Resume with: {go_on_command(out, part)}"
+            f" Resume with: {resume_command(out, part)}"
         )
     return rows
 

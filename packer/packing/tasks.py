@@ -13,7 +13,7 @@ from packer.pixels.layout import RowLayout
 from packer.sources import roots
 from packer.sources.roots import NOWHERE
 from packer.store.blocks import Task
-from packer.store.reuse import KeptLines
+from packer.store.reuse import ReusedLines
 from packer.store.row_files import MASKS
 from packer.workers.block_worker import Job
 from reader.format.manifest import PIXELS
@@ -47,11 +47,11 @@ def pack_job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions
     )
 
 
-def block_tasks(inputs: Inputs, span: range, step: int, kept: KeptLines | None) -> Iterator[Task]:
+def block_tasks(inputs: Inputs, span: range, step: int, reused: ReusedLines | None) -> Iterator[Task]:
     """Cut a span of the inputs into blocks of `step`.
 
     Args:
-        kept: the lines of the store that an update replaces.
+        reused: the lines of the store that an update replaces.
     """
     for start in range(span.start, span.stop, step):
         stop = min(start + step, span.stop)
@@ -64,7 +64,7 @@ def block_tasks(inputs: Inputs, span: range, step: int, kept: KeptLines | None) 
             inputs.places.tolist(start, stop) if inputs.archives else [],
             {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {},
             masks=inputs.masks[start:stop] if inputs.masks is not None else [],
-            kept={} if kept is None else kept.of(paths, start),
+            reused={} if reused is None else reused.of(paths, start),
         )
 
 

@@ -19,8 +19,8 @@ from packer.packing.pack import named_sources, pack_sources
 from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, resolved_labels
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
-from packer.store.out_folder import settled_out
-from packer.store.reuse import check_keepable
+from packer.store.out_folder import resolved_out
+from packer.store.reuse import check_reusable
 from packer.store.swap import finish_swap
 from reader.format.check import check_store
 from reader.format.errors import StoreError
@@ -78,7 +78,7 @@ def update(
         (5, 5, 1)
     """
     arguments = locals() | {"missing": missing_words(missing) or None}
-    target = settled_out(out)
+    target = resolved_out(out)
     finish_swap(target)
     places = stores_of(target)
     stores = {path: _intact(path) for path in places.values()}
@@ -90,7 +90,7 @@ def update(
     reused = _shaping(recorded, max_pixels) | resolved_labels(first, recorded, given, sources)
     options = PackOptions.of(arguments, **reused, overwrite=not resume, update=True)
     for path, manifest in stores.items():
-        check_keepable(path, manifest, options.shaping(), pixel_versions(options.shaping()))
+        check_reusable(path, manifest, options.shaping(), pixel_versions(options.shaping()))
     limit = None if max_gone is None else str(max_gone)
     check = LabelCheck({split: (path, stores[path]) for split, path in places.items()}, sources, given, limit)
     try:

@@ -1,4 +1,4 @@
-"""What the command and its workers tell each other: a block to do, and what is known of it when it is decoded."""
+"""What the command and its workers send each other: a block to do, and what is known of it when it is decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packer.checksums import crc32_combine
 class Task:
     """Inputs [start, stop) of a pack, all or some of a block; refused ones are rejected with that reason, unopened.
 
-    targets has a number, or a list of them, for each; places is empty, or says where in an archive each one is; masks is
+    targets has a number, or a list of them, for each; members is empty, or says where in an archive each one is; masks is
     empty, or has the path of each one's mask, or what it is drawn of.
     """
 
@@ -21,11 +21,11 @@ class Task:
     start: int
     paths: list[str]
     targets: list[Any]
-    places: list[list[int]] = field(default_factory=list)
+    members: list[list[int]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     masks: list[str] = field(default_factory=list)
     # only in an update: input -> its row in the store that is replaced, and the byte of samples.jsonl where its line begins
-    kept: dict[int, tuple[int, int]] = field(default_factory=dict)
+    reused: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def stop(self) -> int:
@@ -40,10 +40,10 @@ class Task:
             start=start,
             paths=self.paths[own],
             targets=self.targets[own],
-            places=self.places[own],
+            members=self.members[own],
             refused={index: reason for index, reason in self.refused.items() if start <= index < stop},
             masks=self.masks[own],
-            kept={index: row for index, row in self.kept.items() if start <= index < stop},
+            reused={index: row for index, row in self.reused.items() if start <= index < stop},
         )
 
 
@@ -71,7 +71,7 @@ class Result:
     shapes: list[tuple[int, int]] = field(default_factory=list)
     # only with masks: of each one's file
     mask_sources: list[tuple[int, int]] = field(default_factory=list)
-    # rows that were taken over from the store that is replaced
+    # rows that are reused of the store that is replaced; the name is a key of the journal
     kept: int = 0
 
     @classmethod
@@ -79,17 +79,17 @@ class Result:
         """Return what is known of a block by what is known of its pieces, in order."""
         if len(pieces) == 1:
             return pieces[0]
-        whole = cls(pieces[0].block, 0)
+        block_result = cls(pieces[0].block, 0)
         for piece in pieces:
-            whole.crc32 = crc32_combine(whole.crc32, piece.crc32, piece.size_bytes)
+            block_result.crc32 = crc32_combine(block_result.crc32, piece.crc32, piece.size_bytes)
             for name in ("inputs", "rows", "pixel_count", "source_bytes", "size_bytes", "kept"):
-                setattr(whole, name, getattr(whole, name) + getattr(piece, name))
+                setattr(block_result, name, getattr(block_result, name) + getattr(piece, name))
             for name in ("samples", "content", "rejects", "sources", "shapes", "mask_sources"):
-                getattr(whole, name).extend(getattr(piece, name))
+                getattr(block_result, name).extend(getattr(piece, name))
             for name in ("sums", "square_sums"):
-                sums = getattr(whole, name) or [0] * len(getattr(piece, name))
-                setattr(whole, name, [a + b for a, b in zip(sums, getattr(piece, name), strict=True)])
-        return whole
+                sums = getattr(block_result, name) or [0] * len(getattr(piece, name))
+                setattr(block_result, name, [a + b for a, b in zip(sums, getattr(piece, name), strict=True)])
+        return block_result
 
 
 # A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small

@@ -31,14 +31,14 @@ from packer.system import FULL
 from reader.format.manifest import MANIFEST
 
 
-class Site:
+class BuildFolder:
     """The folder of one store being made; out is where its files are written, final where they belong.
 
     replaces: whether these are two, as it takes the place of a store, or of a split beside which a store is replaced.
     """
 
     def __init__(self, out: Path, options: OutputOptions, part: Part | None, *, replaces: bool | None = None) -> None:
-        self._part, self._whole, self._options = part, out, options
+        self._part, self._parent, self._options = part, out, options
         self.final = out if part is None else part.folder(out)
         self.replaces = replaces_store(self.final, options) if replaces is None else replaces
         self.out = replacement(self.final) if self.replaces else self.final
@@ -69,7 +69,7 @@ class Site:
         """Hold OUT alone; or a part of it alone, and OUT together with the other parts."""
         try:
             with contextlib.ExitStack() as undone:
-                locks = [Lock(self._whole, is_shared=True)] if self._part is not None else []
+                locks = [Lock(self._parent, is_shared=True)] if self._part is not None else []
                 for folder in self._held_folders():
                     for lock in locks[-1:]:
                         undone.callback(lock.close)
@@ -84,7 +84,7 @@ class Site:
         is_begun = self.replaces and self.replaced is None and (self.final / journals.FOLDER).is_dir()
         return [self.out, self.final] if is_begun else [self.out]
 
-    def refresh_names(self) -> None:
+    def check_again(self) -> None:
         """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
 
         Also under --resume and --overwrite: both would clear the finished store away to begin in its place.
@@ -92,7 +92,7 @@ class Site:
         if self.replaces:
             return
         if self._part is not None:
-            check_part(self._whole, self._part, self._options, is_held=True)
+            check_part(self._parent, self._part, self._options, is_held=True)
             return
         check_no_parts(self.out, self._options)
         if (self.out / MANIFEST).exists():
@@ -100,8 +100,8 @@ class Site:
             raise finished_meanwhile(self.out)
         check_out(self.out, self._options, is_held=True)
 
-    def goes_on(self) -> bool:
-        """Whether a pack that was begun here is asked for again."""
+    def resumes(self) -> bool:
+        """Whether a pack that was begun here is resumed."""
         return self._options.resume and journals.has_begun(self.out)
 
     def clear(self) -> None:
@@ -123,22 +123,22 @@ class Site:
                 self.out.rmdir()
 
 
-def finish(sites: Sequence[Site], locks: Sequence[Lock]) -> None:
+def finish(folders: Sequence[BuildFolder], locks: Sequence[Lock]) -> None:
     """Put sealed stores in their places, all or none, and take the scaffolds away, under the locks to their end."""
     if os.name == "nt":
         for lock in locks:
             lock.close()  # Windows moves and removes no open file
-    if replacing := [site.final for site in sites if site.replaces]:
+    if replacing := [folder.final for folder in folders if folder.replaces]:
         swap(replacing)
-    for site in sites:
-        if not site.replaces:
+    for folder in folders:
+        if not folder.replaces:
             # last, and under the lock: another pack may begin here as soon as it is gone
-            remove_working_folder(site.final)
+            remove_working_folder(folder.final)
 
 
 def replaces_store(out: Path, options: OutputOptions) -> bool:
     """Whether what is asked for is made beside OUT and takes its place: open readers keep the old store."""
     is_store = (out / MANIFEST).is_file()
     # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
-    goes_on = is_replaced(out) and (is_store or not out.exists())
-    return (options.resume and goes_on) or ((options.overwrite or options.update) and is_store)
+    resumes = is_replaced(out) and (is_store or not out.exists())
+    return (options.resume and resumes) or ((options.overwrite or options.update) and is_store)

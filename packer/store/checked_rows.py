@@ -36,7 +36,7 @@ class CheckedPixels:
         self._file = open(out / PIXELS, "rb", buffering=0)  # noqa: SIM115 (open as long as this is)
         self._path = out / PIXELS
         self._one_at_a_time = threading.Lock()
-        self._whole: dict[int, bool] = {}
+        self._intact: dict[int, bool] = {}
         try:
             self.blocks = read_blocks(out)
         except BaseException:
@@ -63,23 +63,23 @@ class CheckedPixels:
         return np.searchsorted(self._starts, rows, side="right") - 1
 
     def is_known(self, number: int) -> bool:
-        """Whether a block was found whole before."""
-        return self._whole.get(number, False)
+        """Whether a block was found intact before."""
+        return self._intact.get(number, False)
 
-    def settle(self, number: int, crc32: int) -> bool:
-        """Say whether a block whose bytes have this checksum is whole, and remember it."""
-        self._whole[number] = crc32 == self.blocks[number].crc32
-        return self._whole[number]
+    def compare(self, number: int, crc32: int) -> bool:
+        """Say whether a block whose bytes have this checksum is intact, and remember it."""
+        self._intact[number] = crc32 == self.blocks[number].crc32
+        return self._intact[number]
 
-    def is_whole(self, row: int) -> bool:
+    def is_intact(self, row: int) -> bool:
         """Whether the block that a row is in has the bytes that were packed; each is read once."""
         number = bisect.bisect_right(self._starts, row) - 1
-        if number not in self._whole:
+        if number not in self._intact:
             crc32, end = 0, self.begins[number + 1]
             for start in range(self.begins[number], end, _CHECK_BYTES):
                 crc32 = zlib.crc32(self.read(start, min(_CHECK_BYTES, end - start)), crc32)
-            return self.settle(number, crc32)
-        return self._whole[number]
+            return self.compare(number, crc32)
+        return self._intact[number]
 
     def close(self) -> None:
         """Let the file go."""

@@ -14,11 +14,11 @@ from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS
 
 _ALLOCATE_BYTES = 1 << 30
-# what an error says to do once it is fixed
-GO_ON = "continue with --resume"
+# What an error says to do once it is fixed.
+RESUME = "continue with --resume"
 
 
-def check_room(out: Path, sizes: dict[str, int], again: str = GO_ON) -> None:
+def check_room(out: Path, sizes: dict[str, int], again: str = RESUME) -> None:
     """Compare what OUT's files still need with what is free on its disk.
 
     Args:
@@ -33,7 +33,7 @@ def check_room(out: Path, sizes: dict[str, int], again: str = GO_ON) -> None:
         raise disk_full(out, need, free, again)
 
 
-def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
+def allocate(path: Path, size_bytes: int, progress: Callable[[int], None]) -> None:
     """Take the disk space of a file now, in pieces: a full disk is then known before an image is decoded.
 
     Where the file system cannot, nothing is taken; rows are then written plainly, never through a mapping.
@@ -46,7 +46,7 @@ def allocate(path: Path, size_bytes: int, told: Callable[[int], None]) -> None:
             stop = min(start + _ALLOCATE_BYTES, size_bytes)
             if not _reserve(file.fileno(), start, stop - start):
                 return
-            told(stop)
+            progress(stop)
 
 
 def guard_standard_streams() -> None:
@@ -71,8 +71,8 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists())).free
 
 
-def disk_full(path: Path | str, need: int, free: int, again: str = GO_ON) -> DiskFullError:
-    """Say how many bytes are missing, and how to go on."""
+def disk_full(path: Path | str, need: int, free: int, again: str = RESUME) -> DiskFullError:
+    """Say how many bytes are missing, and how to resume."""
     return DiskFullError(
         f"{path} needs {need} more bytes, its disk has {free} free: {max(0, need - free)} are missing."
         f" Free some space and {again}, or choose another OUT."

@@ -54,7 +54,7 @@ def duplicates_of(places: dict[str, Path]) -> Duplicates:
     """Find images that come more than once in the stores of splits; reads samples.jsonl twice.
 
     Raises:
-        StoreError: one of them is no whole store.
+        StoreError: one of them is no complete store.
     """
     prefixes = array("Q")
     for place in places.values():
@@ -87,7 +87,7 @@ def duplicates_among(stores: dict[str, tuple[Path, Manifest]], prefixes: array[i
 
 
 class _Row(NamedTuple):
-    """A row by which duplicates are told: its label is the name of its class where it has one."""
+    """A row by which duplicates are named: its label is the name of its class where it has one."""
 
     split: str
     path: str

@@ -1,4 +1,4 @@
-"""What the system refused in the middle of a pack, as a sentence: which file, why, and how to go on."""
+"""What the system refused in the middle of a pack, as a sentence: which file, why, and how to resume."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 from packer.errors import DiskFullError, PackError
-from packer.store.disk_space import GO_ON, disk_full, free_bytes, needed_bytes
+from packer.store.disk_space import RESUME, disk_full, free_bytes, needed_bytes
 from packer.system import FULL, NO_DESCRIPTOR
 from reader.format.manifest import PIXELS
 
@@ -14,7 +14,7 @@ from reader.format.manifest import PIXELS
 _LEAST_BYTES = 4096
 
 
-def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str = GO_ON) -> PackError:
+def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str = RESUME) -> PackError:
     """Return what to raise instead of an error of files, processes or the disk; DiskFullError where room is lacking.
 
     Args:
@@ -25,7 +25,7 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
     if error.errno in NO_DESCRIPTOR:
         return PackError(
             f"{error.filename or 'a pipe to a worker'} cannot be opened: {error.strerror} ({name}), {_open_files_limit()}."
-            f" Allow more{' or give fewer --workers' if again == GO_ON else ''}, and {again}."
+            f" Allow more{' or give fewer --workers' if again == RESUME else ''}, and {again}."
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
         return PackError(

@@ -26,7 +26,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def temporary_of(path: Path) -> Path:
-    """Name the file beside path that becomes path when it is whole; no longer than a file system takes, as path is none."""
+    """Name the file beside path that becomes path when it is complete; no longer than a file system takes, as path is none."""
     name = f".{path.name}.tmp"
     if len(os.fsencode(name)) > _LONGEST_NAME:
         name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.tmp"
@@ -75,12 +75,12 @@ def remove_tree(folder: Path) -> None:
 
 
 # Of one write: for larger ones ext4 takes page cache in large pieces, which a virtual machine may have to ask its host for. Of
-# 4,000 photographs `pack --profile` tells 0.18 s of writing, with 8 MiB a write 1.06 (Linux 6.18, 2026-11-22).
+# 4,000 photographs `pack --profile` shows 0.18 s of writing, with 8 MiB a write 1.06 (Linux 6.18, 2026-11-22).
 _WRITE_BYTES = 256 << 10
 
 
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    """Write all of data at a byte offset; short writes go on, errors are raised."""
+    """Write all of data at a byte offset; short writes continue, errors are raised."""
     while len(data):
         piece = data[:_WRITE_BYTES]
         if hasattr(os, "pwrite"):

@@ -31,7 +31,7 @@ OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MAN
 _DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
 
-def check_places(sources: list[str], out: Path) -> None:
+def check_destination(sources: list[str], out: Path) -> None:
     """Refuse an OUT that is a file, is a folder among IMAGES, or lies inside it or in a store; raises OptionsError."""
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
@@ -43,7 +43,7 @@ def check_places(sources: list[str], out: Path) -> None:
 
 
 def check_out(out: Path, options: OutputOptions, *, is_held: bool = False) -> None:
-    """Refuse an OUT that is in the way; says how to go on.
+    """Refuse an OUT that is in the way; says how to resume.
 
     Args:
         is_held: whether this process holds OUT's lock already.
@@ -52,7 +52,7 @@ def check_out(out: Path, options: OutputOptions, *, is_held: bool = False) -> No
         OptionsError: OUT is a folder of something else.
         PackError: a store or an unfinished pack is in the way; LockedError where another process is packing to OUT just now.
     """
-    check_no_links(*own_places(out))
+    check_no_links(*own_paths(out))
     if not out.exists():
         return
     found = [name for name in _listed(out) if not is_dropped(name)]
@@ -99,7 +99,7 @@ def _begun_replacement(out: Path) -> str:
     )
 
 
-def own_places(out: Path) -> Iterator[Path]:
+def own_paths(out: Path) -> Iterator[Path]:
     """Name what a pack to OUT writes, moves or removes: in OUT, and beside it."""
     for folder in (out, replacement(out)):
         yield from (folder / name for name in sorted(OWN_NAMES))
@@ -108,14 +108,14 @@ def own_places(out: Path) -> Iterator[Path]:
         yield from _trash(out)
 
 
-def check_no_links(*places: Path) -> None:
+def check_no_links(*paths: Path) -> None:
     """Refuse a symbolic link among these files and folders, or anywhere below: what is done there would be done to another's.
 
     Raises:
         PackError: names the link, and where it leads.
     """
-    for place in places:
-        if (link := next(_links(os.fspath(place)), None)) is not None:
+    for path in paths:
+        if (link := next(_links(os.fspath(path)), None)) is not None:
             raise PackError(
                 f"{link} is a symbolic link to {os.readlink(link)}, where pack keeps what is its own and may remove it."
                 " Remove the link, or choose another place."
@@ -210,7 +210,7 @@ def is_replaced(out: Path) -> bool:
 
 
 def announce(out: Path) -> None:
-    """Leave word beside a store that it will be replaced: whoever goes on must not take it for the new one.
+    """Leave word beside a store that it will be replaced: whoever resumes it must not take it for the new one.
 
     Raises:
         PackError: that cannot be written; DiskFullError where the disk is full, LockedError where another is at work there.
@@ -283,7 +283,7 @@ def _is_ours(manifest: Path) -> bool:
         return False
 
 
-def settled_out(out: str | os.PathLike[str]) -> Path:
+def resolved_out(out: str | os.PathLike[str]) -> Path:
     """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
     if is_url(out):
         raise OptionsError(

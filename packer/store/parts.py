@@ -20,7 +20,7 @@ from packer.store.out_folder import (
     check_no_links,
     finished_meanwhile,
     foreign_names,
-    own_places,
+    own_paths,
     remove_working_folder,
     replacement,
 )
@@ -75,16 +75,16 @@ def begun_parts(out: Path) -> list[Part]:
 def begun_from(out: Path) -> set[str]:
     """Return the IMAGES, as absolute paths and URLs, that unfinished packs in OUT were begun from: splits and parts included."""
     with contextlib.suppress(OSError):
-        places = [out, *(entry for entry in sorted(out.iterdir()) if entry.is_dir())]
-        folders = [folder for place in places for folder in (place, replacement(place))]
-        folders += [part.folder(place) for place in places for part in begun_parts(place)]
+        stores = [out, *(entry for entry in sorted(out.iterdir()) if entry.is_dir())]
+        folders = [folder for store in stores for folder in (store, replacement(store))]
+        folders += [part.folder(store) for store in stores for part in begun_parts(store)]
         headers = [journals.read_header(folder) for folder in folders if journals.has_begun(folder)]
         return {path for header in headers for path in header.images}
     return set()
 
 
 def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool = False) -> None:
-    """Refuse a part where something is in its way; says how to go on.
+    """Refuse a part where something is in its way; says how to resume.
 
     Args:
         is_held: whether this process holds the part's lock already.
@@ -94,7 +94,7 @@ def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool =
         PackError: OUT is a store, it is packed as a whole, in another number of parts, or being sealed;
             or the part was begun before.
     """
-    check_no_links(*own_places(out))
+    check_no_links(*own_paths(out))
     if (out / MANIFEST).exists():
         if is_held:
             remove_working_folder(out)
@@ -116,7 +116,7 @@ def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool =
         _check_begun(out, part, options)
 
 
-def go_on_command(out: Path, part: Part, like: Part | None = None) -> str:
+def resume_command(out: Path, part: Part, like: Part | None = None) -> str:
     """Return the command that packs a part of OUT, or resumes it, as it was begun, or another one, like."""
     return command_to_go_on(out, journals.read_header((like or part).folder(out)), part=str(part))
 
@@ -136,6 +136,6 @@ def _check_begun(out: Path, part: Part, options: OutputOptions) -> None:
         return
     Lock(folder).close()
     raise PackError(
-        f"part {part} of {out} was begun before, and may be done. Resume with: {go_on_command(out, part)}"
+        f"part {part} of {out} was begun before, and may be done. Resume with: {resume_command(out, part)}"
         " (or start this part anew with --overwrite)."
     )

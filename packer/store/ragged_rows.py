@@ -2,7 +2,7 @@
 
 Blocks are decoded in any order and take their bytes in the order of the inputs: a block is written once the blocks before it
 are counted, at the sum of their bytes. So nothing need be known before an
-image is decoded, any number of workers gives the same bytes, and the journal's sums say where an interrupted pack goes on;
+image is decoded, any number of workers gives the same bytes, and the journal's sums say where an interrupted pack resumes;
 headers are read before only to know how much disk to allocate and how many inputs make a block.
 """
 

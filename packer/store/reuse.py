@@ -1,4 +1,4 @@
-"""Rows that an update takes over from the store that it replaces: those of inputs whose bytes are still the same.
+"""Rows that an update reuses of the store that it replaces: those of inputs whose bytes are still the same.
 
 A row is taken where the input of that path has the sha256 that stands in samples.jsonl. Nothing of the old store is believed
 before it is checked: its small files by their digests at the start, a block of rows by its checksum before the first row of it is
@@ -28,8 +28,8 @@ from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
 
 
-class KeptLines:
-    """Where the lines of a store's samples.jsonl are, by path: what the command tells its workers."""
+class ReusedLines:
+    """Where the lines of a store's samples.jsonl are, by path: what the command sends to its workers."""
 
     def __init__(self, out: Path) -> None:
         self._begins = line_begins(out)
@@ -45,7 +45,7 @@ class KeptLines:
         return len(self._rows.keys() - set(paths))
 
 
-class KeptRows:
+class ReusedRows:
     """The rows themselves, for a worker."""
 
     def __init__(self, out: Path, digest: str) -> None:
@@ -54,12 +54,12 @@ class KeptRows:
         self._pixels = CheckedPixels(out)
         manifest = read_manifest(out)
         if manifest.digest != digest:
-            raise StoreError(f"{out} is another store than that of which rows were to be taken over.")
+            raise StoreError(f"{out} is another store than that of which rows were to be reused.")
         self._is_old = manifest.version < (1, 1)
         self._geometry, self._rows = Geometry.recorded(manifest), stored_rows(out, manifest)
 
     @classmethod
-    def open(cls, out: str, digest: str) -> KeptRows | None:
+    def open(cls, out: str, digest: str) -> ReusedRows | None:
         """Open the store whose manifest has this digest; None where it cannot be read any more: then all is decoded."""
         try:
             return cls(Path(out), digest) if out else None
@@ -77,7 +77,7 @@ class KeptRows:
             sample = Sample.decode(self._lines.readline())
             if sample.sha256 != sha256:  # a dataset's items have none
                 return None
-            if not _agrees(data, sample.decoding, is_old=self._is_old) or not self._pixels.is_whole(number):
+            if not _agrees(data, sample.decoding, is_old=self._is_old) or not self._pixels.is_intact(number):
                 return None
             begin, size_bytes = self._rows.extent(number)
             pixels = self._pixels.read(begin, size_bytes)
@@ -87,7 +87,7 @@ class KeptRows:
         return None
 
 
-def check_keepable(out: Path, manifest: Manifest, options: Mapping[str, Any], decoders: Mapping[str, Any]) -> None:
+def check_reusable(out: Path, manifest: Manifest, options: Mapping[str, Any], decoders: Mapping[str, Any]) -> None:
     """Refuse to take rows over from a store that others will not equal, or whose small files are not what was packed.
 
     Args:

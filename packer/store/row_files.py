@@ -183,7 +183,7 @@ class Digested:
         self.size_bytes += len(data)
 
     def release(self) -> None:
-        """Let the file go as it is, where it will not be needed; what fails then has been told."""
+        """Let the file go as it is, where it will not be needed; what fails then has been reported."""
         with contextlib.suppress(OSError):
             self._file.close()
 

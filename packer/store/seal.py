@@ -72,10 +72,10 @@ def seal(
         )
     if not written.rows:
         return None
-    settle(out / PIXELS, written.pixel_bytes, pixels)
+    set_size(out / PIXELS, written.pixel_bytes, pixels)
     if layout.has_mask_file:
         size_bytes = layout.mask_bytes(written.pixel_bytes)
-        settle(out / MASKS, size_bytes, size_bytes)
+        set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
     manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks)
     of_split = f"{header.split}: " if header.split else ""
@@ -154,7 +154,7 @@ def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> di
     }
 
 
-def settle(path: Path, used_bytes: int, size_bytes: int) -> None:
+def set_size(path: Path, used_bytes: int, size_bytes: int) -> None:
     """Cut a file of rows to what they use, then make it so large, with zeros behind them, and sync it."""
     with error_path(path), open(path, "r+b") as file:
         file.truncate(used_bytes)

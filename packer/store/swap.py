@@ -19,7 +19,7 @@ from packer.store.lock import Lock
 from packer.store.out_folder import (
     check_no_links,
     free_trash,
-    own_places,
+    own_paths,
     remove_replaced,
     remove_trash,
     remove_working_folder,
@@ -29,68 +29,68 @@ from reader.format.manifest import MANIFEST
 from reader.format.unfinished import SWAPPING, read_swapping
 
 
-def swap(places: Sequence[Path]) -> None:
-    """Put the finished store that lies beside each of these places there; open readers keep the old files.
+def swap(destinations: Sequence[Path]) -> None:
+    """Put the finished store that lies beside each of these destinations there; open readers keep the old files.
 
-    The new ones bring their working folders along, by which a crash here can be told from one before. Each name changes in one
+    The new ones bring their working folders, which distinguish a crash here from one before. Each name changes in one
     step where the system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames leaves the
-    new store whole under its working name.
+    new store complete under its working name.
     """
-    for place in places:
-        remove_trash(place)
-        if (place / journals.FOLDER).exists():
+    for destination in destinations:
+        remove_trash(destination)
+        if (destination / journals.FOLDER).exists():
             # left of a crash, and taken for the new one's once it lies beside
-            remove_working_folder(place)
-    if len(places) > 1:
-        names = json.dumps(sorted(place.name for place in places)).encode()
-        for place in places:
-            write_synced(replacement(place) / SWAPPING, names)
-            sync_folder(replacement(place) / journals.FOLDER)
-    parents = dict.fromkeys(place.absolute().parent for place in places)
+            remove_working_folder(destination)
+    if len(destinations) > 1:
+        names = json.dumps(sorted(destination.name for destination in destinations)).encode()
+        for destination in destinations:
+            write_synced(replacement(destination) / SWAPPING, names)
+            sync_folder(replacement(destination) / journals.FOLDER)
+    parents = dict.fromkeys(destination.absolute().parent for destination in destinations)
     # the names first, at once: until the last of them is changed the splits do not belong together
-    exchanged = [place for place in places if _take_place(place)]
+    exchanged = [destination for destination in destinations if _take_name(destination)]
     _sync(parents)  # before the next rename: a disk that kept only that one would have lost the new store
-    for place in exchanged:
-        os.rename(replacement(place), free_trash(place))
-        sync_folder(place.absolute().parent)
-    for place in places:
-        remove_trash(place)
-        sync_folder(place.absolute().parent)
-    for place in places:
+    for destination in exchanged:
+        os.rename(replacement(destination), free_trash(destination))
+        sync_folder(destination.absolute().parent)
+    for destination in destinations:
+        remove_trash(destination)
+        sync_folder(destination.absolute().parent)
+    for destination in destinations:
         # last, and under the lock: another pack may begin here as soon as it is gone
-        remove_working_folder(place)
+        remove_working_folder(destination)
 
 
 def finish_swap(out: Path) -> bool:
     """Finish what a crash has left of exchanging the stores of OUT's splits; returns whether any had not been exchanged.
 
     Raises:
-        PackError: LockedError where another process is at it; a symbolic link lies in a place of ours.
+        PackError: LockedError where another process is at it; a symbolic link is at a path of ours.
     """
     names = {name for folder in _folders(out) for name in read_swapping(out / folder)}
-    places = [out / name for name in sorted(names)]
-    if not places:
+    destinations = [out / name for name in sorted(names)]
+    if not destinations:
         return False
-    for place in places:
-        check_no_links(*own_places(place))
+    for destination in destinations:
+        check_no_links(*own_paths(destination))
     with contextlib.ExitStack() as held:
         pending = []
-        for place in places:
-            new = replacement(place)
+        for destination in destinations:
+            new = replacement(destination)
             if not (new / journals.FOLDER).is_dir() or not (new / MANIFEST).is_file():
                 continue
             try:
                 held.enter_context(contextlib.closing(Lock(new)))
             except FileNotFoundError:  # who was at it has just finished
                 continue
-            pending.append(place)
+            pending.append(destination)
         if pending:
             swap(pending)
-    for place in places:
-        if place not in pending and (place / journals.FOLDER).is_dir():
-            with contextlib.suppress(FileNotFoundError), contextlib.closing(Lock(place)):
-                remove_replaced(place)
-                remove_working_folder(place)
+    for destination in destinations:
+        if destination not in pending and (destination / journals.FOLDER).is_dir():
+            with contextlib.suppress(FileNotFoundError), contextlib.closing(Lock(destination)):
+                remove_replaced(destination)
+                remove_working_folder(destination)
     return bool(pending)
 
 
@@ -101,14 +101,14 @@ def _folders(out: Path) -> list[str]:
         return []
 
 
-def _take_place(place: Path) -> bool:
-    """Let the store beside a place have its name; returns whether the old one now lies where the new one was."""
-    new = replacement(place)
-    if _exchange(new, place):
+def _take_name(destination: Path) -> bool:
+    """Let the store beside a destination have its name; returns whether the old one now lies where the new one was."""
+    new = replacement(destination)
+    if _exchange(new, destination):
         return True
-    if place.exists():
-        os.rename(place, free_trash(place))
-    os.rename(new, place)
+    if destination.exists():
+        os.rename(destination, free_trash(destination))
+    os.rename(new, destination)
     return False
 
 

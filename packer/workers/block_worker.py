@@ -28,7 +28,7 @@ from packer.sources.remote import Fetcher
 from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import write_at
-from packer.store.reuse import KeptRows
+from packer.store.reuse import ReusedRows
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from packer.workers.row_buffers import DecodedRows, row_buffer
@@ -58,7 +58,7 @@ class Job:
     masks_path: str = ""
     upright_masks: bool = False
     # the store that an update replaces, and its manifest's digest
-    kept: tuple[str, str] = ("", "")
+    reused_store: tuple[str, str] = ("", "")
     # what the inputs and masks lie on; seconds between tries where that cannot be read
     roots: Roots = NOWHERE
     # on a cluster: a file that each of its nodes must see
@@ -73,9 +73,9 @@ class Job:
         """Locate a mask."""
         return Source(os.path.join(self.masks_root, path), roots=self.roots)
 
-    def source(self, path: str, place: list[int] | None) -> Readable:
+    def source(self, path: str, member: list[int] | None) -> Readable:
         """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
-        return locate(self.root, path, self.archives, place, self.roots)
+        return locate(self.root, path, self.archives, member, self.roots)
 
     def guessed_bytes(self, task: Task) -> int | None:
         """Return the bytes of a task's rows if none of its images is rejected; None: that depends on the images."""
@@ -96,13 +96,13 @@ class _Attempt:
     mask: bytes = b""
     source_bytes: int = 0
     row: Row | None = None
-    is_kept: bool = False
+    is_reused: bool = False
     line: str = ""
     reason: str = ""
 
 
 class BlockWorker:
-    """Decodes blocks and holds their rows until told where to write them."""
+    """Decodes blocks and holds their rows until their offset is known."""
 
     def __init__(self, job: Job, in_flight: Any = None, clock: StageClock | None = None) -> None:
         self._job, self._clock = job, clock or StageClock("other")
@@ -122,7 +122,7 @@ class BlockWorker:
         self._held: dict[int, DecodedRows] = {}
         self._files: dict[str, int] = {}
         self._fetcher = Fetcher(job.root) if is_url(job.root) else None
-        self._kept = KeptRows.open(*job.kept)
+        self._reused = ReusedRows.open(*job.reused_store)
 
     def expect(self, task: Task) -> None:
         """Ask for the sources of a task that will be decoded, where they are far away; called by another thread."""
@@ -199,8 +199,8 @@ class BlockWorker:
     def _decode(self, task: Task, index: int, attempt: _Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
         path = task.paths[index - task.start]
-        place = task.places[index - task.start] if task.places else None
-        source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, place)
+        member = task.members[index - task.start] if task.members else None
+        source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, member)
         mask = (
             self._job.mask_source(task.masks[index - task.start]) if task.masks and not self._job.draws_masks else None
         )
@@ -216,10 +216,10 @@ class BlockWorker:
         self._clock.enter("checksum")
         sha256 = hashlib.sha256(data).hexdigest()
         row = None
-        if self._kept is not None and index in task.kept:
+        if self._reused is not None and index in task.reused:
             self._clock.enter("read")
-            row = self._kept.row(*task.kept[index], sha256, data)
-            attempt.is_kept = row is not None
+            row = self._reused.row(*task.reused[index], sha256, data)
+            attempt.is_reused = row is not None
         self._clock.enter("decode")
         if row is None:
             row = self._decoder.row(data)
@@ -247,7 +247,7 @@ class BlockWorker:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
         self._rows.add(result, row, attempt.mask)
         result.rows += 1
-        result.kept += attempt.is_kept
+        result.kept += attempt.is_reused
         result.samples.append(attempt.line)
         if self._job.geometry.has_content:
             result.content.append(row.content)

@@ -39,12 +39,12 @@ _PATIENCE_IMAGES = 4
 _BETWEEN_SECONDS = 60.0
 # Work is shared anew where a worker has nothing to do and another has more than so much of it.
 _SHARED_SECONDS = 0.1
-# A worker on another machine tells every second that it runs. After so long without a word it is taken to be stopped.
+# A worker on another machine reports every second that it runs. After so long without a message it is taken to be stopped.
 _SILENT_SECONDS = 3.0
 
 
 class Launcher(Protocol):
-    """Starts workers elsewhere; each is reached by a connection, tells its image in flight as a message, "mark", and "alive"."""
+    """Starts workers elsewhere; each is reached by a connection, sends its image in flight as a message, "mark", and "alive"."""
 
     def start(self, job: Job) -> tuple[Any, Any]:
         """Return a worker's process, to kill and to join, and the connection to it."""
@@ -59,7 +59,7 @@ class LocalEngine:
         timeout: seconds that one image may take before its worker is killed.
         inherited: open things of the caller that a forked worker must close, its lock among them.
         launcher: starts the workers, on other machines perhaps; None: processes of this one.
-        clock: the caller's, told when this waits.
+        clock: the caller's, which counts how long this waits.
         at_most: number of processes where few blocks take long, and are shared among more; None: workers.
         move: moves bytes of the file of rows, (from, to, how many); to is before from. None: nothing can, and what is at the
             wrong offset is decoded again.

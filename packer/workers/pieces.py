@@ -65,7 +65,7 @@ class WorkerHandle:
     started, heard: when it was started, and when it last finished anything, each by its own clock.
     stages: its seconds of each, as of the piece that it wrote last.
     pieces: by first input, in the order in which they were given to it; until they are written.
-    later: rests of its pieces, which it is told to decode once it holds less.
+    later: rests of its pieces, which it is sent to decode once it holds less.
     still: seconds since the image in flight, or what is owed between two, is the same; halted: those of them in which its
         process was stopped; silent: seconds since it last said anything.
     is_asked: whether it was asked to give back what it has not begun.
@@ -99,14 +99,14 @@ class WorkerHandle:
         self.send("write", piece.start, piece.offset)
 
     def send(self, *message: Any) -> None:
-        """Tell it something."""
+        """Send it a message."""
         # a worker that died in between is noticed by its pipe, where its pieces are given out again
         with contextlib.suppress(OSError):
             self.pipe.send(message)
 
     @property
     def undecoded(self) -> list[Piece]:
-        """What it was told to decode and has not, in that order."""
+        """What it was sent to decode and has not, in that order."""
         return [piece for piece in self.pieces.values() if piece.result is None]
 
     def has_room(self, undecoded: int, most_inputs: int, most_bytes: int) -> bool:

@@ -201,7 +201,7 @@ def serve(job: Job, pipe: Any, in_flight: Any, clock: StageClock) -> None:
                 end.send(("written", content[0], clock.seconds()))
     except BrokenPipeError:
         return
-    except MemoryError:  # told by the exit code: a message would need memory
+    except MemoryError:  # reported by the exit code: a message would need memory
         os._exit(_NO_MEMORY)
     except (OSError, PackError) as e:  # the store's disk, or that of the inputs: the whole pack has to know
         with contextlib.suppress(OSError):
@@ -216,13 +216,13 @@ class _End:
         self.recv = pipe.recv
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Send a message, whole."""
+        """Send a complete message."""
         with self._lock:
             self._pipe.send(message)
 
 
 class _Orders:
-    """What a worker was told and has not done, in order. One thread hears, another obeys."""
+    """What a worker was sent and has not done, in order. One thread hears, another obeys."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -1,6 +1,6 @@
 """Workers on the nodes of a Ray cluster: Ray places them, and each connects back to this process as a pipe would.
 
-So the engine keeps blocks in order and replaces workers as it does on one machine, and rows go from a worker to their place
+So the engine keeps blocks in order and replaces workers as it does on one machine, and rows go from a worker to their offset
 in the file. The only module that imports ray.
 """
 
@@ -25,7 +25,7 @@ from packer.workers.ray_node import Host, keep_alive
 _CONNECT_SECONDS = 5.0
 # A head node answers in milliseconds, one under load in a few seconds; the rest is for importing ray.
 _ANSWER_SECONDS = 15.0
-# Ray's client waits for minutes for one who accepts the connection and is no Ray, and cannot be told otherwise.
+# Ray's client waits for minutes for one who accepts the connection and is no Ray, and cannot be configured otherwise.
 _PING = """
 import sys
 from ray._raylet import GcsClient
@@ -34,7 +34,7 @@ try:
 except Exception as e:
     print(type(e).__name__)
 """
-# How Ray is told to show its token (RAY_AUTH_TOKEN, ~/.ray/auth_token), since 2.52; read as ray is imported.
+# How Ray is made to show its token (RAY_AUTH_TOKEN, ~/.ray/auth_token), since 2.52; read as ray is imported.
 _MODE = "RAY_AUTH_MODE"
 # Ray starts a process and it imports numpy and Pillow; a node may be busy meanwhile.
 _START_SECONDS = 120.0
@@ -81,7 +81,7 @@ def _check_place(address: str) -> None:
 
 
 def _is_let_in(address: str, **environment: str) -> bool:
-    """Ask Ray at an address; False where it wants another token. What else fails says nothing: joining tells what is wrong."""
+    """Ask Ray at an address; False where it wants another token. What else fails says nothing: joining says what is wrong."""
     # in a process of its own, which can be ended
     ping = [sys.executable, "-c", _PING, address]
     try:
@@ -108,19 +108,19 @@ class RayWorkers:
     Args:
         address: of the cluster, host:port; None: RAY_ADDRESS, a cluster that runs on this machine, or a new one on it.
         witness: a file of OUT and what it holds: a node that reads something else does not share the folder.
-        decoders: the decoders of this process, and what tells them elsewhere; a node with others is refused.
+        decoders: the decoders of this process, and what finds them elsewhere; a node with others is refused.
 
     Raises:
         EngineError: the cluster cannot be joined.
     """
 
     def __init__(
-        self, address: str | None, witness: tuple[str, bytes], decoders: Any, tell_decoders: Callable[[], Any]
+        self, address: str | None, witness: tuple[str, bytes], decoders: Any, find_decoders: Callable[[], Any]
     ) -> None:
         import ray
 
         self._ray, self._witness = ray, witness
-        self._decoders, self._tell_decoders = decoders, tell_decoders
+        self._decoders, self._find_decoders = decoders, find_decoders
         self._ends = not ray.is_initialized()
         if self._ends:
             try:
@@ -131,7 +131,7 @@ class RayWorkers:
         self._listener = Listener((ray.util.get_node_ip_address(), 0), backlog=1024, authkey=self._key)
         # a node that cannot start a worker would be waited for for ever
         self._listener._listener._socket.settimeout(_POLL_SECONDS)  # type: ignore[attr-defined]
-        # actor, the number that it will tell, what it will return
+        # actor, the number that it will send, what it will return
         self._starting: list[tuple[Any, str, Any]] = []
 
     @property
@@ -154,9 +154,9 @@ class RayWorkers:
             # what a lost node had must fit on those that are left
             self._ask(job, num_cpus=0)
         connection = self._accept(job)
-        told, node, sees, decoders = connection.recv()
-        actor = next(actor for actor, number, _ in self._starting if number == told)
-        self._starting = [entry for entry in self._starting if entry[1] != told]
+        number, node, sees, decoders = connection.recv()
+        actor = next(actor for actor, number, _ in self._starting if number == number)
+        self._starting = [entry for entry in self._starting if entry[1] != number]
         if not sees:
             folder = os.path.dirname(os.path.dirname(self._witness[0]))
             raise EngineError(f"node {node} does not see {folder}. OUT must lie on a file system that all nodes share.")
@@ -176,7 +176,7 @@ class RayWorkers:
         remote: Any = self._ray.remote(num_cpus=num_cpus, max_restarts=0)(Host)
         actor = remote.options(scheduling_strategy="SPREAD").remote()
         number = secrets.token_hex(8)
-        done = actor.work.remote(job, number, self._listener.address, self._key, self._witness, self._tell_decoders)
+        done = actor.work.remote(job, number, self._listener.address, self._key, self._witness, self._find_decoders)
         self._starting.append((actor, number, done))
 
     def _accept(self, job: Job) -> Connection:

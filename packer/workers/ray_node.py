@@ -26,7 +26,7 @@ from packer.workers.block_worker import Job
 from packer.workers.processes import serve
 from reader.format.filesystem import error_path, refresh_names
 
-# How often a worker tells that it runs; a fraction of what the engine waits before it takes it to be stopped.
+# How often a worker reports that it runs; a fraction of what the engine waits before it takes it to be stopped.
 _ALIVE_SECONDS = 1.0
 
 
@@ -34,13 +34,13 @@ class Host:
     """Runs on a node, as a Ray actor: one worker, until its connection ends."""
 
     def work(
-        self, job: Job, number: str, address: Any, key: bytes, witness: tuple[str, bytes], tell_decoders: Any
+        self, job: Job, number: str, address: Any, key: bytes, witness: tuple[str, bytes], find_decoders: Any
     ) -> None:
         """Connect, say where this is and what is here, and serve."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         connection = Client(address, authkey=key)
         keep_alive(connection)
-        connection.send((number, platform.node(), _sees(*witness), tell_decoders()))
+        connection.send((number, platform.node(), _sees(*witness), find_decoders()))
         work(job, connection)
 
 
@@ -55,15 +55,15 @@ def work(job: Job, connection: Connection) -> None:
     except SourceError as e:
         end.send(("failed", SourceError(f"on node {node}, {e}")))
         return
-    threading.Thread(target=_tell_alive, args=(end,), name="pixpack-alive", daemon=True).start()
-    serve(job, end, _Told(end), StageClock("start"))
+    threading.Thread(target=_send_alive, args=(end,), name="pixpack-alive", daemon=True).start()
+    serve(job, end, _Marks(end), StageClock("start"))
 
 
 class _SyncingEnd:
-    """The worker's end of a connection: that a block is written is told once it is on disk; the worker decodes on meanwhile.
+    """The worker's end of a connection: that a block is written is reported once it is on disk; the worker decodes on meanwhile.
 
     A sync by the command's process reaches what its own machine wrote, and no other. Blocks that are written while a sync runs
-    are brought to disk together by the next one. The engine bounds how many wait: a block counts as held until it is told.
+    are brought to disk together by the next one. The engine bounds how many wait: a block counts as held until it is reported.
     """
 
     def __init__(self, connection: Connection, paths: list[str]) -> None:
@@ -74,7 +74,7 @@ class _SyncingEnd:
             for path in paths:
                 files[path] = open_shared(path)
         except OSError as e:  # the store's disk: the whole pack has to know
-            self._tell(("failed", e))
+            self._send_now(("failed", e))
         threading.Thread(target=self._sync, args=(files,), name="pixpack-sync", daemon=True).start()
 
     def recv(self) -> Any:
@@ -86,15 +86,15 @@ class _SyncingEnd:
         if message[0] == "written":
             self._written.put(message)
         else:
-            self._tell(message)
+            self._send_now(message)
 
-    def _tell(self, *messages: tuple[Any, ...]) -> None:
+    def _send_now(self, *messages: tuple[Any, ...]) -> None:
         with self._lock:
             for message in messages:
                 self._connection.send(message)
 
     def _sync(self, files: dict[str, int]) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody is left to be told
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody is left to hear it
             try:
                 while True:
                     messages = [self._written.get()]
@@ -103,31 +103,31 @@ class _SyncingEnd:
                     for path, descriptor in files.items():
                         with error_path(path):
                             getattr(os, "fdatasync", os.fsync)(descriptor)
-                    self._tell(*messages)
+                    self._send_now(*messages)
             except OSError as e:  # the store's disk: the whole pack has to know
-                self._tell(("failed", e))
+                self._send_now(("failed", e))
 
 
-def _tell_alive(end: _SyncingEnd) -> None:
-    """Tell the engine that this process runs, which it cannot see from elsewhere: one that is stopped is not slow."""
-    with contextlib.suppress(OSError):  # nobody is left to be told
+def _send_alive(end: _SyncingEnd) -> None:
+    """Report to the engine that this process runs, which it cannot see from elsewhere: one that is stopped is not slow."""
+    with contextlib.suppress(OSError):  # nobody is left to hear it
         while True:
             time.sleep(_ALIVE_SECONDS)
             end.send(("alive",))
 
 
-class _Told:
-    """The image in flight, told to the engine as shared memory would be: [number, how many so far, reading, retrying]."""
+class _Marks:
+    """The image in flight, reported to the engine as shared memory would be: [number, how many so far, reading, retrying]."""
 
     def __init__(self, connection: _SyncingEnd) -> None:
         self._connection, self._values = connection, [-1, 0, 0, 0]
 
-    def __getitem__(self, place: int) -> int:
-        return self._values[place]
+    def __getitem__(self, index: int) -> int:
+        return self._values[index]
 
-    def __setitem__(self, place: int, value: int) -> None:
-        self._values[place] = int(value)
-        if place == 0:
+    def __setitem__(self, index: int, value: int) -> None:
+        self._values[index] = int(value)
+        if index == 0:
             self._connection.send(("mark", *self._values))
 
 

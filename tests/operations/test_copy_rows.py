@@ -556,8 +556,8 @@ def test_a_refused_pack_does_not_announce_itself_in_the_folder_of_a_copy(
 def test_what_fails_once_a_store_has_taken_its_own_place_is_not_laid_to_others(
     store: Path, shared_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(sites: Any, locks: Any) -> None:
-        finish(sites, locks)
+    def failing(folders: Any, locks: Any) -> None:
+        finish(folders, locks)
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(store))
 
     finish = copy_rows.finish

@@ -26,7 +26,7 @@ from packer.packing import update as updating
 from packer.pixels import decode
 from packer.report import Progress
 from packer.store import checked_rows
-from packer.store import reuse as kept_rows
+from packer.store import reuse as reused_rows
 from reader import MemmapDataset
 from reader.format.manifest import PIXELS, SAMPLES, read_blocks
 
@@ -266,7 +266,7 @@ def test_a_class_that_comes_or_goes_moves_no_target_in_silence(images: Path, tmp
 # -- interrupted, and while it is read
 
 
-def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_goes_on_and_keeps_rows(
+def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_is_resumed_and_keeps_rows(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -286,7 +286,7 @@ def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_goes_on
     assert not beside.exists()
 
 
-def test_update_goes_on_itself_and_begins_where_nothing_has(images: Path, tmp_path: Path) -> None:
+def test_update_is_resumed_itself_and_begins_where_nothing_has(images: Path, tmp_path: Path) -> None:
     for split in ("train", "val"):
         make_tree(tmp_path / "splits" / split)
     pack(tmp_path / "splits", tmp_path / "out", size=32)
@@ -307,7 +307,7 @@ def test_update_goes_on_itself_and_begins_where_nothing_has(images: Path, tmp_pa
     assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
 
 
-def test_an_update_that_goes_on_also_does_the_splits_that_it_had_not_reached(tmp_path: Path) -> None:
+def test_an_update_that_is_resumed_also_does_the_splits_that_it_had_not_reached(tmp_path: Path) -> None:
     for split in ("train", "val"):
         make_tree(tmp_path / "images" / split)
     pack(tmp_path / "images", tmp_path / "out", size=32)
@@ -321,7 +321,7 @@ def test_an_update_that_goes_on_also_does_the_splits_that_it_had_not_reached(tmp
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
 
-def test_an_update_that_goes_on_keeps_rows_also_where_a_pack_had_begun(images: Path, tmp_path: Path) -> None:
+def test_an_update_that_is_resumed_keeps_rows_also_where_a_pack_had_begun(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     with pytest.raises(KeyboardInterrupt):
         pack(images, tmp_path / "out", size=32, overwrite=True, progress=interrupt_after(8))
@@ -339,16 +339,16 @@ def test_an_update_of_other_inputs_does_not_go_on(images: Path, tmp_path: Path) 
     assert update(images, tmp_path / "out").kept == 24
 
 
-@pytest.mark.parametrize("goes_on", [False, True], ids=["anew", "resume"])
-def test_files_of_others_in_the_store_are_not_deleted(goes_on: bool, images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_resumed", [False, True], ids=["anew", "resume"])
+def test_files_of_others_in_the_store_are_not_deleted(is_resumed: bool, images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
-    if goes_on:
+    if is_resumed:
         with pytest.raises(KeyboardInterrupt):
             update(images, tmp_path / "out", progress=interrupt_after(8))
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    for again in (update, functools.partial(pack, size=32)) if goes_on else (update,):
+    for again in (update, functools.partial(pack, size=32)) if is_resumed else (update,):
         with pytest.raises(PackError, match="out also holds notes.txt, which would be deleted"):
-            again(images, tmp_path / "out", resume=goes_on)
+            again(images, tmp_path / "out", resume=is_resumed)
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
@@ -380,7 +380,7 @@ def test_open_readers_keep_the_store_that_they_opened(images: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
-def test_a_killed_update_goes_on_where_it_was(images: Path, tmp_path: Path) -> None:
+def test_a_killed_update_is_resumed_where_it_was(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     made = [jpeg(300, 300, seed) for seed in range(7)]
     for number in range(400):
@@ -466,7 +466,7 @@ def test_a_store_that_changes_once_it_was_checked_gives_no_row_and_costs_none(
     pack(images, tmp_path / "other", size=32, fit="squash")
     before = store_bytes(tmp_path / "out")
 
-    class Lines(kept_rows.KeptLines):
+    class Lines(reused_rows.ReusedLines):
         def __init__(self, out: Path) -> None:
             super().__init__(out)
             if harm == "its lines are cut off":
@@ -475,7 +475,7 @@ def test_a_store_that_changes_once_it_was_checked_gives_no_row_and_costs_none(
                 out.rename(tmp_path / "moved")
                 (tmp_path / "other").rename(out)
 
-    monkeypatch.setattr(build, "KeptLines", Lines)
+    monkeypatch.setattr(build, "ReusedLines", Lines)
     assert update(images, tmp_path / "out").kept == 0
     assert store_bytes(tmp_path / "out") == before
 

@@ -34,13 +34,13 @@ DIES = """
 import os, signal, sys
 from packer.store import swap
 from packer.cli.app import run
-take_place, left = swap._take_place, [int(sys.argv[1])]
+take_name, left = swap._take_name, [int(sys.argv[1])]
 def counted(place):
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
     left[0] -= 1
-    return take_place(place)
-swap._take_place = counted
+    return take_name(place)
+swap._take_name = counted
 sys.exit(run(sys.argv[2:]))
 """
 
@@ -174,7 +174,7 @@ def test_killed_between_the_names_of_two_splits_neither_is_opened_and_any_pack_c
     out = tmp_path / "out"
     pack(splits, tmp_path / "fresh", size=32)
     if not exchanges:
-        script = DIES.replace("take_place, left =", "swap._exchange = lambda *_: False\ntake_place, left =")
+        script = DIES.replace("take_name, left =", "swap._exchange = lambda *_: False\ntake_name, left =")
         monkeypatch.setattr(sys.modules[__name__], "DIES", script)
     monkeypatch.setattr(reader.format.check, "_SWAP_SECONDS", 0)
     killed(way, names, splits, out)
@@ -272,10 +272,10 @@ def test_a_merge_that_fails_in_one_split_leaves_all_of_them(
     pack(splits, more, size=32)
     before = store_bytes(out)
 
-    def failing(plan: Any, site: Any, *given: Any) -> Any:
-        if site.final.name == "val":
-            raise OSError(5, "Input/output error", str(site.out))
-        return made(plan, site, *given)
+    def failing(plan: Any, folder: Any, *given: Any) -> Any:
+        if folder.final.name == "val":
+            raise OSError(5, "Input/output error", str(folder.out))
+        return made(plan, folder, *given)
 
     monkeypatch.setattr(copy_rows, "_made", failing)
     with pytest.raises(PackError, match="Input/output error"):
@@ -287,17 +287,17 @@ def test_a_merge_that_fails_in_one_split_leaves_all_of_them(
 def test_a_reader_that_comes_between_the_two_names_waits_for_the_second(
     splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, take_place, found = tmp_path / "out", swap._take_place, []
+    out, take_name, found = tmp_path / "out", swap._take_name, []
 
     def read_between(place: Path) -> bool:
         if place.name == "val":
             # a moment later the second name is there
-            monkeypatch.setattr(reader.format.check.time, "sleep", lambda _: take_place(place) if not found else None)
+            monkeypatch.setattr(reader.format.check.time, "sleep", lambda _: take_name(place) if not found else None)
             found.append(len(MemmapDataset(out / "train")))
             return True
-        return take_place(place)
+        return take_name(place)
 
-    monkeypatch.setattr(swap, "_take_place", read_between)
+    monkeypatch.setattr(swap, "_take_name", read_between)
     update(splits, out)
     assert found == [13]
     assert opened(out) == {13}
@@ -317,7 +317,7 @@ def test_a_working_folder_left_in_the_old_store_is_not_taken_for_the_new_ones(
 ) -> None:
     """A crash may have left the journal of a finished pack; beside the new store it would name the old one as the new."""
     out, exchange = tmp_path / "out", swap._exchange
-    monkeypatch.setattr(build, "finish", lambda sites, locks: None)
+    monkeypatch.setattr(build, "finish", lambda folders, locks: None)
     pack(images, out, size=32)
     assert (out / ".packing" / "journal").exists()
     monkeypatch.undo()
