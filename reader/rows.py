@@ -1,8 +1,12 @@
-"""Types for row numbers and for the steps of an epoch."""
+"""Row numbers: their types, the steps of an epoch, and errors that name the rows at which they arose."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,3 +21,18 @@ class Steps:
     batches: list[Rows]
     starts: list[int]
     positions: list[int]
+
+
+@contextlib.contextmanager
+def rows_named(store: Path, rows: Any) -> Iterator[None]:
+    """Add to an error of a transform on which rows of the store it failed; from Python 3.11 on, which has notes.
+
+    rows: int64[B] as a tensor, looked at in an error alone since it may be on a device; or one number, or None.
+    """
+    try:
+        yield
+    except Exception as e:
+        if hasattr(e, "add_note") and rows is not None:
+            numbers = [rows] if isinstance(rows, int) else rows.tolist()
+            e.add_note(f"The transform failed on these rows of {store}: {numbers}")
+        raise

@@ -137,6 +137,11 @@ class LabelCheck:
                 f"{out} has the further target {lost[0]}, which {self._source} does not have."
                 f" Give --target-column as it was packed, or {_ANEW}."
             )
+        if columns := sorted(before.extras.keys() - now.extra_names()):
+            raise PackError(
+                f"{out} has the column {some(columns)}, which {self._source} does not have."
+                f" Give the list that it was packed from, or {_ANEW}."
+            )
 
     def _check_numbers(self, out: Path, before: Manifest, now: Inputs) -> None:
         """Refuse other numbers for the classes of rows that stay, unless a class list was given."""
@@ -236,9 +241,6 @@ class LabelCheck:
             self.notes.append(
                 f"--boxes holds other labels than those that {out} was packed with: all boxes are read anew."
             )
-        lost = sorted(before.extras.keys() - now.extra_names())
-        if lost:
-            self.notes.append(f"{out} had the column {some(lost)}, which {self._source} does not have.")
 
     @property
     def _source(self) -> str:

@@ -28,7 +28,7 @@ from reader.memory.buffers import BufferPool
 from reader.memory.gather import is_run
 from reader.memory.pages import row_of
 from reader.order import permuted
-from reader.rows import Rows
+from reader.rows import Rows, rows_named
 from reader.store import Batch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
@@ -234,7 +234,7 @@ class MemmapDataset(Dataset[Any]):
             IndexError: there is no such row.
             StoreError: the store at its path is another one by now.
         """
-        row = int(self.store_rows(np.array([self._one(index)]))[0])
+        row = self._store_row(index)
         if self._blocks is None:
             self._check_sources()
             blocks = read_blocks(self.path)
@@ -344,15 +344,19 @@ class MemmapDataset(Dataset[Any]):
             raise IndexError(f"row {worst} is out of range: {self.path} has {len(self)} rows.")
         return np.where(rows < 0, rows + len(self), rows)
 
-    def _one(self, index: int) -> int:
+    def _store_row(self, index: int) -> int:
         if not -len(self) <= index < len(self):
             raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows.")
-        return index % len(self)
+        position = index % len(self)
+        return position if self._rows is None else int(self._rows[position])
 
     def _sample(self, index: int) -> Any:
-        position = self._one(index)
-        row = position if self._rows is None else int(self._rows[position])
-        return self._present(self._opened.row(row), single=True)
+        row = self._store_row(index)
+        sample = self._opened.row(row)
+        if not self._transforms_samples():
+            return self._present(sample, single=True)
+        with rows_named(self.path, row):
+            return self._present(sample, single=True)
 
     def _transforms_samples(self) -> bool:
         return self.transform is not None or self.target_transform is not None

@@ -20,6 +20,7 @@ from reader.loading.producer import Group, Unfinished
 from reader.loading.schedule import Schedule
 from reader.loading.torch_modes import Draws, Modes
 from reader.profiling import stage
+from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
 
 
@@ -152,13 +153,9 @@ class Finish:
         if transform is not None or not self._as_tuple:
             stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
         if transform is not None:
-            try:
-                with stage("transform"), in_epoch(self._epoch), self._modes.entered():
-                    made = _called(transform, batch)
-            except Exception as e:
-                if hasattr(e, "add_note") and batch.rows is not None:  # from Python 3.11 on
-                    e.add_note(f"The transform failed on these rows of {self._dataset.path}: {batch.rows.tolist()}")
-                raise
+            named = rows_named(self._dataset.path, batch.rows)
+            with named, stage("transform"), in_epoch(self._epoch), self._modes.entered():
+                made = _called(transform, batch)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
             return plain(made, by_name=self._dataset.names_targets)
         return made

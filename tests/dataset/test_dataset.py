@@ -413,3 +413,19 @@ def test_lists_of_rows_do_not_stay_in_memory(train: MemmapDataset) -> None:
     train[list(range(80))]
     train.subset([3, 4, 8])[:]
     assert (train._pool.allocated, train._pool.size_bytes) == (2, 30 * train.manifest.row_bytes)
+
+
+@pytest.mark.skipif(not hasattr(Exception, "add_note"), reason="errors have notes from Python 3.11 on")
+@pytest.mark.parametrize("read", [lambda d: d[1], lambda d: d.__getitems__([0, 1]), list, lambda d: d[:2]])
+def test_an_error_of_a_transform_names_its_row(shared_store: Path, read: Any) -> None:
+    def failing(image: Any) -> Any:
+        if image.sum() == sums[1]:
+            raise ValueError("no")
+        return image
+
+    data = MemmapDataset(shared_store).subset([5, 7])
+    sums = [image.sum() for image, _ in data]
+    data.transform = failing
+    with pytest.raises(ValueError, match="no") as caught:
+        read(data)
+    assert caught.value.__notes__ == [f"The transform failed on these rows of {data.path}: [7]"]
