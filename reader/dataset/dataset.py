@@ -351,8 +351,7 @@ class MemmapDataset(Dataset[Any]):
         return position if self._rows is None else int(self._rows[position])
 
     def _sample(self, index: int) -> Any:
-        row = self._store_row(index)
-        sample = self._opened.row(row)
+        sample = self._opened.row(row := self._store_row(index))
         if not self._transforms_samples():
             return self._present(sample, single=True)
         with rows_named(self.path, row):
@@ -362,8 +361,7 @@ class MemmapDataset(Dataset[Any]):
         return self.transform is not None or self.target_transform is not None
 
     def _slice(self, index: slice) -> Batch:
-        start, stop, step = index.indices(len(self))
-        positions = np.arange(start, stop, step)
+        positions = np.arange(*index.indices(len(self)))
         rows = self.store_rows(positions)
         if not is_run(rows) or not len(rows):
             return self._gather(positions)
