@@ -124,6 +124,7 @@ class LabelCheck:
                 self._check_kind(out, before, now)
                 self._check_numbers(out, before, now)
                 self._check_rows(out, before, now)
+                self._check_columns(out, before, now)
                 self._add_notes(out, before, now)
 
     def _check_kind(self, out: Path, before: Manifest, now: Inputs) -> None:
@@ -136,11 +137,6 @@ class LabelCheck:
             raise PackError(
                 f"{out} has the further target {lost[0]}, which {self._source} does not have."
                 f" Give --target-column as it was packed, or {_ANEW}."
-            )
-        if columns := sorted(before.extras.keys() - now.extra_names()):
-            raise PackError(
-                f"{out} has the column {some(columns)}, which {self._source} does not have."
-                f" Give the list that it was packed from, or {_ANEW}."
             )
 
     def _check_numbers(self, out: Path, before: Manifest, now: Inputs) -> None:
@@ -234,6 +230,13 @@ class LabelCheck:
         raise PackError(
             f"{changes} Its targets are of {sources[0]}, those of {self._source} of {sources[1]}. Give the same, or {_ANEW}."
         )
+
+    def _check_columns(self, out: Path, before: Manifest, now: Inputs) -> None:
+        if columns := sorted(before.extras.keys() - now.extra_names()):
+            raise PackError(
+                f"{out} has the column {some(columns)}, which {self._source} does not have."
+                f" Give the list that it was packed from, or {_ANEW}."
+            )
 
     def _add_notes(self, out: Path, before: Manifest, now: Inputs) -> None:
         had, has = before.labels.get("boxes"), now.labels.get("boxes")

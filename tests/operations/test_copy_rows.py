@@ -483,7 +483,7 @@ def test_a_store_that_is_another_one_half_way_is_told(
     other: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack(images, tmp_path / "out", size=32)
-    opened = subsetting.opened
+    opened = subsetting.open_for_copy
 
     def replace(store: Path) -> Any:
         found = opened(store)
@@ -493,7 +493,7 @@ def test_a_store_that_is_another_one_half_way_is_told(
             pack(tmp_path / "part", store, **({"size": 32} if other == "smaller" else {"fit": "none"}))
         return found
 
-    monkeypatch.setattr(subsetting, "opened", replace)
+    monkeypatch.setattr(subsetting, "open_for_copy", replace)
     with pytest.raises(PackError, match="out was replaced or removed while it was copied. Do it again"):
         subset(tmp_path / "out", tmp_path / "few", rows=range(24))
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
