@@ -5,6 +5,7 @@ Knows where the pass is and who runs the transform; never which rows come, nor w
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
 from reader.loading.schedule import Schedule
-from reader.loading.torch_modes import Draws, Modes
+from reader.loading.torch_modes import Draws, Modes, WouldDraw
 from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
@@ -141,7 +142,7 @@ class Finish:
     ) -> None:
         self._dataset, self._transform = dataset, transform
         self._epoch, self._seed, self._as_tuple = epoch, seed, as_tuple
-        self._modes = Modes.here()
+        self._modes, self._caller = Modes.here(), threading.get_ident()
         # something is there once the caller waits for the first batch, or nobody waits any more
         self.asked: SimpleQueue[None] = SimpleQueue()
         self._is_first, self._draws = True, False
@@ -167,13 +168,33 @@ class Finish:
         if self._draws:
             return Unfinished(lambda: batch, start)
         if not self._is_first:
-            return self(batch, start)
+            return self._watched(batch, start)
         self.asked.get()
         self._is_first = False
         with Draws() as draws:
             made = self(batch, start)
         self._draws = draws.are_any
         return made
+
+    def _watched(self, batch: Batch, start: int) -> Any:
+        """Finish a batch; leave it and those behind it to the caller's thread where the transform begins to draw only now."""
+        if type(self._transform).__module__.startswith("reader.transforms."):
+            return self(batch, start)
+        if threading.get_ident() == self._caller:
+            # with prefetch=0: between the draws of the loop, as with any other
+            return Unfinished(lambda: batch, start)
+        version = batch.pixels._version
+        try:
+            with Draws(are_stopped=True):
+                return self(batch, start)
+        except WouldDraw:
+            self._draws = True
+        if batch.pixels._version != version:
+            raise RuntimeError(
+                "the transform changes its batch in place, and then draws from torch's generator for the first time in this"
+                " epoch: give it a torch.Generator of its own, or the loader prefetch=0."
+            )
+        return Unfinished(lambda: batch, start)
 
 
 def _called(transform: Callable[[Any], Any], batch: Any) -> Any:

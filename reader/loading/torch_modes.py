@@ -52,16 +52,24 @@ class Modes:
             yield
 
 
+class WouldDraw(BaseException):
+    """A draw from torch's generator of the process was stopped; no error that a transform may handle."""
+
+
 class Draws(TorchDispatchMode):
     """Notices, while it is entered, draws from a generator of the process: torch's for the CPU, numpy's or Python's.
 
     Each of torch's operators of this thread is seen, also between a state that was saved and the same one put back
-    (torch.random.fork_rng). That costs about 7 us an operator, so only one batch of an epoch is watched.
+    (torch.random.fork_rng). That costs about 7 us an operator.
+
+    Args:
+        are_stopped: raise WouldDraw in place of a draw from torch's generators; the others are not looked at then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_stopped: bool = False) -> None:
         super().__init__()
-        self._states, self._has_drawn = _states(), False
+        self._are_stopped = are_stopped
+        self._states, self._has_drawn = () if are_stopped else _states(), False
 
     @property
     def are_any(self) -> bool:
@@ -77,6 +85,8 @@ class Draws(TorchDispatchMode):
         """Call an operator of torch."""
         given = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags and given.get("generator") is None:
+            if self._are_stopped:
+                raise WouldDraw
             self._has_drawn = True
         return func(*args, **given)
 

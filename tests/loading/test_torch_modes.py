@@ -94,6 +94,31 @@ def test_a_transform_that_puts_the_generators_state_back_leaves_the_background_t
     assert names == [FEEDER] * 6
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_transform_that_begins_to_draw_at_a_later_batch(train: MemmapDataset, in_place: bool) -> None:
+    def late(batch: Any) -> Any:
+        if batch.rows[0] < 6:
+            return batch.pixels.float()
+        pixels = batch.pixels.add_(1).float() if in_place else batch.pixels.float()
+        return pixels + torch.rand(len(batch))[:, None, None, None]
+
+    def epoch(prefetch: int) -> list[Any]:
+        torch.manual_seed(3)
+        found = []
+        for batch in MemmapLoader(train, batch_size=2, transform=late, prefetch=prefetch):
+            found.append(batch)
+            torch.rand(5)  # as the training does
+        return found
+
+    expected = epoch(0)
+    for prefetch in (1, 4):
+        if in_place:
+            with pytest.raises(RuntimeError, match=r"draws from torch's generator for the first time in this epoch: give it"):
+                epoch(prefetch)
+        else:
+            assert all(a.equal(b) for a, b in zip(epoch(prefetch), expected, strict=True))
+
+
 def test_a_compiled_transform_stays_compiled(train: MemmapDataset) -> None:
     calls = []
 
