@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +36,8 @@ from reader.format.manifest import TARGET_DTYPES
 from reader.format.samples import Sample
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
+# what an item that is a dict calls them, in most image datasets of the Hugging Face Hub
+_IMAGE, _LABEL = "image", "label"
 
 
 class MapDataset(Protocol):
@@ -67,14 +69,15 @@ def pack_dataset(
 ) -> PackReport:
     """Read each item of a dataset once, into the store OUT. Options are those of `pack`.
 
-    An item is (image, target). The image is a PIL image, a uint8 array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it is
-    taken upright as it is. The first item's target determines the kind of all: a whole number is a class, a float, or several, a
-    regression target, several of 0 and 1 a multi-hot one. An item that raises, or is none of this, is rejected with the reason.
+    An item is (image, target), or a dict with `image` and `label`, as those of HF datasets. The image is a PIL image, a uint8
+    array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it is taken upright as it is. The first item's target determines the
+    kind of all: a whole number is a class, a float, or several, a regression target, several of 0 and 1 a multi-hot one. An item
+    that raises, or is none of this, is rejected with the reason.
 
     Args:
         dataset: len() and dataset[i]; read by worker processes, so under spawn it must pickle and not be from __main__.
         size: as for `pack`; None: that of the first image, and others are rejected.
-        classes: names of the classes; without it those of `dataset.classes`, else 0, 1, ...
+        classes: names of the classes; without it those of `dataset.classes`, or of the feature `label`, else 0, 1, ...
 
     Raises:
         ScanError: the dataset is empty, or its first item is no pair of image and target.
@@ -93,7 +96,7 @@ def pack_dataset(
     first, first_target = _first(dataset)
     options = PackOptions.of(given, size=parsed_size(size) or first.size[::-1], classes=None)
     kind = _Kind.of(first_target)
-    names = tuple(classes if classes is not None else getattr(dataset, "classes", ()))
+    names = tuple(classes if classes is not None else _class_names(dataset))
     if not all(isinstance(name, str) for name in names):
         raise OptionsError(f"classes are {names[:3]!r}, expected names.")
     if kind.name == "multi-hot" and names and len(names) != kind.count:
@@ -223,7 +226,22 @@ def _first(dataset: MapDataset) -> tuple[Image.Image, Any]:
     return image, target
 
 
+def _class_names(dataset: Any) -> Sequence[str]:
+    """Return the names that a dataset has of its classes: of torchvision's `classes`, of HF's the feature of the labels."""
+    if hasattr(dataset, "classes"):
+        return dataset.classes or ()
+    features = getattr(dataset, "features", None)
+    return getattr(features[_LABEL], "names", ()) if isinstance(features, Mapping) and _LABEL in features else ()
+
+
 def _pair(item: Any) -> tuple[Image.Image, Any]:
+    if isinstance(item, Mapping):
+        if missing := [key for key in (_IMAGE, _LABEL) if key not in item]:
+            found = ", ".join(map(str, item))
+            raise DecodeError(
+                f"it is a dict of {found}, expected {_IMAGE} and {_LABEL}; rename the column of {missing[0]}s"
+            )
+        item = item[_IMAGE], item[_LABEL]
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise DecodeError(f"it is {_described(item)}, expected an image and a target")
     return _image(item[0]), _plain(item[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,32 @@ def test_torch_and_torchvision_datasets_pack_as_they_are(tmp_path: Path, monkeyp
     assert (ours.classes, ours.targets) == (theirs.classes, theirs.targets)
 
 
+def test_dicts_with_image_and_label_pack_with_the_names_of_the_feature(tmp_path: Path) -> None:
+    items = [{"image": Image.fromarray(pixels(n)), "label": n % 2, "image_file_path": f"{n}.jpg"} for n in range(4)]
+    # as datasets.Features has them: a mapping of columns, and a ClassLabel with names
+    features = {"image": object(), "label": SimpleNamespace(names=["cat", "dog"])}
+    pack_dataset(Items(items, features=features), tmp_path / "out", workers=1)
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    assert (train.classes, train.targets) == (["cat", "dog"], [0, 1, 0, 1])
+    assert np.array_equal(train.numpy()[3], pixels(3))
+    # a label without names, and an item that lacks its label
+    mixed = Items([items[0], items[1], {"image": items[2]["image"]}], features={"label": object()})
+    pack_dataset(mixed, tmp_path / "plain", workers=1, max_rejects=1)
+    assert MemmapDataset(tmp_path / "plain").classes == ["0", "1"]
+    assert "it is a dict of image, expected image and label" in reasons(tmp_path / "plain")["2"]
+
+
+def test_a_dataset_of_the_hub_packs_without_a_wrapper(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    images = [Image.fromarray(pixels(n)) for n in range(4)]
+    given = datasets.Dataset.from_dict({"image": images, "label": [0, 1, 1, 0]}, features=features)
+    pack_dataset(given, tmp_path / "out", workers=2)
+    train = MemmapDataset(tmp_path / "out", as_tuple=False)
+    assert (train.classes, train.targets) == (["cat", "dog"], [0, 1, 1, 0])
+    assert np.array_equal(train.numpy()[2], pixels(2))
+
+
 def test_rows_cannot_have_sizes_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(OptionsError, match="fit 'none' needs to know all sizes before"):
         pack_dataset([(pixels(0), 1)], tmp_path / "out", fit="none")
@@ -147,6 +174,7 @@ def test_rows_cannot_have_sizes_of_their_own(tmp_path: Path) -> None:
             [(pixels(0), "cat")],
             "the first item cannot be packed: its target is cat, expected a class's number, or a list",
         ),
+        ([{"img": 1, "label": 2}], "it is a dict of img, label, expected image and label; rename the column of images"),
         ([(pixels(0), {"a": 1})], "the first item cannot be packed: its target is {'a': 1}, expected"),
         ([(pixels(0), np.zeros((2, 2)))], r"the first item cannot be packed: its target is \[\[0.0, 0.0\], \[0.0"),
     ],
