@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.center_crop import CenterCrop
     from reader.transforms.color import ColorJitter, Normalize
+    from reader.transforms.pixel_transforms import (
+        GaussianBlur,
+        Grayscale,
+        RandomAdjustSharpness,
+        RandomAutocontrast,
+        RandomEqualize,
+        RandomGrayscale,
+        RandomInvert,
+        RandomPosterize,
+        RandomSolarize,
+    )
     from reader.transforms.random_crops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 _HOMES = {
@@ -35,6 +46,15 @@ _HOMES = {
     "CenterCrop": "reader.transforms.center_crop",
     "ColorJitter": "reader.transforms.color",
     "Normalize": "reader.transforms.color",
+    "GaussianBlur": "reader.transforms.pixel_transforms",
+    "Grayscale": "reader.transforms.pixel_transforms",
+    "RandomAdjustSharpness": "reader.transforms.pixel_transforms",
+    "RandomAutocontrast": "reader.transforms.pixel_transforms",
+    "RandomEqualize": "reader.transforms.pixel_transforms",
+    "RandomGrayscale": "reader.transforms.pixel_transforms",
+    "RandomInvert": "reader.transforms.pixel_transforms",
+    "RandomPosterize": "reader.transforms.pixel_transforms",
+    "RandomSolarize": "reader.transforms.pixel_transforms",
     "RandomCrop": "reader.transforms.random_crops",
     "RandomHorizontalFlip": "reader.transforms.random_crops",
     "RandomResizedCrop": "reader.transforms.random_crops",
@@ -44,6 +64,8 @@ _HOMES = {
 __all__ = [
     "CenterCrop",
     "ColorJitter",
+    "GaussianBlur",
+    "Grayscale",
     "ImageBatch",
     "IncompleteStoreError",
     "Manifest",
@@ -51,9 +73,16 @@ __all__ = [
     "MemmapLoader",
     "Normalize",
     "RaggedBatch",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
     "RandomCrop",
+    "RandomEqualize",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomSolarize",
     "StoreError",
     "open_store",
     "to_device",

@@ -9,16 +9,24 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "CenterCrop": "reader.transforms.center_crop",
-    "ColorJitter": "reader.transforms.color",
-    "Normalize": "reader.transforms.color",
-    "RandomCrop": "reader.transforms.random_crops",
-    "RandomHorizontalFlip": "reader.transforms.random_crops",
-    "RandomResizedCrop": "reader.transforms.random_crops",
+    name: f"reader.transforms.{home}"
+    for home, names in {
+        "center_crop": "CenterCrop",
+        "color": "ColorJitter Normalize",
+        "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
+        " RandomInvert RandomPosterize RandomSolarize",
+        "random_crops": "RandomCrop RandomHorizontalFlip RandomResizedCrop",
+    }.items()
+    for name in names.split()
 }
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'reader.transforms' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""Batched operations on the device that change pixels where they are: normalise, and jitter of colours."""
+"""Normalize, and jitter of colours: batched, on the device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch
 
 from reader.format.manifest import Manifest
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.random import COLOR_JITTER, check_batch, draw
+from reader.transforms.pixel_ops import blended, check_channels, gray, hue, in_parts, mean_gray
+from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw
 
-# How much red, green and blue count in gray: torchvision's numbers (ITU-R 601).
-_GRAY = (0.2989, 0.587, 0.114)
+# The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 places around them.
+_ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
+_HUE = 3
 
 
 class Normalize(torch.nn.Module):
@@ -76,17 +78,16 @@ class Normalize(torch.nn.Module):
 
 
 class ColorJitter:
-    """Change brightness, then contrast, then saturation of each image by random factors, as torchvision defines them.
-
-    torchvision draws the order anew each time; here it is always this one. There is no hue.
+    """Change brightness, contrast, saturation and hue of each image by random factors in a random order, as torchvision does.
 
     Args:
         brightness, contrast, saturation: v draws the factor from max(0, 1 - v) to 1 + v, (low, high) from low to high;
-            0 leaves it out.
+            None or 0 leaves it out.
+        hue: v draws from -v to v, (low, high) from low to high, within -0.5..0.5 of a full turn of colours.
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
 
     Raises:
-        ValueError: a factor is below 0, or of two the first is the larger one.
+        ValueError: a factor is below 0, hue outside its limits, or of two the first is the larger one.
 
     Example:
         >>> from reader import MemmapDataset
@@ -97,15 +98,17 @@ class ColorJitter:
 
     def __init__(
         self,
-        brightness: float | tuple[float, float] = 0,
-        contrast: float | tuple[float, float] = 0,
-        saturation: float | tuple[float, float] = 0,
+        brightness: float | Sequence[float] | None = None,
+        contrast: float | Sequence[float] | None = None,
+        saturation: float | Sequence[float] | None = None,
+        hue: float | Sequence[float] | None = None,
         *,
         seed: int = 0,
     ) -> None:
         self.brightness = _limits("brightness", brightness)
         self.contrast = _limits("contrast", contrast)
         self.saturation = _limits("saturation", saturation)
+        self.hue = _hue_limits(hue)
         self.seed = seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
@@ -115,33 +118,71 @@ class ColorJitter:
             ValueError: the images have neither 1 nor 3 channels.
         """
         check_batch(self, batch)
-        drawn = draw(batch, self.seed, COLOR_JITTER).float()
-        if batch.pixels.shape[-1] not in (1, 3):
-            raise ValueError(f"ColorJitter takes 1 or 3 channels, the rows have {batch.pixels.shape[-1]}.")
-        # one image at a time stays in a CPU's cache; a GPU, or the fused loop of torch.compile, wants them all
-        is_loop = batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling()
-        step = 1 if is_loop else len(batch.pixels)
-        parts = zip(batch.pixels.split(step), drawn.split(step, dim=1), strict=True)
-        made = [self._jittered(part, part_drawn) for part, part_drawn in parts]
-        return replaced(batch, pixels=torch.cat(made), content=batch.content, extras=batch.extras)
+        check_channels(self, batch.pixels)
+        factors, orders = self.drawn(batch)
+        if batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling():
+            made = torch.empty_like(batch.pixels)
+            # one image at a time stays in a CPU's cache
+            for n, order in enumerate(orders.tolist()):
+                made[n] = self._in_order(batch.pixels[n : n + 1], factors[:, n : n + 1], order)[0]
+        else:
+            made = in_parts(self._in_any_order, batch.pixels, factors.T, orders)
+        return replaced(batch, pixels=made, content=batch.content, extras=batch.extras)
 
-    def _jittered(self, pixels: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-        """Jitter uint8[B, H, W, C] by float32[3, B]."""
-        made = pixels.float()
-        for drawn_factor, limits, other in (
-            (drawn[0], self.brightness, _black),
-            (drawn[1], self.contrast, _mean_gray),
-            (drawn[2], self.saturation, _gray),
-        ):
-            if limits != (1, 1):
-                factor = limits[0] + drawn_factor * (limits[1] - limits[0])
-                made = _blended(made, other(made), factor.view(-1, 1, 1, 1))
+    def drawn(self, batch: ImageBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw what a call would use: float32[4, B] brightness, contrast, saturation and hue, and int64[B, 4] their order."""
+        shares = torch.cat([draw(batch, self.seed, COLOR_JITTER), draw(batch, self.seed, COLOR_ORDER)]).float()
+        limits = torch.tensor(self._all_limits(), device=shares.device)
+        factors = limits[:, :1] + shares[:4] * (limits[:, 1:] - limits[:, :1])
+        number = (shares[4] * 24).long()
+        three = torch.tensor(_ORDERS, device=shares.device)[number // 4]
+        # [1, 2, 0] and place 2 -> [1, 2, 3, 0]
+        place, step = (number % 4)[:, None], torch.arange(4, device=shares.device)
+        order = three.gather(1, (step - (step > place).long()).clamp(max=2))
+        return factors, torch.where(step == place, _HUE, order)
+
+    def _all_limits(self) -> tuple[tuple[float, float], ...]:
+        return self.brightness, self.contrast, self.saturation, self.hue
+
+    def _in_order(self, pixels: torch.Tensor, factors: torch.Tensor, order: list[int]) -> torch.Tensor:
+        """Jitter one image, uint8[1, H, W, C] by float32[4, 1]."""
+        made, limits = pixels.float(), self._all_limits()
+        for step in order:
+            if step == _HUE and self.hue != (0, 0):
+                made = hue(made.to(torch.uint8), factors[step]).float()
+            elif step != _HUE and limits[step] != (1, 1):
+                made = blended(made, (_black, mean_gray, gray)[step](made), factors[step])
+        return made.to(torch.uint8)
+
+    def _in_any_order(self, pixels: torch.Tensor, factors: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
+        """Jitter images, uint8[B, H, W, C] by float32[B, 4], without asking the device for their orders."""
+        made, has_hue = pixels.float(), self.hue != (0, 0)
+        place = (orders == _HUE).byte().argmax(1)
+        # the three around hue, each before it or after it
+        three = orders.gather(
+            1, (torch.arange(3, device=orders.device) + (torch.arange(3, device=orders.device) >= place[:, None]))
+        )
+        if self._all_limits()[:3] != ((1, 1),) * 3:
+            for n in range(3):
+                made = _one_of_three(made, factors, three[:, n], n < place if has_hue else None)
+        if not has_hue:
+            return made.to(torch.uint8)
+        made = hue(made.to(torch.uint8), factors[:, _HUE]).float()
+        for n in range(3):
+            made = _one_of_three(made, factors, three[:, n], n >= place)
         return made.to(torch.uint8)
 
 
-def _blended(pixels: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Mix, and cut to whole levels, as torchvision does after each step."""
-    return torch.addcmul(other * (1 - factor), pixels, factor).clamp_(0, 255).floor_()
+def _one_of_three(
+    pixels: torch.Tensor, factors: torch.Tensor, which: torch.Tensor, is_now: torch.Tensor | None
+) -> torch.Tensor:
+    """Change each image's brightness (0), contrast (1) or saturation (2), or nothing where it is not its turn."""
+    factor = factors.gather(1, which[:, None])[:, 0]
+    if is_now is not None:
+        factor = torch.where(is_now, factor, 1.0)
+    kind, of_gray = which.view(-1, 1, 1, 1), gray(pixels)
+    other = torch.where(kind == 1, of_gray.mean((1, 2, 3), keepdim=True), torch.where(kind == 2, of_gray, 0.0))
+    return blended(pixels, other, factor)
 
 
 def _black(pixels: torch.Tensor) -> torch.Tensor:
@@ -149,21 +190,20 @@ def _black(pixels: torch.Tensor) -> torch.Tensor:
     return pixels.new_zeros(1, 1, 1, 1)
 
 
-def _gray(pixels: torch.Tensor) -> torch.Tensor:
-    """Give float32[B, H, W, 1] whole levels."""
-    if pixels.shape[-1] == 1:
-        return pixels
-    red, green, blue = pixels.split(1, dim=-1)
-    return (red * _GRAY[0] + green * _GRAY[1] + blue * _GRAY[2]).floor()
-
-
-def _mean_gray(pixels: torch.Tensor) -> torch.Tensor:
-    """Give float32[B, 1, 1, 1]."""
-    return _gray(pixels).mean((1, 2, 3), keepdim=True)
-
-
-def _limits(name: str, value: float | tuple[float, float]) -> tuple[float, float]:
+def _limits(name: str, value: float | Sequence[float] | None) -> tuple[float, float]:
+    value = 0 if value is None else value
     low, high = (max(0, 1 - value), 1 + value) if isinstance(value, int | float) else value
-    if not 0 <= low <= high < math.inf:
+    is_negative = isinstance(value, int | float) and value < 0
+    if is_negative or not 0 <= low <= high < math.inf:
         raise ValueError(f"{name} is {value!r}, expected 0 or more, or two such factors, the smaller one first.")
+    return low, high
+
+
+def _hue_limits(value: float | Sequence[float] | None) -> tuple[float, float]:
+    value = 0 if value is None else value
+    low, high = (-value, value) if isinstance(value, int | float) else value
+    if not -0.5 <= low <= high <= 0.5:
+        raise ValueError(
+            f"hue is {value!r}, expected 0 to 0.5, or two numbers from -0.5 to 0.5, the smaller one first."
+        )
     return low, high

@@ -19,6 +19,15 @@ FLIP = range(1)
 CROP = range(1, 3)
 RESIZED_CROP = range(3, 25)
 COLOR_JITTER = range(25, 28)
+COLOR_ORDER = range(28, 30)
+GRAYSCALE = range(30, 31)
+BLUR = range(31, 32)
+SOLARIZE = range(32, 33)
+POSTERIZE = range(33, 34)
+EQUALIZE = range(34, 35)
+AUTOCONTRAST = range(35, 36)
+SHARPNESS = range(36, 37)
+INVERT = range(37, 38)
 
 # Odd 64-bit constants, without small relations between them.
 _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER = (
@@ -50,6 +59,13 @@ def check_batch(transform: object, batch: Any, *, takes_ragged: bool = False) ->
             f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row, such as"
             " dataset[3:4]."
         )
+
+
+def checked_p(p: float) -> float:
+    """Return p; raises ValueError where it is no probability."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"p is {p}, expected a probability from 0 to 1.")
+    return p
 
 
 def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Tensor:

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, moved_content, moved_extras
-from reader.transforms.random import CROP, FLIP, RESIZED_CROP, check_batch, draw
+from reader.transforms.random import CROP, FLIP, RESIZED_CROP, check_batch, checked_p, draw
 from reader.transforms.resample import cut, nearest, nearest_of_images, resized, resized_images
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
@@ -39,9 +39,7 @@ class RandomHorizontalFlip:
     """
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
-        if not 0 <= p <= 1:
-            raise ValueError(f"p is {p}, expected a probability from 0 to 1.")
-        self.p, self.seed = p, seed
+        self.p, self.seed = checked_p(p), seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes."""

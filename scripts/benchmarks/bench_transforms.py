@@ -26,7 +26,7 @@ import torch
 from tensordict import TensorDict
 
 from reader import ColorJitter, ImageBatch, RaggedBatch, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-from reader.transforms.random import COLOR_JITTER, CROP, FLIP, draw
+from reader.transforms.random import CROP, FLIP, draw
 from scripts import ROOT
 from scripts.benchmarks._bench import machine, publish, rate_cells, ratio_cells, ratios, spread, table
 from scripts.benchmarks.arguments import bench_parser
@@ -155,16 +155,20 @@ def cases(batch: ImageBatch, size: int) -> list[Case]:
     boxes = resized.boxes(batch).tolist()
     areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes]
     exact = 0 if batch.pixels.device.type == "cpu" else 1
-    factors = (0.6 + draw(batch, 0, COLOR_JITTER) * 0.8).T.tolist()
+    jittered = ColorJitter(0.4, 0.4, 0.4)
+    factors, orders = (drawn.tolist() for drawn in jittered.drawn(batch))
 
     def resized_crop(image: torch.Tensor, n: int) -> torch.Tensor:
         x0, y0, x1, y1 = boxes[n]
         return functional.resized_crop(image, y0, x0, y1 - y0, x1 - x0, [size, size], antialias=True)
 
+    adjusts = (functional.adjust_brightness, functional.adjust_contrast, functional.adjust_saturation)
+
     def jitter(image: torch.Tensor, n: int) -> torch.Tensor:
-        brightness, contrast, saturation = factors[n]
-        image = functional.adjust_contrast(functional.adjust_brightness(image, brightness), contrast)
-        return functional.adjust_saturation(image, saturation)
+        for step in orders[n]:
+            if step < 3:
+                image = adjusts[step](image, factors[step][n])
+        return image
 
     return [
         Case("copy", copied, lambda image, n: image, 0, None),
@@ -179,7 +183,7 @@ def cases(batch: ImageBatch, size: int) -> list[Case]:
             f"RandomCrop({size})", RandomCrop(size), lambda image, n: functional.crop(image, *corners[n], size, size), 0
         ),
         Case(f"RandomResizedCrop({size})", resized, resized_crop, exact, areas.index(sorted(areas)[len(areas) // 2])),
-        Case("ColorJitter(0.4, 0.4, 0.4)", ColorJitter(0.4, 0.4, 0.4), jitter, 2),
+        Case("ColorJitter(0.4, 0.4, 0.4)", jittered, jitter, 2),
     ]
 
 

@@ -23,11 +23,14 @@ from torch.utils import _pytree as pytree
 from reader import (
     CenterCrop,
     ColorJitter,
+    GaussianBlur,
     ImageBatch,
     Normalize,
     RandomCrop,
+    RandomEqualize,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomSolarize,
     to_device,
 )
 from reader.epoch import in_epoch
@@ -97,7 +100,10 @@ ALL = [
     RandomCrop((24, 30), padding=2, seed=3),
     RandomCrop(16),
     RandomResizedCrop((20, 24), seed=3),
-    ColorJitter(0.4, 0.4, 0.4, seed=3),
+    ColorJitter(0.4, 0.4, 0.4, 0.1, seed=3),
+    GaussianBlur(3, seed=3),
+    RandomSolarize(100, seed=3),
+    RandomEqualize(seed=3),
 ]
 MOVING = ALL[:4]
 
@@ -454,7 +460,8 @@ def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(
     chain = [RandomHorizontalFlip(), RandomHorizontalFlip(seed=9), RandomCrop(36, padding=2), RandomResizedCrop(16)]
     # inductor takes half a minute for all of it; its graph is the one of aot_eager
     is_short = backend == "inductor"
-    chain = chain[3:] if is_short else [*chain, ColorJitter(0.4, 0.4, 0.4)]
+    colors = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomEqualize(), RandomSolarize(90), GaussianBlur(3)]
+    chain = chain[3:] if is_short else [*chain, *colors]
 
     def augment(batch: ImageBatch) -> ImageBatch:
         for transform in chain:

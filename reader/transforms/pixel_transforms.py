@@ -1,0 +1,277 @@
+"""torchvision's transforms of pixels that stay where they are, each image by itself: gray, blur, solarize, equalize and others.
+
+Their arguments and defaults are those of torchvision's v2; what they compute stands in `pixel_ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from reader.store import ImageBatch, replaced
+from reader.transforms import pixel_ops
+from reader.transforms.random import (
+    AUTOCONTRAST,
+    BLUR,
+    EQUALIZE,
+    GRAYSCALE,
+    INVERT,
+    POSTERIZE,
+    SHARPNESS,
+    SOLARIZE,
+    check_batch,
+    checked_p,
+    draw,
+)
+
+
+class _WithProbability:
+    """Change the pixels of each image with probability p; the shape stays, so do boxes, masks and content.
+
+    Padding, where rows have content, takes part as any pixel.
+    """
+
+    _streams: range
+
+    def __init__(self, p: float, seed: int) -> None:
+        self.p, self.seed = checked_p(p), seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return uint8 pixels of the same shape.
+
+        Raises:
+            ValueError: the images have neither 1 nor 3 channels.
+        """
+        check_batch(self, batch)
+        pixel_ops.check_channels(self, batch.pixels)
+        is_chosen = draw(batch, self.seed, self._streams)[0] < self.p
+        pixels = pixel_ops.changed_where(is_chosen, self._changed, batch.pixels)
+        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class Grayscale:
+    """Make each image gray, of 1 or 3 equal channels. Not random.
+
+    Args:
+        num_output_channels: 1 or 3.
+
+    Raises:
+        ValueError: it is another number.
+    """
+
+    def __init__(self, num_output_channels: int = 1) -> None:
+        if num_output_channels not in (1, 3):
+            raise ValueError(f"num_output_channels is {num_output_channels!r}, expected 1 or 3.")
+        self.num_output_channels = num_output_channels
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return uint8[B, H, W, num_output_channels].
+
+        Raises:
+            ValueError: the images have neither 1 nor 3 channels.
+        """
+        check_batch(self, batch)
+        pixel_ops.check_channels(self, batch.pixels)
+        made = pixel_ops.in_parts(lambda part: pixel_ops.grayscale(part)[..., :1], batch.pixels)
+        # models and `cut` want memory of its own for each channel
+        pixels = made.repeat(1, 1, 1, self.num_output_channels)
+        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+
+class RandomGrayscale(_WithProbability):
+    """Make each image gray with probability p; it keeps its number of channels.
+
+    Args:
+        p: 0..1.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+    """
+
+    _streams = GRAYSCALE
+
+    def __init__(self, p: float = 0.1, *, seed: int = 0) -> None:
+        super().__init__(p, seed)
+
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.grayscale(pixels)
+
+
+class RandomInvert(_WithProbability):
+    """Turn light into dark in each image with probability p.
+
+    Args:
+        p: 0..1.
+        seed: as of RandomGrayscale.
+    """
+
+    _streams = INVERT
+
+    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(p, seed)
+
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.invert(pixels)
+
+
+class RandomSolarize(_WithProbability):
+    """Invert all levels from a threshold on, in each image with probability p.
+
+    Args:
+        threshold: 0..255; what is at least as light is inverted.
+        p: 0..1.
+        seed: as of RandomGrayscale.
+
+    Raises:
+        ValueError: threshold is above 255, or p no probability.
+    """
+
+    _streams = SOLARIZE
+
+    def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(p, seed)
+        if not threshold <= 255:
+            raise ValueError(f"threshold is {threshold!r}, expected a level, 0 to 255.")
+        self.threshold = threshold
+
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.solarize(pixels, torch.full((len(pixels),), float(self.threshold), device=pixels.device))
+
+
+class RandomPosterize(_WithProbability):
+    """Keep only the highest bits of each level, in each image with probability p.
+
+    Args:
+        bits: 0..8, how many.
+        p: 0..1.
+        seed: as of RandomGrayscale.
+
+    Raises:
+        ValueError: bits are not 0 to 8, or p is no probability.
+    """
+
+    _streams = POSTERIZE
+
+    def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(p, seed)
+        if not isinstance(bits, int) or not 0 <= bits <= 8:
+            raise ValueError(f"bits is {bits!r}, expected 0 to 8.")
+        self.bits = bits
+
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.posterize(pixels, torch.full((len(pixels),), self.bits, device=pixels.device))
+
+
+class RandomEqualize(_WithProbability):
+    """Spread the levels of each channel evenly, in each image with probability p.
+
+    Args:
+        p: 0..1.
+        seed: as of RandomGrayscale.
+    """
+
+    _streams = EQUALIZE
+
+    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(p, seed)
+
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.equalize(pixels)
+
+
+class RandomAutocontrast(_WithProbability):
+    """Stretch each channel to 0..255, in each image with probability p.
+
+    Args:
+        p: 0..1.
+        seed: as of RandomGrayscale.
+    """
+
+    _streams = AUTOCONTRAST
+
+    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(p, seed)
+
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.autocontrast(pixels)
+
+
+class RandomAdjustSharpness(_WithProbability):
+    """Sharpen or smooth each image with probability p.
+
+    Args:
+        sharpness_factor: 0 smooths, 1 changes nothing, 2 sharpens as much as 0 smooths.
+        p: 0..1.
+        seed: as of RandomGrayscale.
+
+    Raises:
+        ValueError: sharpness_factor is negative, or p no probability.
+    """
+
+    _streams = SHARPNESS
+
+    def __init__(self, sharpness_factor: float, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(p, seed)
+        if not sharpness_factor >= 0:
+            raise ValueError(f"sharpness_factor is {sharpness_factor!r}, expected 0 or more.")
+        self.sharpness_factor = sharpness_factor
+
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.sharpness(
+            pixels, torch.full((len(pixels),), float(self.sharpness_factor), device=pixels.device)
+        )
+
+
+class GaussianBlur:
+    """Blur each image with a Gaussian kernel of a width of its own; beyond the edges the image is reflected.
+
+    Args:
+        kernel_size: pixels, odd: one number, or (width, height), as torchvision's kernels read it.
+        sigma: standard deviation in pixels, or lowest and highest.
+        seed: as of RandomGrayscale.
+
+    Raises:
+        ValueError: kernel_size is not odd and positive, or sigma not above 0, the smaller one first.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> GaussianBlur(3)(batch).images.shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    def __init__(
+        self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0), *, seed: int = 0
+    ) -> None:
+        sizes = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+        if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 and size % 2 for size in sizes):
+            raise ValueError(f"kernel_size is {kernel_size!r}, expected an odd number of pixels, or two.")
+        low, high = (sigma, sigma) if isinstance(sigma, int | float) else tuple(sigma)
+        if not 0 < low <= high:
+            raise ValueError(f"sigma is {sigma!r}, expected a number above 0, or two such, the smaller one first.")
+        self.kernel_size, self.sigma, self.seed = (sizes[0], sizes[1]), (float(low), float(high)), seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return uint8 pixels of the same shape.
+
+        Raises:
+            ValueError: the images are not larger than half the kernel, so that they cannot be reflected.
+        """
+        check_batch(self, batch)
+        height, width = batch.pixels.shape[1:3]
+        if self.kernel_size[0] // 2 >= width or self.kernel_size[1] // 2 >= height:
+            raise ValueError(
+                f"GaussianBlur's kernel has {self.kernel_size[0]} x {self.kernel_size[1]} pixels, too many to reflect images"
+                f" of {width} x {height}. Take a smaller one."
+            )
+        kernel = partial(pixel_ops.gaussian_blur, kernel_size=self.kernel_size)
+        pixels = pixel_ops.in_parts(kernel, batch.pixels, self.sigmas(batch))
+        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+    def sigmas(self, batch: ImageBatch) -> torch.Tensor:
+        """Draw the standard deviations that a call would use: float32[B] pixels."""
+        low, high = self.sigma
+        return (low + draw(batch, self.seed, BLUR)[0] * (high - low)).float()

@@ -1,0 +1,52 @@
+"""What tests of augmentation share: batches of pictures, and whether two samples of numbers have one distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from conftest import photo, torchvision_or_skip
+
+from reader import ImageBatch
+
+
+def pictures(count: int = 12, channels: int = 3, size: tuple[int, int] = (24, 20), device: str = "cpu") -> ImageBatch:
+    """Make a batch of pictures, (height, width), the first of them of one level and the second of noise."""
+    rows = [np.array(photo(size[1], size[0], seed)) for seed in range(count)]
+    pixels = torch.from_numpy(np.stack(rows))[..., :channels].clone()
+    pixels[0] = 77
+    if count > 1:
+        generator = torch.Generator().manual_seed(0)
+        pixels[1] = torch.randint(0, 256, pixels[1].shape, dtype=torch.uint8, generator=generator)
+    numbers = torch.arange(count)
+    return ImageBatch(pixels=pixels, targets=numbers, rows=numbers, batch_size=[count]).to(device)
+
+
+def many(count: int = 4000, size: tuple[int, int] = (1, 1)) -> ImageBatch:
+    """Make a batch of rows that are only drawn for."""
+    rows = torch.arange(count)
+    pixels = torch.zeros(1, *size, 3, dtype=torch.uint8).expand(count, -1, -1, -1)
+    return ImageBatch(pixels=pixels, targets=rows, rows=rows, batch_size=[count])
+
+
+def v2() -> Any:
+    """Return torchvision.transforms.v2; skips without it."""
+    return torchvision_or_skip().transforms.v2
+
+
+def difference(ours: torch.Tensor, theirs: torch.Tensor) -> int:
+    """Return the largest difference in levels of images of one shape."""
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype == torch.uint8
+    return int((ours.int() - theirs.int()).abs().max())
+
+
+def assert_same_distribution(ours: Any, theirs: Any) -> None:
+    """Compare two samples by Kolmogorov and Smirnov's test: a true difference of 0.06 is seen in 4000 of each."""
+    a, b = (torch.as_tensor(values, dtype=torch.float64).flatten().sort().values for values in (ours, theirs))
+    places = torch.cat([a, b])
+    shares = [torch.searchsorted(values, places, right=True) / len(values) for values in (a, b)]
+    # so far apart by chance in 1 of 10,000 trials
+    assert (shares[0] - shares[1]).abs().max() < 2.23 * math.sqrt(1 / len(a) + 1 / len(b))
