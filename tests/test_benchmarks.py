@@ -194,7 +194,6 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
     assert report["checks"]["epoch_rows_once"] == report["rows"] == 64
     assert report["order"] == order
     assert report["first_batch_ms"]["median"] > 0
-    assert 2 <= report["buffers"] <= 4
 
 
 def test_bench_read_keeps_the_store_it_makes_and_mends_it(
@@ -227,46 +226,48 @@ def test_bench_read_stops_when_a_batch_is_not_its_rows(wide_store: Path, monkeyp
 
     bench = load("benchmarks.bench_read")
     data = MemmapDataset(wide_store, as_tuple=False)
-    limit = bench.Limit(data, 8, 3)
-    raw = np.array(data.numpy())
-    bench.check_batch("limit", limit, raw)
-    with pytest.raises(bench.BenchError, match="limit: a batch is not the rows"):
-        bench.check_batch("limit", limit, raw ^ 1)
+    raw, raw_rows = np.array(data.numpy()), bench.RawRows(wide_store, data.manifest)
+    assert bench.check_batches(data, raw_rows, raw, 8) == 4
+    with pytest.raises(bench.BenchError, match=r"store\[idx\]: a batch is not the rows"):
+        bench.check_batches(data, raw_rows, raw ^ 1, 8)
+    raw_rows.pixels = raw_rows.pixels ^ 1
+    with pytest.raises(bench.BenchError, match="DataLoader: a batch is not the rows"):
+        bench.check_batches(data, raw_rows, raw, 8)
     options = argparse.Namespace(batch_size=8, order="full")
     assert bench.check_epoch(data, raw, options) == 2
     with pytest.raises(bench.BenchError, match="step 0 of the loader is not the rows"):
         bench.check_epoch(data, raw ^ 1, options)
 
 
-def test_bench_read_stops_when_the_timed_loader_brings_a_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_read_refuses_a_store_of_too_few_batches(
+    wide_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("benchmarks.bench_read", monkeypatch, "--store", wide_store, "--batch-size", 32) == 1
+    assert "64 rows are 2 batches, too few. Use a smaller --batch-size." in capsys.readouterr().err
+
+
+def test_bench_prefetch_stops_when_the_timed_loader_brings_a_row_twice() -> None:
     import torch
 
-    ways = load("benchmarks._read_ways")
-    gathered = ways.Gathered()
-    batch = argparse.Namespace(rows=torch.arange(4), pixels=torch.zeros(4))
-    gathered(batch)
-    gathered.check_and_forget()
-    gathered(batch)
-    gathered(batch)
-    with pytest.raises(ways.BenchError, match="4 rows came twice"):
-        gathered.check_and_forget()
+    bench = load("benchmarks.bench_prefetch")
+    bench.check([torch.arange(4), torch.arange(4, 8)])
+    with pytest.raises(bench.BenchError, match="4 rows came twice"):
+        bench.check([torch.arange(4), torch.arange(4)])
 
 
-def test_the_timed_turn_of_the_loader_ends_with_as_full_a_queue_as_it_began(
+def test_a_turn_of_bench_prefetch_ends_with_as_full_a_queue_as_it_began(
     wide_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reader import MemmapDataset
 
-    bench = load("benchmarks.bench_read")
-    way = bench.Loader(MemmapDataset(wide_store, as_tuple=False), 8, "full")
+    bench, gathered = load("benchmarks.bench_prefetch"), list[int]()
+    monkeypatch.setattr(bench, "same", lambda batch: gathered.append(len(batch)) or batch)
+    way = bench.Steps(MemmapDataset(wide_store, as_tuple=False), 8, "full")
     for _ in range(5):
-        way.begin()
-        before = len(way._gathered._rows) - way._taken
-        for _ in range(way.batches):
-            way.batch()
-        way.end()
-        assert len(way._gathered._rows) - way._taken == before == way.prefetch
-    way.close()
+        step, consumed = way.turn(lambda: None)
+        assert 0 <= consumed < step
+        assert (len(gathered) + way._left) % 8 == way.loader.prefetch
+    way.loader.close()
 
 
 @pytest.mark.slow
@@ -284,11 +285,15 @@ def test_bench_prefetch_times_every_consumer(wide_store: Path) -> None:
 
 @pytest.mark.slow
 def test_bench_workers_measures_a_worker_by_number_of_rows() -> None:
-    words = ("--workers", 1, "--repeats", 1, "--rows", 500, 600, "--starts", "fork")
+    words = ("--workers", 1, "--rounds", 1, "--rows", 500, 600, "--starts", "fork")
     report = last_line(run("benchmarks.bench_workers", *words))
     assert [(one["rows"], one["start"]) for one in report["stores"]] == [(500, "fork"), (600, "fork")]
     assert report["holds"]
     assert all(one["private_mb"] > 0 and one["pickle_bytes"] < 1000 for one in report["stores"])
+
+
+def test_the_process_of_a_pack_serves_connections_that_only_answer() -> None:
+    assert 0 < load("benchmarks._driver").driver_seconds(2, 12) < 0.01
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from packer.store.blocks import Result, Task
 from packer.workers.engine import LocalEngine
 
 # As of a pack of millions of 224 x 224 x 3: blocks of 8 MiB.
-BLOCK_IMAGES = 55
+BLOCK_IMAGES, ROW_BYTES = 55, 224 * 224 * 3
 _SAMPLE = (
     '{"path":"n01440764/n01440764_10026.JPEG","target":0,"bytes":110000,"sha256":"' + "0" * 64 + '","width":500}\n'
 )
@@ -28,9 +28,11 @@ def driver_seconds(connections: int, blocks: int) -> float:
     images = ["n01440764/n01440764_10026.JPEG"] * BLOCK_IMAGES
     tasks = (Task(n, n * BLOCK_IMAGES, images, [0] * BLOCK_IMAGES) for n in range(blocks))
     with Listener(("127.0.0.1", 0), backlog=1024) as listener:
-        hollow = multiprocessing.get_context("fork").Process(target=_answer, args=(listener.address, connections))
+        hollow = multiprocessing.get_context("fork").Process(
+            target=_answer, args=(listener.address, connections), daemon=True
+        )
         hollow.start()
-        engine = LocalEngine(None, workers=connections, timeout=60, launcher=_Accepting(listener))  # type: ignore[arg-type]
+        engine = LocalEngine(_Rows(), workers=connections, timeout=60, launcher=_Accepting(listener))
         try:
             begun = time.thread_time()
             count = sum(1 for _ in engine.run(tasks, 0, ready=lambda: None))
@@ -41,6 +43,16 @@ def driver_seconds(connections: int, blocks: int) -> float:
             engine.close()
     assert count == blocks
     return spent / (blocks * BLOCK_IMAGES)
+
+
+class _Rows:
+    """A job whose rows all have one size; no worker of it is made here."""
+
+    def worker(self, in_flight: Any, clock: Any) -> Any:
+        raise NotImplementedError
+
+    def guessed_bytes(self, task: Task) -> int:
+        return len(task.paths) * ROW_BYTES
 
 
 class _Accepting:
@@ -83,10 +95,14 @@ def _said(kind: str, *content: Any) -> Iterator[tuple[Any, ...]]:
     if kind == "write":
         yield "written", content[0], {"decode": 1.0, "resize": 0.5, "checksum": 0.2, "write": 0.1, "wait": 0.1}
         return
+    if kind == "release":
+        yield "released", []
+        return
     task = content[0]
     for number in range(len(task.paths)):
         yield "mark", task.start + number, number, 0
     yield "mark", -1, len(task.paths), 0
     result = Result(task.block, len(task.paths), rows=len(task.paths), sums=[1, 2, 3], square_sums=[1, 2, 3])
+    result.size_bytes = len(task.paths) * ROW_BYTES
     result.samples, result.sources = [_SAMPLE] * len(task.paths), [(110_000, 1 << 60)] * len(task.paths)
     yield "decoded", result, task.start

@@ -1,6 +1,6 @@
 """A folder of images as it is read without a store: Pillow decodes each anew in each epoch, in two DataLoader workers.
 
-What parity.py compares with. Knows torchvision's central and random crops by their definition, and no store.
+What parity.py compares with. Knows torchvision's random crop by its definition, and no store.
 """
 
 from __future__ import annotations
@@ -45,15 +45,6 @@ class FolderBatches(Dataset):
         loader = DataLoader(self, self.batch_size, sampler=order, num_workers=2, drop_last=True)
         # as the images of a store lie in memory: other kernels would round otherwise
         return ((images.contiguous(memory_format=torch.channels_last), targets) for images, targets in loader)
-
-
-def central_crop(image: Image.Image, size: int) -> Image.Image:
-    """torchvision's Resize(size) and CenterCrop(size)."""
-    short, long = sorted(image.size)
-    long = int(size * long / short)
-    width, height = (size, long) if image.width <= image.height else (long, size)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
 
 
 class RandomView:

@@ -17,22 +17,19 @@ every epoch brings each row once, and a batch of each equals the raw file. --row
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reader import MemmapDataset, MemmapLoader, system
+from reader import MemmapDataset, MemmapLoader
+from reader.bench.disk import NotMeasured, drop, read_through
 from reader.format.manifest import PIXELS
 from reader.memory import residency
-from reader.memory.row_file import READ_BYTES, READERS, RowFile, RowMemory
+from reader.memory.row_file import READ_BYTES, READERS, RowMemory, read_rows
 from scripts.benchmarks._bench import BenchError, machine, publish, ratio_cells, ratios, spread, table
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.bench_read import cached_store
@@ -52,7 +49,7 @@ def main() -> int:
     try:
         data = MemmapDataset(options.store or cached_store(options.work, options.rows, 224))
         report = measure(data, options.rounds)
-    except (BenchError, ValueError) as e:
+    except (BenchError, NotMeasured, ValueError) as e:
         print(f"bench_disk: {e}", file=sys.stderr)
         return 1
     print(text(report))
@@ -62,15 +59,21 @@ def main() -> int:
 
 def measure(data: MemmapDataset, rounds: int) -> dict[str, Any]:
     """Time each way in turns."""
-    path, size = data.path / PIXELS, data.store.pixels.nbytes
-    ring = [RowMemory(READ_BYTES // data.manifest.row_bytes, data.manifest.row_bytes) for _ in range(READERS)]
-    for memory in ring:
-        memory.rows.zero_()
-    ways: dict[str, Callable[[], Any]] = {"cat": lambda: cat(path), "direct": lambda: direct(data, ring)}
+    path, size, row_bytes = data.path / PIXELS, data.store.pixels.nbytes, data.manifest.row_bytes
+    most = max(1, READ_BYTES // row_bytes)
+    ring = RowMemory(2 * READERS * most, row_bytes)
+    ring.rows.zero_()
+    reads = [
+        (row, min(most, len(data) - row), n % (2 * READERS) * most) for n, row in enumerate(range(0, len(data), most))
+    ]
+    ways: dict[str, Callable[[], Any]] = {
+        "cat": lambda: read_through(path, size),
+        "direct": lambda: read_rows(path, row_bytes, ring.bytes, reads, past_cache=True),
+    }
     ways |= {name: lambda name=name: epoch(data, *LOADERS[name]) for name in LOADERS}
 
     def turn(way: Callable[[], Any]) -> tuple[float, float]:
-        drop(path)
+        drop(path, size)
         begun_cpu = time.process_time()
         return size / 1e9 / seconds(way), time.process_time() - begun_cpu
 
@@ -89,49 +92,6 @@ def measure(data: MemmapDataset, rounds: int) -> dict[str, Any]:
         "ratio_to_limit": {name: ratios(rates[name], limit) for name in ways},
         "ratio_to_cat": {name: ratios(rates[name], rates["cat"]) for name in ways},
     }
-
-
-def drop(path: Path) -> None:
-    """Drop the file's pages from the page cache.
-
-    Raises:
-        BenchError: they stay; another process may have mapped them.
-    """
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if system.cached_share(path) > 0.05:
-        raise BenchError(f"{path} stays in the page cache. Is another program reading it?")
-
-
-def cat(path: Path) -> None:
-    into, offset = bytearray(READ_BYTES), 0
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(into):
-            offset += count
-    if offset != path.stat().st_size:
-        raise BenchError(f"{path}: {offset} bytes came.")
-
-
-def direct(data: MemmapDataset, ring: list[RowMemory]) -> None:
-    file = RowFile(data.path / PIXELS, data.manifest.row_bytes, past_cache=True)
-    rows = len(ring[0].rows)
-    starts, turn = iter(range(0, len(data), rows)), threading.Lock()
-
-    def work(memory: RowMemory) -> tuple[RowMemory, int]:
-        start = -1
-        while True:
-            with turn:
-                following = next(starts, None)
-            if following is None:
-                return memory, start
-            start = following
-            file.read(memory.bytes, [(start, min(rows, len(data) - start), 0)])
-
-    with contextlib.closing(file), ThreadPoolExecutor(len(ring)) as readers:
-        for memory, start in readers.map(work, ring):
-            if start >= 0:
-                check(data, np.array([start]), memory.rows[:1])
 
 
 def epoch(data: MemmapDataset, where: str, shuffle: str | bool) -> None:

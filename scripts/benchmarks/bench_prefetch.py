@@ -10,7 +10,7 @@ Steps of a loop are timed with consumers that need from a quarter to four times 
     sort      numpy sorts, one thread, nearly always outside the interpreter
 
 The limit of a step is max(T, read): T as it was in those very steps, and read as a turn of the same loader without a
-consumer just before. A turn begins and ends with a full queue (see bench_read.py), so nothing is read outside of it. A
+consumer just before. A turn begins and ends with a full queue (see reader/bench/ways.py), so nothing is read outside of it. A
 sleeping consumer takes no CPU; the others take a core, of which reading then has one less: their limit is stricter than a
 machine with as many cores as threads can keep. Each ratio is taken within a round.
 
@@ -31,16 +31,20 @@ import numpy as np
 import torch
 
 from packer.system import available_cpus
-from reader import MemmapDataset, StoreError
+from reader import ImageBatch, MemmapDataset, MemmapLoader, StoreError
 from reader.bench.ways import ORDERS
 from scripts.benchmarks._bench import BenchError, machine, publish, spread, table
-from scripts.benchmarks._read_ways import Loader, touch
+from scripts.benchmarks._read_ways import touch
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.bench_read import cached_store, whole
 from scripts.benchmarks.timing import collection_paused, in_turns, seconds
 
 FACTORS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)
 ALLOWED = 1.03
+# Long beside a thread's wake-up (30 us), short beside what else happens on a machine: 8 batches of 38 MB take 30 ms.
+STEPS = 8
+# How late the end of a turn is seen, at most.
+POLL_SECONDS = 5e-5
 
 _SQUARE = torch.ones(64, 64)
 _NUMBERS = np.random.default_rng(0).random(4096)
@@ -94,19 +98,19 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Time every consumer at every T, in turns."""
     data = MemmapDataset(store, as_tuple=False)
     touch(data.numpy())
-    way = Loader(data, options.batch_size, options.order)
-    read = float(np.median([turn(way, None)[0] for _ in range(10)][3:]))
+    way = Steps(data, options.batch_size, options.order)
+    read = float(np.median([way.turn(None)[0] for _ in range(10)][3:]))
     rates = {kind: calls_per_second(work) for kind, work in BUSY.items()}
 
     def beside(kind: str, factor: float) -> tuple[float, float, float]:
         work = consumer(kind, factor * read, rates)
-        alone, _ = turn(way, None)
-        return (*turn(way, work), alone)
+        alone, _ = way.turn(None)
+        return (*way.turn(work), alone)
 
     cases = [(kind, factor) for kind in ("sleep", *BUSY) for factor in FACTORS]
     with collection_paused():
         found = in_turns({case: partial(beside, *case) for case in cases}, options.rounds)
-    way.close()
+    way.loader.close()
     consumers = [summary(kind, factor * read, turns) for (kind, factor), turns in found.items()]
     sleeping = max(one["step/limit"]["median"] for one in consumers if one["consumer"] == "sleep")
     return {
@@ -115,7 +119,7 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
         "rows": len(data),
         "batch_size": options.batch_size,
         "order": options.order,
-        "prefetch": way.prefetch,
+        "prefetch": way.loader.prefetch,
         "threads": torch.get_num_threads(),
         "rounds": options.rounds,
         "consumers": consumers,
@@ -136,18 +140,54 @@ def summary(kind: str, asked: float, turns: list[tuple[float, float, float]]) ->
     }
 
 
-def turn(way: Loader, work: Callable[[], None] | None) -> tuple[float, float]:
-    """Return the seconds of a step, and of the consumer in it, over one turn."""
-    way.begin()
-    needed, start = 0.0, time.perf_counter()
-    for _ in range(way.batches):
-        way.batch()
-        if work is not None:
-            begun = time.perf_counter()
-            work()
-            needed += time.perf_counter() - begun
-    way.end()
-    return (time.perf_counter() - start) / way.batches, needed / way.batches
+class Steps:
+    """A loader whose turns of a few steps begin and end with a full queue."""
+
+    def __init__(self, data: MemmapDataset, batch_size: int, order: str) -> None:
+        # small batches without a transform are queued in groups, of which a turn would take a part
+        options: dict[str, Any] = {"shuffle": ORDERS[order], "drop_last": True, "transform": same, "as_tuple": False}
+        self.loader = MemmapLoader(data, batch_size, **options)
+        self._steps = min(STEPS, len(self.loader) - self.loader.prefetch - 1)
+        if self._steps < 1:
+            raise BenchError(f"{len(data)} rows are {len(self.loader)} batches, too few. Use a smaller --batch-size.")
+        self._left, self._rows = 0, list[torch.Tensor]()
+
+    def turn(self, work: Callable[[], None] | None) -> tuple[float, float]:
+        """Return the seconds of a step, and of the consumer in it."""
+        if self._left < 1 + self._steps + self.loader.prefetch:
+            check(self._rows)
+            self._rows, self._left, self._iterator = [], len(self.loader), iter(self.loader)
+        self._take()
+        self._fill()
+        needed, start = 0.0, time.perf_counter()
+        for _ in range(self._steps):
+            self._take()
+            if work is not None:
+                begun = time.perf_counter()
+                work()
+                needed += time.perf_counter() - begun
+        self._fill()
+        return (time.perf_counter() - start) / self._steps, needed / self._steps
+
+    def _take(self) -> None:
+        self._rows.append(next(self._iterator).rows)
+        self._left -= 1
+
+    def _fill(self) -> None:
+        """Wait until all that may be gathered ahead is."""
+        while not self._iterator.is_filled:
+            time.sleep(POLL_SECONDS)
+
+
+def same(batch: ImageBatch) -> ImageBatch:
+    return batch
+
+
+def check(batches: list[torch.Tensor]) -> None:
+    """Raise BenchError if a row came twice."""
+    rows = torch.cat(batches) if batches else torch.empty(0)
+    if len(rows.unique()) < len(rows):
+        raise BenchError(f"{len(rows) - len(rows.unique())} rows came twice in one epoch of the timed loader.")
 
 
 def consumer(kind: str, seconds: float, rates: dict[str, float]) -> Callable[[], None]:

@@ -2,31 +2,25 @@
 
     python -m scripts.benchmarks.bench_read --rows 20000 --batch-size 256 --rounds 40
 
-Seven ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times:
+Seven ways read a store whose pages are all in the page cache, in one process, in turns of a few batches, --rounds times. The
+first five are those of `pack bench`; reader/bench/ways.py says why their clocks are fair:
 
-    limit          consecutive slices of the store's pixels, copied into a ring of BufferPool buffers: as many as the loader
-                   was seen to use, with as many threads, from the same mapping
+    limit          consecutive slices of the store's pixels, copied into a ring of four buffers, as many as the loader uses, with
+                   as many threads, from the same mapping
     loader         MemmapLoader(shuffle=--order), prefetch thread, queue, targets and recycling included; the loop does nothing
                    with a batch and drops it
-    loader ram     the same with residency "ram": the rows are copied into memory of this process first; left out where a copy
-                   takes more than half of the free memory
-    store[idx]     random rows of tensordict's own ImageBatch.load_memmap(OUT); the order is made before, untimed
-    DataLoader     torch's, with 0 and 2 workers, over a numpy memmap with __getitems__ and no collation; likewise
+    store[idx]     random rows of the tensorclass; the order is made before, untimed
     MemmapDataset  in torch's DataLoader as it is, 0 workers; likewise
+    DataLoader     torch's, with 0 and 2 workers, over a numpy memmap with __getitems__ and no collation; likewise
+    loader ram     the loader with residency "ram": the rows are copied into memory of this process first; left out where a copy
+                   takes more than half of the free memory
 
-A prefetching loader can be timed wrong in two ways: begin with a full queue, and its batches cost nothing; or leave one
-being refilled, and it slows down what is timed next. So the loader's clock starts with its queue full and its thread
-asleep, and stops when, after k batches taken, the queue is full and the thread is done again: exactly k batches were
-gathered, queued and taken inside. (Fullness is seen by a transform that counts, which runs in that thread; some 20 us
-for the hand-over of the last batch are left out, under 0.1 %.) While other ways are timed, the loader only waits.
-DataLoader's workers cannot be seen, so they are given just the batches of one turn: the clock starts when the first few
-(all that they prefetch, and one) have been taken, and stops with the last, after which no work is left. Every way does
-at least one untimed batch of its kind first. Ratios are taken within a round; the order of ways moves on by one each round.
-Beside it: whole epochs, iter() and the thread's start included, and the time from iter() to the first batch of a new
-loader, whose buffers are new then, too.
+Every way does at least one untimed batch of its kind first. Ratios are taken within a round; the order of ways moves on by one
+each round. Beside it: whole epochs, iter() and the thread's start included, and the time from iter() to the first batch of a
+new loader, whose buffers are new then, too.
 
-Checked: the store passes `pack verify`; a batch of each way equals those rows of the raw file; one epoch brings every row
-exactly once; the rows of the timed batches are distinct within an epoch. Without --store, photographs (as in
+Checked: the store passes `pack verify`; a batch of each way equals those rows of the raw file; an epoch of the loader brings
+every row exactly once, its batches too are compared. Without --store, photographs (as in
 bench_pack.py) are packed again and again under other names until there are --rows rows; that store stays in --work.
 """
 
@@ -36,7 +30,6 @@ import argparse
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +41,7 @@ from packer.errors import LockedError, ScanError
 from packer.operations.verify import verify
 from packer.system import available_cpus
 from reader import MemmapDataset, MemmapLoader, StoreError, system
-from reader.bench.ways import ORDERS
+from reader.bench.ways import ORDERS, FirstRows, Loader, SliceCopies, StoreIndex, TorchLoader
 from reader.format.manifest import PIXELS, read_manifest
 from reader.memory.residency import COPY_SHARE
 from scripts.benchmarks._bench import (
@@ -63,17 +56,16 @@ from scripts.benchmarks._bench import (
     spread,
     table,
 )
-from scripts.benchmarks._read_ways import Limit, Loader, RawRows, StoreIndex, TorchLoader
+from scripts.benchmarks._read_ways import RawRows, RowsInMemory, touch
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.timing import collection_paused, in_turns
 
 WORKERS = 2
 IN_DATALOADER, IN_RAM = "MemmapDataset", "loader ram"
-# Smaller batches are queued in groups, and a full queue is then no number of batches. A transform counts them here: without one
-# those of up to 4 MiB are too, which whole epochs show.
-SMALLEST_BATCH_BYTES = 1 << 20
 CHECKED_EVERY = 16
 EPOCHS = FIRST_BATCHES = 7
+# An epoch of fewer shows no pipeline.
+LEAST_BATCHES = 4
 
 
 def main() -> int:
@@ -145,30 +137,28 @@ def whole(out: Path) -> Path:
 def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Check everything once, then time all ways in turns."""
     data, size = MemmapDataset(store, as_tuple=False), options.batch_size
-    if size * data.manifest.row_bytes < SMALLEST_BATCH_BYTES:
-        raise BenchError(f"--batch-size {size} is less than 1 MB a batch, which this does not time. Use a larger one.")
+    if size * (LEAST_BATCHES + 1) > len(data):
+        raise BenchError(f"{len(data)} rows are {len(data) // size} batches, too few. Use a smaller --batch-size.")
     # before anything else: workers are forked while this process has no other thread at work
     raw_rows = RawRows(store, data.manifest)
-    torch_loaders = {f"DataLoader {workers}": TorchLoader(raw_rows, size, workers) for workers in (0, WORKERS)}
-    torch_loaders[IN_DATALOADER] = TorchLoader(data, size)
-    described = machine(store)
-    loader = Loader(data, size, options.order)
-    timed(loader, size)
-    limit = Limit(data, size, len(loader.buffers))
-    ways = {"limit": limit, "loader": loader, "store[idx]": StoreIndex(data, size), **torch_loaders}
+    torch_loaders = {f"DataLoader {workers}": TorchLoader(raw_rows, workers) for workers in (0, WORKERS)}
+    torch_loaders[IN_DATALOADER] = TorchLoader(data, 0)
+    described, part, host = machine(store), FirstRows(data, size, len(data)), torch.device("cpu")
+    touch(data.numpy())
+    loaders = {"loader": Loader(part, options.order, host)}
     if data.store.pixels.nbytes <= system.available_bytes() * COPY_SHARE:
-        ways[IN_RAM] = Loader(data, size, options.order, residency="ram")
+        loaders[IN_RAM] = Loader(RowsInMemory(data, size, len(data)), options.order, host)
+    ways = {"limit": SliceCopies(part), "store[idx]": StoreIndex(part), **loaders, **torch_loaders}
+    for torch_loader in torch_loaders.values():
+        torch_loader.part = part
     raw = np.memmap(store / PIXELS, np.uint8, "r", shape=tuple(data.store.pixels.shape))
-    for name, way in ways.items():
-        check_batch(name, way, raw)
-    checked = check_epoch(data, raw, options)
-    rates = rates_in_turns(ways, size, options.rounds)
-    loader.close()
-    pairs = [("loader", name) for name in ways if name not in ("loader", IN_RAM)]
-    pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")]
-    if IN_RAM in ways:
-        ways[IN_RAM].close()
-        pairs.append((IN_RAM, "limit"))
+    compared = check_batches(data, raw_rows, raw, size) + check_epoch(data, raw, options)
+    with collection_paused():
+        rates = in_turns({name: way.turn for name, way in ways.items()}, options.rounds, untimed=2)
+    for loader in loaders.values():
+        loader.close()
+    pairs = [("loader", name) for name in ways if name not in loaders]
+    pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")] + [(name, "limit") for name in loaders if name == IN_RAM]
     epochs = time_epochs(data, options)
     gigabyte = data.manifest.row_bytes / 1e9
     return {
@@ -180,14 +170,12 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
         "order": options.order,
         "threads": torch.get_num_threads(),
         "rounds": options.rounds,
-        "buffers": len(loader.buffers),
-        "batches_a_turn": {name: way.batches for name, way in ways.items()},
         "images_per_second": {name: spread(found, 1) for name, found in rates.items()},
         "gigabytes_per_second": {n: round(float(np.median(rates[n])) * gigabyte, 2) for n in ("limit", "loader")},
         "ratio": {f"{ours}/{other}": ratios(rates[ours], rates[other]) for ours, other in pairs},
         "epoch_images_per_second": spread(epochs, 1),
         "first_batch_ms": spread(time_first_batches(data, options), 2),
-        "checks": {"verified": True, "epoch_rows_once": len(data), "compared_batches": checked + len(ways)},
+        "checks": {"verified": True, "epoch_rows_once": len(data), "compared_batches": compared},
     }
 
 
@@ -223,22 +211,6 @@ def text(report: dict[str, Any]) -> str:
     )
 
 
-def rates_in_turns(ways: dict[str, Any], batch_size: int, rounds: int) -> dict[str, list[float]]:
-    """Time every way once a round; returns images/s of each turn, after two rounds that do not count."""
-    with collection_paused():
-        return in_turns({name: partial(timed, way, batch_size) for name, way in ways.items()}, rounds, untimed=2)
-
-
-def timed(way: Any, batch_size: int) -> float:
-    """Return images/s of one turn."""
-    way.begin()
-    start = time.perf_counter()
-    for _ in range(way.batches):
-        way.batch()
-    way.end()
-    return way.batches * batch_size / (time.perf_counter() - start)
-
-
 def time_epochs(data: MemmapDataset, options: argparse.Namespace) -> list[float]:
     """Return images/s of whole epochs, each from iter() to its end."""
     loader, rates = MemmapLoader(data, options.batch_size, shuffle=ORDERS[options.order]), []
@@ -267,17 +239,24 @@ def time_first_batches(data: MemmapDataset, options: argparse.Namespace) -> list
 # -- checks
 
 
-def check_batch(name: str, way: Any, raw: np.ndarray) -> None:
-    """Compare a batch of a way with those rows of the raw file.
+def check_batches(data: MemmapDataset, raw_rows: RawRows, raw: np.ndarray, size: int) -> int:
+    """Compare a random batch of each way but MemmapLoader with those rows of the raw file; returns how many.
 
     Raises:
         BenchError: they differ.
     """
-    way.begin()
-    rows, pixels = way.batch()
-    way.end()
-    if not np.array_equal(np.asarray(pixels), raw[np.asarray(rows)]):
-        raise BenchError(f"{name}: a batch is not the rows of the raw file that it says it is.")
+    rows, copies = np.random.default_rng(0).permutation(len(data))[:size], SliceCopies(FirstRows(data, size, len(data)))
+    copies._copy()
+    found = {
+        "store[idx]": (data.mapped[torch.from_numpy(rows)].pixels, rows),
+        "DataLoader": (raw_rows.__getitems__(rows)[0].pixels, rows),
+        IN_DATALOADER: (data[rows].pixels, rows),
+        "limit": (copies._ring[0][: raw[:size].nbytes].view(raw[:size].shape), np.arange(size)),
+    }
+    for name, (pixels, expected) in found.items():
+        if not np.array_equal(pixels, raw[expected]):
+            raise BenchError(f"{name}: a batch is not the rows of the raw file that it says it is.")
+    return len(found)
 
 
 def check_epoch(data: MemmapDataset, raw: np.ndarray, options: argparse.Namespace) -> int:

@@ -5,13 +5,12 @@
 torch's DataLoader with batches of 16 rows of 224 x 224 in store order, forked and spawned, over an empty dataset and over stores
 of --rows rows, whose files are holes (bench_open.py). Every worker gives 20 batches and then waits. Its own memory is what
 /proc/PID/smaps_rollup calls Private_Dirty, and USS with clean pages of files; both beyond those of a worker of the empty
-dataset. Time is from the DataLoader's start to its first batch, the median of --repeats. A spawned worker gets the dataset
+dataset. Time is from the DataLoader's start to its first batch, the median of --rounds. A spawned worker gets the dataset
 pickled. Checked: the rows of the first batch.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import pickle
 import statistics
@@ -23,60 +22,48 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from reader import MemmapDataset
 from scripts.benchmarks._bench import machine, table
+from scripts.benchmarks._worker_data import Empty
+from scripts.benchmarks.arguments import bench_parser
 from scripts.samples.stores import sparse_store
 
 BATCH = 16
 BATCHES_A_WORKER = 20
-FIELDS = {"private_mb": ("Private_Dirty",), "uss_mb": ("Private_Clean", "Private_Dirty")}
+FIELDS = {"private": ("Private_Dirty",), "uss": ("Private_Clean", "Private_Dirty"), "pss": ("Pss",)}
 MOST_MB = 20
 
 
-class Empty(Dataset[torch.Tensor]):
-    """Holds nothing and gives next to nothing."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
-        return [torch.zeros(1)] * len(indices)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=8)
+    about = {"rounds": "starts of each kind"}
+    parser = bench_parser(__doc__, about=about, workers=8, rounds=3)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000_000])
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--starts", nargs="+", choices=("fork", "spawn"), default=["fork", "spawn"])
     options = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than CPUs are meant
     found, lines = [], [["rows", "start", "first batch, s", "own MB beyond empty", "USS MB beyond empty", "pickled"]]
     with tempfile.TemporaryDirectory(prefix="pixpack-workers-") as folder:
         for start in options.starts:
-            empty = median([run(Empty(10**6), start, options.workers) for _ in range(options.repeats)])
+            empty = median([run(Empty(10**6), start, options.workers) for _ in range(options.rounds)])
             lines.append(["empty dataset", start, f"{empty['first_batch_seconds']:.2f}", "", "", ""])
             for rows in options.rows:
                 store = Path(folder) / f"{rows}"
                 data = MemmapDataset(store if store.exists() else sparse_store(store, rows))
-                one = median([run(data, start, options.workers) for _ in range(options.repeats)])
-                beyond = {f"{name}_beyond_empty": round(one[name] - empty[name], 2) for name in FIELDS}
+                one = median([run(data, start, options.workers) for _ in range(options.rounds)])
+                beyond = {f"{n}_beyond_empty": round(one[n] - empty[n], 2) for n in ("private_mb", "uss_mb")}
                 size = len(pickle.dumps(data))
                 found.append({"rows": rows, "start": start, "pickle_bytes": size, **one, **beyond, "empty": empty})
                 cells = [f"{one['first_batch_seconds']:.2f}", *(f"{value:.1f}" for value in beyond.values())]
                 lines.append([f"{rows:,}", start, *cells, f"{size} B"])
         described = machine(Path(folder))
     print(
-        f"{options.workers} workers, batches of {BATCH}: medians of {options.repeats} of a worker's mean\n{table(lines)}"
+        f"{options.workers} workers, batches of {BATCH}: medians of {options.rounds} of a worker's mean\n{table(lines)}"
     )
     holds = all(one["private_mb_beyond_empty"] < MOST_MB for one in found)
     report = {"benchmark": "bench_workers", "machine": described, "workers": options.workers, "batch_size": BATCH}
-    print(json.dumps(report | {"repeats": options.repeats, "stores": found, "holds": holds}))
+    print(json.dumps(report | {"rounds": options.rounds, "stores": found, "holds": holds}))
     return 0 if holds else 1
 
 
@@ -96,15 +83,18 @@ def run(dataset: Any, start: str, workers: int) -> dict[str, float]:
     del first
     for _ in range(min(BATCHES_A_WORKER * workers, len(loader) - 1) - 2 * workers):
         next(iterator)
-    memory = [own_megabytes(worker.pid) for worker in iterator._workers]
+    memory = mean_memory([worker.pid for worker in iterator._workers])
     iterator._shutdown_workers()
-    return {"first_batch_seconds": seconds} | {name: statistics.fmean(one[name] for one in memory) for name in FIELDS}
+    return {"first_batch_seconds": seconds} | {f"{name}_mb": memory[name] / 1e6 for name in ("private", "uss")}
 
 
-def own_megabytes(pid: int) -> dict[str, float]:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    found = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    return {name: sum(found[field] for field in fields) * 1024 / 1e6 for name, fields in FIELDS.items()}
+def mean_memory(processes: list[int]) -> dict[str, float]:
+    """Return bytes of a process, the mean of all: its own that the kernel cannot take back, its own, its share of all."""
+    found = []
+    for process in processes:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
+        found.append({line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines})
+    return {name: statistics.fmean(sum(one[f] for f in fields) for one in found) for name, fields in FIELDS.items()}
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ QUICKSTART = {
     "Installing the other": "install the other packages",
     "Building Pillow-SIMD": "build Pillow-SIMD",
     "$ pack verify": "verify",
+    "$ pack bench": "time reading beside its limits",
     "$ pack show": "draw a contact sheet",
     "$ pack": "pack",
-    "$ python": "read an epoch, checked and timed",
 }
 
 READ = f"""

@@ -37,7 +37,8 @@ from torch import nn
 import packer
 from reader import ImageBatch, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop
 from scripts.benchmarks._bench import machine, publish
-from scripts.benchmarks._folder_batches import RATIO, SCALE, FolderBatches, RandomView, View, central_crop
+from scripts.benchmarks._folder_batches import RATIO, SCALE, FolderBatches, RandomView, View
+from scripts.benchmarks._pictures import central_crop
 from scripts.samples.make_sample import SIZES
 from scripts.samples.scenes import SCENES, draw
 

@@ -90,23 +90,22 @@ def in_child(call: Callable[..., Any], *arguments: Any) -> Any:
     return answer.get()
 
 
-def photo_folder(work: Path, count: int) -> Path:
-    """Make a folder of class folders with `count` JPEGs of 500 x 375; only eight are different, which no reader notices."""
+def photo_folder(work: Path, count: int, size: tuple[int, int] = PHOTO_SIZE) -> Path:
+    """Make a folder of class folders with `count` JPEGs of width x height; only a few are different, which no reader notices."""
 
     def make(folder: Path) -> None:
-        first: dict[str, Path] = {}
+        names, (across, down) = sorted(SCENES), PHOTO_SIZE
         for i in range(count):
-            name = sorted(SCENES)[i % len(SCENES)]
-            path = folder / name / f"{i:06}.jpg"
+            path = folder / names[i % len(names)] / f"{i:06}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
-            if name in first:
-                shutil.copyfile(first[name], path)
+            if i < len(names):
+                picture = Image.fromarray(draw(names[i], np.random.default_rng(i), down, across))
+                picture.resize(size).save(path, quality=90)
             else:
-                width, height = PHOTO_SIZE
-                Image.fromarray(draw(name, np.random.default_rng(i), height, width)).save(path, quality=90)
-                first[name] = path
+                shutil.copyfile(folder / names[i % len(names)] / f"{i % len(names):06}.jpg", path)
 
-    return made_once(work / f"photos-{count}", make)
+    width, height = size
+    return made_once(work / f"photos-{count}-{width}x{height}", make)
 
 
 def installed(packages: tuple[str, ...], folder: Path, *, may_install: bool) -> Path:

@@ -8,7 +8,6 @@ On a CUDA device each batch is sent there as well, from pinned memory.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,8 @@ from packer.pixels.formats.jpeg import JpegDecoder
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks.timing import synchronize
-from scripts.samples.scenes import SCENES
-from scripts.samples.scenes import draw as draw_scene
-from scripts.samples.stores import made_once
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import PHOTO_SIZE, SENDING, Calls, Finding, seconds_in_turns
+from scripts.studies.claims._claim import SENDING, Calls, Finding, photo_folder, seconds_in_turns
 from scripts.studies.claims._sending import BATCHES, SIZES
 
 CLAIM = "A memory-mapped tensorclass is read faster than a folder of images, to the CPU and to the GPU, at every size."
@@ -63,31 +59,13 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     found: dict[str, Any] = {device: {} for device in devices}
     for size in sizes:
-        images = photographs(work, rows, size)
+        images = photo_folder(work, rows, size[::-1])
         store = packed(images, size)
         for device in devices:
             by_batch = {str(batch): measured(images, store, batch, torch.device(device), rounds) for batch in batches}
             found[device]["x".join(map(str, size))] = by_batch
     lacking = {} if "cuda" in devices else {"cuda": "no GPU"}
     return {"rows": rows, "workers": WORKERS, "images_per_second": found, "not_measured": lacking}
-
-
-def photographs(work: Path, count: int, size: tuple[int, int]) -> Path:
-    """Make `count` JPEGs of height x width, of which a few differ; those of an earlier run are used again."""
-    height, width = size
-
-    def make(folder: Path) -> None:
-        folder.mkdir()
-        for i in range(count):
-            path, names = folder / f"{i:04}.jpg", sorted(SCENES)
-            if i < len(names):
-                across, down = PHOTO_SIZE
-                picture = Image.fromarray(draw_scene(names[i], np.random.default_rng(i), down, across))
-                picture.resize((width, height)).save(path, quality=90)
-            else:
-                shutil.copyfile(folder / f"{i % len(names):04}.jpg", path)
-
-    return made_once(work / f"photos-{count}-{height}x{width}", make)
 
 
 def packed(images: Path, size: tuple[int, int]) -> Path:

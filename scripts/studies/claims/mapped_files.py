@@ -1,6 +1,6 @@
 """How fast does each way of mapping a file of decoded images give random batches, beside copying memory and decoding JPEGs?
 
-All read the same pixels, all in the page cache, 256 random rows at a time, in turns (bench_read.py tells how MemmapLoader
+All read the same pixels, all in the page cache, 256 random rows at a time, in turns (reader/bench/ways.py says how MemmapLoader
 is timed fairly). "Decoding" is Pillow in one process, JPEGs of 500 x 375 to the store's size. FFCV, which the notes name
 too, is not installed here.
 """
@@ -8,7 +8,9 @@ too, is not installed here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ import torch
 from PIL import Image
 from tensordict import MemoryMappedTensor
 
-from reader import MemmapDataset
+from reader import ImageBatch, MemmapDataset
+from reader.bench.ways import FirstRows, Loader, SliceCopies
 from reader.format.manifest import PIXELS
 from scripts.benchmarks._bench import ratios, spread
-from scripts.benchmarks._read_ways import Limit, Loader, RandomBatches, StoreIndex, touch
-from scripts.benchmarks.bench_read import check_batch, rates_in_turns
+from scripts.benchmarks._read_ways import touch
+from scripts.benchmarks.timing import collection_paused, in_turns
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOADER_NOTES, Finding, photo_folder
@@ -35,62 +38,22 @@ LIMIT, LOADER, DECODE = "copying memory: the limit", "MemmapLoader, shuffled", "
 Index = Callable[[np.ndarray], Any]
 
 
-class Indexed:
-    """Random rows by one index."""
-
-    batches = 4
-
-    def __init__(self, index: Index, order: RandomBatches) -> None:
-        self._index, self._order = index, order
-
-    def begin(self) -> None:
-        self.batch()
-
-    def batch(self) -> tuple[np.ndarray, Any]:
-        rows = self._order.next()
-        return rows, self._index(rows)
-
-    def end(self) -> None:
-        pass
-
-
-class Decoded:
-    """As many photographs as a batch has rows, decoded and resized."""
-
-    batches = 1
-
-    def __init__(self, folder: Path, side: int, batch_size: int) -> None:
-        self._files, self._count = itertools.cycle(sorted(folder.rglob("*.jpg"))), batch_size
-        self._size = (side, side)
-
-    def begin(self) -> None:
-        pass
-
-    def batch(self) -> None:
-        for path in itertools.islice(self._files, self._count):
-            np.asarray(Image.open(path).convert("RGB").resize(self._size, Image.Resampling.BILINEAR))
-
-    def end(self) -> None:
-        pass
-
-
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return images/s of each way, and its ratio to the limit, round by round."""
     rows, side, size, photos = (256, 128, 32, 64) if quick else (20_000, 224, 256, 512)
     data = MemmapDataset(random_store(work, rows, side), as_tuple=False)
     touch(data.store.pixels.numpy())
-    order = RandomBatches(rows, size)
-    loader = Loader(data, size, "full")
-    loader.begin()
-    ways: dict[str, Any] = {LIMIT: Limit(data, size, len(loader.buffers)), LOADER: loader}
-    ways["MemmapDataset[rows]"] = Indexed(lambda rows: data[rows].pixels, order)
+    part = FirstRows(data, size, rows)
+    loader = Loader(part, "full", torch.device("cpu"))
+    ways: dict[str, Callable[[], float]] = {LIMIT: SliceCopies(part).turn, LOADER: loader.turn}
     for name, index in maps(data).items():
-        ways[name] = Indexed(index, order)
-    ways["tensordict, store[rows]"] = StoreIndex(data, size)
-    for name, way in ways.items():
-        check_batch(name, way, data.numpy())
-    ways[DECODE] = Decoded(photo_folder(work, photos), side, size)
-    rates = rates_in_turns(ways, size, 2 if quick else ROUNDS)
+        chosen = np.random.default_rng(0).permutation(rows)[:size]
+        if not np.array_equal(index(chosen), data.numpy()[chosen]):
+            raise RuntimeError(f"{name}: a batch is not the rows of the store.")
+        ways[name] = partial(indexed, index, rows, size)
+    ways[DECODE] = partial(decoded, itertools.cycle(sorted(photo_folder(work, photos).rglob("*.jpg"))), side, size)
+    with collection_paused():
+        rates = in_turns(ways, 2 if quick else ROUNDS, untimed=2)
     loader.close()
     return {
         "rows": rows,
@@ -103,7 +66,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
 
 
 def maps(data: MemmapDataset) -> dict[str, Index]:
-    """Map the store's pixels in each way that the notes name; each function takes rows and gives their pixels."""
+    """Map the store's pixels in each way that the notes name, and in ours; each function takes rows and gives their pixels."""
     path, shape = str(data.path / PIXELS), tuple(data.store.pixels.shape)
     size = int(np.prod(shape))
     array = np.memmap(path, np.uint8, "r", shape=shape)
@@ -111,14 +74,35 @@ def maps(data: MemmapDataset) -> dict[str, Index]:
     storage = torch.UntypedStorage.from_file(path, False, size)
     stored = torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
     mapped = MemoryMappedTensor.from_filename(path, torch.uint8, torch.Size(shape))
-    for pixels in (array, tensor.numpy(), stored.numpy(), mapped.numpy()):
+    store = ImageBatch.load_memmap(str(data.path))
+    for pixels in (array, tensor.numpy(), stored.numpy(), mapped.numpy(), store.pixels.numpy()):
         touch(pixels)
     return {
+        "MemmapDataset[rows]": lambda rows: data[rows].pixels,
         "numpy.memmap[rows]": lambda rows: array[rows],
         "torch.from_file, index_select": lambda rows: tensor.index_select(0, torch.from_numpy(rows)),
         "torch storage, [rows]": lambda rows: stored[torch.from_numpy(rows)],
         "MemoryMappedTensor[rows]": lambda rows: mapped[torch.from_numpy(rows)],
+        "tensordict, store[rows]": lambda rows: store[torch.from_numpy(rows)].pixels,
     }
+
+
+def indexed(index: Index, count: int, size: int) -> float:
+    """Return images/s of a few batches of random rows by one index each."""
+    untimed, *batches = np.random.default_rng().permutation(count)[: size * (count // size)].reshape(-1, size)[:5]
+    index(untimed)
+    begun = time.perf_counter()
+    for rows in batches:
+        index(rows)
+    return len(batches) * size / (time.perf_counter() - begun)
+
+
+def decoded(files: Iterator[Path], side: int, size: int) -> float:
+    """Return images/s of as many photographs as a batch has rows, decoded and resized."""
+    begun = time.perf_counter()
+    for path in itertools.islice(files, size):
+        np.asarray(Image.open(path).convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
+    return size / (time.perf_counter() - begun)
 
 
 def conclude(figures: dict[str, Any]) -> Finding:

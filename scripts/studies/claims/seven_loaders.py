@@ -23,7 +23,7 @@ from reader import MemmapDataset, MemmapLoader
 from reader.bench.timeline import record
 from scripts.benchmarks.timing import in_turns
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Finding
+from scripts.studies.claims._claim import LOADER_NOTES, Finding, photo_folder
 from scripts.studies.claims._loaders import (
     AHEAD,
     COLLATE,
@@ -44,7 +44,7 @@ from scripts.studies.claims._loaders import (
     Recorder,
     Span,
 )
-from scripts.studies.claims.folder_or_memmap import packed, photographs
+from scripts.studies.claims.folder_or_memmap import packed
 
 CLAIM = "From naive to prefetching on the GPU, each of seven loaders is faster than the one before it."
 SOURCE = LOADER_NOTES
@@ -61,7 +61,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return, for each loader, milliseconds a batch and the spans of the fastest round."""
     rows, side, size, step_ms, rounds = (16, 32, 8, 1.0, 1) if quick else (4 * BATCH, SIDE, BATCH, STEP_MS, ROUNDS)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    images = photographs(work, rows, (side, side))
+    images = photo_folder(work, rows, (side, side))
     data, rng = MemmapDataset(packed(images, (side, side))), np.random.default_rng(0)
     # more than are drawn, so that workers have something to read until the end
     order = [rng.permutation(rows)[:size] for _ in range(UNTIMED + DRAWN + WORKERS * AHEAD)]

@@ -19,10 +19,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from reader import MemmapDataset
 from reader.format.manifest import PIXELS
+from scripts.benchmarks._worker_data import Empty, Listed, Mapped
+from scripts.benchmarks.bench_workers import mean_memory
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOADER_NOTES, Finding, in_child
-from scripts.studies.claims._worker_data import Empty, Listed, Mapped
 
 CLAIM = "Each worker makes a copy of the dataset: N workers, N times the memory."
 SOURCE = LOADER_NOTES
@@ -31,7 +32,6 @@ BATCH = 16
 SIDE = 64
 EMPTY, LIST, MEMMAP, OURS = "an empty dataset", "a list of paths", "a numpy memmap", "MemmapDataset"
 COLOURS = {EMPTY: "#d5dade", LIST: _plot.LINES[0], MEMMAP: _plot.LINES[1], OURS: _plot.OURS}
-FIELDS = {"private": ("Private_Dirty",), "uss": ("Private_Clean", "Private_Dirty"), "pss": ("Pss",)}
 # Eight spawned workers take half a minute to import torch.
 WORKERS = {"fork": (0, 2, 4, 8), "spawn": (2, 8)}
 
@@ -69,18 +69,11 @@ def per_process(maker: Callable[[], Dataset], start: str, workers: int) -> dict[
     first = time.perf_counter() - begun
     for batch in iterator:
         del batch
-    processes = [worker.pid for worker in iterator._workers] if workers else [os.getpid()]
-    found = [mebibytes(process) for process in processes]
+    found = mean_memory([worker.pid for worker in iterator._workers] if workers else [os.getpid()])
     if workers:
         iterator._shutdown_workers()
-    means = {key: round(float(np.mean([one[key] for one in found])), 2) for key in FIELDS}
-    return means | {"first_batch_seconds": round(first, 3)}
-
-
-def mebibytes(pid: int) -> dict[str, float]:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    return {key: sum(kib[name] for name in names) / 1024 for key, names in FIELDS.items()}
+    mebibytes = {name: round(size_bytes / 2**20, 2) for name, size_bytes in found.items()}
+    return mebibytes | {"first_batch_seconds": round(first, 3)}
 
 
 def beyond_empty(figures: dict[str, Any], start: str, name: str) -> float:

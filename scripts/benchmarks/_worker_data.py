@@ -1,4 +1,4 @@
-"""The datasets of worker_memory.py, in a module of their own: a spawned worker imports this and nothing of the benchmark.
+"""The datasets of the claim worker_memory and of bench_workers.py, in a module of their own: a spawned worker imports no more.
 
 It imports the reader, so that every worker has the same imports, whichever dataset it gets.
 """
