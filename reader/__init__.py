@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
     from reader.store import ImageBatch, RaggedBatch, open_store
+    from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.center_crop import CenterCrop
     from reader.transforms.color import ColorJitter, Normalize
     from reader.transforms.pixel_transforms import (
@@ -59,6 +60,8 @@ _HOMES = {
     "RandomHorizontalFlip": "reader.transforms.random_crops",
     "RandomResizedCrop": "reader.transforms.random_crops",
     "to_device": "reader.device.to_device",
+    "RandomAffine": "reader.transforms.affine",
+    "RandomRotation": "reader.transforms.affine",
 }
 
 __all__ = [
@@ -74,6 +77,7 @@ __all__ = [
     "Normalize",
     "RaggedBatch",
     "RandomAdjustSharpness",
+    "RandomAffine",
     "RandomAutocontrast",
     "RandomCrop",
     "RandomEqualize",
@@ -82,6 +86,7 @@ __all__ = [
     "RandomInvert",
     "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
     "RandomSolarize",
     "StoreError",
     "open_store",

@@ -11,6 +11,7 @@ from typing import Any
 _HOMES = {
     name: f"reader.transforms.{home}"
     for home, names in {
+        "affine": "RandomAffine RandomRotation",
         "center_crop": "CenterCrop",
         "color": "ColorJitter Normalize",
         "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"

@@ -35,15 +35,36 @@ class Motion:
         return [torch.minimum(x0, x1), torch.minimum(y0, y1), torch.maximum(x0, x1), torch.maximum(y0, y1)]
 
 
-def moved_content(content: torch.Tensor, motion: Motion) -> torch.Tensor:
+@dataclass(frozen=True)
+class AffineMotion:
+    """How each sample's pixels moved by a matrix; a box becomes the smallest that holds its four corners, cut as Motion does.
+
+    matrices: float64[B, 2, 3], from old to new places x, y.
+    """
+
+    matrices: torch.Tensor
+    width: int
+    height: int
+
+    def move(self, x0: torch.Tensor, y0: torch.Tensor, x1: torch.Tensor, y1: torch.Tensor) -> list[torch.Tensor]:
+        """Move corners [B, K] as Motion does."""
+        xs, ys = (torch.stack(corners, -1).double() for corners in ((x0, x1, x1, x0), (y0, y0, y1, y1)))
+        (a, b, c), (d, e, f) = (row[..., None, None].unbind(1) for row in self.matrices.unbind(1))
+        x, y = (a * xs + b * ys + c).clamp(0, self.width), (d * xs + e * ys + f).clamp(0, self.height)
+        corners = [x.amin(-1), y.amin(-1), x.amax(-1), y.amax(-1)]
+        return [corner if corner.dtype == x0.dtype else corner.float() for corner in corners]
+
+
+def moved_content(content: torch.Tensor, motion: Motion | AffineMotion) -> torch.Tensor:
     """Move int32[B, 4] y0, x0, y1, x1."""
     y0, x0, y1, x1 = content[:, None].unbind(-1)
     x0, y0, x1, y1 = motion.move(x0, y0, x1, y1)
-    return torch.cat([y0, x0, y1, x1], dim=-1).to(content.dtype)
+    # a slanted image reaches into pixels that it does not fill
+    return torch.cat([y0.floor(), x0.floor(), y1.ceil(), x1.ceil()], dim=-1).to(content.dtype)
 
 
 def moved_extras(
-    extras: TensorDict | None, motion: Motion, move_masks: Callable[[torch.Tensor], torch.Tensor]
+    extras: TensorDict | None, motion: Motion | AffineMotion, move_masks: Callable[[torch.Tensor], torch.Tensor]
 ) -> TensorDict | None:
     """Move boxes and masks, pass the rest through. The given extras are not changed.
 
@@ -70,7 +91,7 @@ def moved_extras(
 
 
 def _moved_boxes(
-    boxes: torch.Tensor, count: torch.Tensor, targets: torch.Tensor | None, motion: Motion
+    boxes: torch.Tensor, count: torch.Tensor, targets: torch.Tensor | None, motion: Motion | AffineMotion
 ) -> dict[str, torch.Tensor]:
     """Move boxes; those without area left give their place to the next. Free places hold zeros, and target -1."""
     moved = torch.stack(motion.move(*boxes.unbind(-1)), dim=-1)

@@ -28,6 +28,8 @@ EQUALIZE = range(34, 35)
 AUTOCONTRAST = range(35, 36)
 SHARPNESS = range(36, 37)
 INVERT = range(37, 38)
+ROTATION = range(38, 39)
+AFFINE = range(39, 45)
 
 # Odd 64-bit constants, without small relations between them.
 _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER = (

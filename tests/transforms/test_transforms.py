@@ -26,10 +26,12 @@ from reader import (
     GaussianBlur,
     ImageBatch,
     Normalize,
+    RandomAffine,
     RandomCrop,
     RandomEqualize,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    RandomRotation,
     RandomSolarize,
     to_device,
 )
@@ -100,12 +102,14 @@ ALL = [
     RandomCrop((24, 30), padding=2, seed=3),
     RandomCrop(16),
     RandomResizedCrop((20, 24), seed=3),
+    RandomRotation(30, seed=3),
+    RandomAffine(30, (0.1, 0.2), (0.8, 1.2), 10, "bilinear", seed=3),
     ColorJitter(0.4, 0.4, 0.4, 0.1, seed=3),
     GaussianBlur(3, seed=3),
     RandomSolarize(100, seed=3),
     RandomEqualize(seed=3),
 ]
-MOVING = ALL[:4]
+MOVING = ALL[:6]
 
 
 def name_of(transform: Any) -> str:
@@ -460,7 +464,7 @@ def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(
     chain = [RandomHorizontalFlip(), RandomHorizontalFlip(seed=9), RandomCrop(36, padding=2), RandomResizedCrop(16)]
     # inductor takes half a minute for all of it; its graph is the one of aot_eager
     is_short = backend == "inductor"
-    colors = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomEqualize(), RandomSolarize(90), GaussianBlur(3)]
+    colors = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomEqualize(), RandomSolarize(90), GaussianBlur(3), RandomRotation(9)]
     chain = chain[3:] if is_short else [*chain, *colors]
 
     def augment(batch: ImageBatch) -> ImageBatch:

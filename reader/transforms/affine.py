@@ -1,0 +1,261 @@
+"""Rotation, shear, translation and scale of whole batches, each image by a matrix of its own; boxes and masks move along.
+
+`warped` is the one kernel. Pixels are computed as torchvision's v2 computes them for uint8, its float32 places included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from reader.store import ImageBatch, replaced
+from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
+from reader.transforms.pixel_ops import in_parts
+from reader.transforms.random import AFFINE, ROTATION, check_batch, draw
+
+# What is filled in beyond the image: one level, or one a channel. None: 0, without torchvision's second weighting (`_bilinear`).
+Fill = float | Sequence[float] | None
+
+
+class RandomAffine:
+    """Rotate, shift, scale and shear each image at random, keeping its centre where it is, as torchvision does.
+
+    Args:
+        degrees: v draws the angle from -v to v, (low, high) from low to high; clockwise.
+        translate: largest shift as a share of the width and of the height, each 0..1; in whole pixels. None: none.
+        scale: lowest and highest factor, above 0. None: 1.
+        shear: degrees; v along x from -v to v, (low, high) along x, or four numbers, the last two along y. None: none.
+        interpolation: "nearest" or "bilinear".
+        fill: level beyond the image, or one for each channel.
+        center: (x, y) in pixels from the upper left corner; None: the middle.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+
+    Raises:
+        ValueError: an argument is none of that.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> RandomAffine(15, translate=(0.1, 0.1), scale=(0.9, 1.1))(batch).images.shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        degrees: float | Sequence[float],
+        translate: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+        shear: float | Sequence[float] | None = None,
+        interpolation: str = "nearest",
+        fill: Fill = 0,
+        center: Sequence[float] | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.degrees = _angles("degrees", degrees, (2,))
+        if translate is not None and (len(translate) != 2 or not all(0 <= share <= 1 for share in translate)):
+            raise ValueError(f"translate is {translate!r}, expected two shares from 0 to 1.")
+        if scale is not None and (len(scale) != 2 or not 0 < scale[0] <= scale[1] < math.inf):
+            raise ValueError(f"scale is {scale!r}, expected two factors above 0, the smaller one first.")
+        self.translate, self.scale = translate, scale
+        self.shear = None if shear is None else _angles("shear", shear, (2, 4))
+        self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
+        self.seed = seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return a batch of the same shapes."""
+        check_batch(self, batch)
+        angle, shift, scale, shear = self.drawn(batch)
+        matrices = inverse_matrices(batch, angle, shift, scale, shear, self.center)
+        return moved(batch, matrices, self.interpolation, self.fill)
+
+    def drawn(self, batch: ImageBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Draw what a call would use, float64: angles [B], shifts [B, 2] in x and y, factors [B] and shears [B, 2]."""
+        height, width = batch.pixels.shape[1:3]
+        angle, x, y, scale, shear_x, shear_y = draw(batch, self.seed, AFFINE)
+        across, down = (0.0, 0.0) if self.translate is None else self.translate
+        shift = torch.stack(
+            [_between(x, -across * width, across * width), _between(y, -down * height, down * height)], 1
+        )
+        low, high = (1.0, 1.0) if self.scale is None else self.scale
+        shears = (0.0, 0.0, 0.0, 0.0) if self.shear is None else (*self.shear, 0.0, 0.0)[:4]
+        shear = torch.stack([_between(shear_x, *shears[:2]), _between(shear_y, *shears[2:])], 1)
+        return _between(angle, *self.degrees), shift.round(), _between(scale, low, high), shear
+
+
+class RandomRotation:
+    """Rotate each image by a random angle, as torchvision does; the result has the same size, so there is no expand.
+
+    Args:
+        degrees: v draws from -v to v, (low, high) from low to high; counterclockwise.
+        interpolation: "nearest" or "bilinear".
+        center: (x, y) in pixels from the upper left corner; None: the middle.
+        fill: level beyond the image, or one for each channel.
+        seed: as of RandomAffine.
+
+    Raises:
+        ValueError: an argument is none of that.
+    """
+
+    def __init__(
+        self,
+        degrees: float | Sequence[float],
+        interpolation: str = "nearest",
+        *,
+        center: Sequence[float] | None = None,
+        fill: Fill = 0,
+        seed: int = 0,
+    ) -> None:
+        self.degrees = _angles("degrees", degrees, (2,))
+        self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
+        self.seed = seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return a batch of the same shapes."""
+        check_batch(self, batch)
+        return moved(batch, rotations(batch, self.angles(batch), self.center), self.interpolation, self.fill)
+
+    def angles(self, batch: ImageBatch) -> torch.Tensor:
+        """Draw the angles that a call would use: float64[B] degrees, counterclockwise."""
+        return _between(draw(batch, self.seed, ROTATION)[0], *self.degrees)
+
+
+def moved(batch: ImageBatch, matrices: torch.Tensor, interpolation: str, fill: Fill) -> ImageBatch:
+    """Move pixels, content, boxes and masks by matrices from `inverse_matrices`, float64[B, 2, 3]."""
+    pixels, content, extras = warped(batch.pixels, matrices, interpolation, fill), batch.content, batch.extras
+    if content is not None or extras is not None:
+        height, width = pixels.shape[1:3]
+        motion = AffineMotion(_forward(matrices, height, width), width, height)
+        content = None if content is None else moved_content(content, motion)
+        extras = moved_extras(extras, motion, lambda masks: warped(masks[..., None], matrices, "nearest", None)[..., 0])
+    return replaced(batch, pixels=pixels, content=content, extras=extras)
+
+
+def rotations(batch: ImageBatch, angle: torch.Tensor, center: Sequence[float] | None = None) -> torch.Tensor:
+    """Give the matrices that rotate by float64[B] degrees, counterclockwise."""
+    none = torch.zeros(len(angle), 2, dtype=angle.dtype, device=angle.device)
+    return inverse_matrices(batch, -angle, none, torch.ones_like(angle), none, center)
+
+
+def inverse_matrices(
+    batch: ImageBatch,
+    angle: torch.Tensor,
+    shift: torch.Tensor,
+    scale: torch.Tensor,
+    shear: torch.Tensor,
+    center: Sequence[float] | None = None,
+) -> torch.Tensor:
+    """Give float64[B, 2, 3], where each new pixel comes from; both are places around the middle of the image.
+
+    angle [B] in degrees, clockwise; shift [B, 2] in pixels; scale [B]; shear [B, 2] in degrees; center as of RandomAffine.
+    """
+    height, width = batch.pixels.shape[1:3]
+    x, y = (0.0, 0.0) if center is None else (center[0] - width * 0.5, center[1] - height * 0.5)
+    turn, (shear_x, shear_y) = angle.deg2rad(), shear.deg2rad().unbind(1)
+    # rotation after scale after shear along y after shear along x, as torchvision composes them
+    a = (turn - shear_y).cos() / shear_y.cos()
+    b = -(a * shear_x.tan() + turn.sin())
+    c = (turn - shear_y).sin() / shear_y.cos()
+    d = turn.cos() - c * shear_x.tan()
+    inverse = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / scale.view(-1, 1, 1)
+    around = torch.tensor([x, y], dtype=inverse.dtype, device=inverse.device)
+    start = around - (inverse @ (around + shift)[..., None])[..., 0]
+    return torch.cat([inverse, start[..., None]], 2)
+
+
+def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill) -> torch.Tensor:
+    """Make uint8[B, H, W, C] of pixels at float64[B, 2, 3] of the new places, by "nearest" or "bilinear"."""
+    kernel = _nearest if interpolation == "nearest" else _bilinear
+    levels = None
+    if fill is not None:
+        given = [fill] if isinstance(fill, int | float) else list(fill)
+        if len(given) not in (1, pixels.shape[-1]):
+            raise ValueError(f"fill is {fill!r}, expected one level, or one for each of {pixels.shape[-1]} channels.")
+        levels = torch.tensor(given, dtype=torch.float32, device=pixels.device)
+    return in_parts(lambda part, matrix: kernel(part, _grid(part, matrix), levels), pixels, matrices)
+
+
+def _grid(pixels: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """Give float32[B, H, W, 2] as grid_sample takes it, -1..1 from edge to edge; rounded as torchvision's is."""
+    count, height, width, _ = pixels.shape
+    x = torch.linspace((1 - width) * 0.5, (width - 1) * 0.5, width, device=pixels.device, dtype=torch.float32)
+    y = torch.linspace((1 - height) * 0.5, (height - 1) * 0.5, height, device=pixels.device, dtype=torch.float32)
+    places = torch.stack(
+        [x.expand(height, width), y[:, None].expand(height, width), torch.ones_like(x).expand(height, width)], -1
+    )
+    half = torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device=pixels.device)
+    with torch.autocast(pixels.device.type, enabled=False):
+        grid = places.view(1, -1, 3).expand(count, -1, -1).bmm(matrices.float().transpose(1, 2) / half)
+    return grid.view(count, height, width, 2)
+
+
+def _nearest(pixels: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
+    """Gather whole pixels: those that grid_sample would take."""
+    count, height, width, channels = pixels.shape
+    size = torch.tensor([width, height], dtype=torch.float32, device=pixels.device)
+    x, y = (((grid + 1) * size - 1) / 2).round().long().unbind(-1)
+    is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    sample = torch.arange(count, device=pixels.device)[:, None, None]
+    place = torch.where(is_inside, (sample * height + y) * width + x, 0)
+    made = pixels.reshape(-1, channels).index_select(0, place.view(-1)).view(pixels.shape)
+    beyond = torch.zeros((), dtype=torch.uint8, device=pixels.device) if fill is None else fill.round().to(torch.uint8)
+    return torch.where(is_inside[..., None], made, beyond)
+
+
+def _bilinear(pixels: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
+    """Sample with grid_sample, and with a fill mix that in as torchvision does.
+
+    torchvision weights what lies at the edge twice, by what share of it is image: once in grid_sample, and once with the fill.
+    """
+    images = pixels.movedim(-1, 1).float()
+    if fill is not None:
+        images = torch.cat([images, torch.ones_like(images[:, :1])], 1)
+    with torch.autocast(pixels.device.type, enabled=False):
+        made = torch.nn.functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    if fill is not None:
+        made, share = made[:, :-1], made[:, -1:]
+        levels = fill.view(1, -1, 1, 1)
+        made = (made - levels) * share + levels
+    return made.round().clamp(0, 255).to(torch.uint8).movedim(1, -1)
+
+
+def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Give float64[B, 2, 3] from old to new places, both from the upper left corner."""
+    inverse = matrices[:, :, :2]
+    a, b, c, d = inverse.reshape(-1, 4).unbind(1)
+    forward = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / (a * d - b * c).view(-1, 1, 1)
+    middle = torch.tensor([width * 0.5, height * 0.5], dtype=matrices.dtype, device=matrices.device)
+    # new = forward @ (old - middle - start) + middle
+    start = middle - (forward @ (middle + matrices[:, :, 2])[..., None])[..., 0]
+    return torch.cat([forward, start[..., None]], 2)
+
+
+def checked_interpolation(interpolation: str) -> str:
+    """Return "nearest" or "bilinear", also of torchvision's InterpolationMode; raises ValueError."""
+    name = getattr(interpolation, "value", interpolation)
+    if name not in ("nearest", "bilinear"):
+        raise ValueError(f'interpolation is {interpolation!r}, expected "nearest" or "bilinear".')
+    return str(name)
+
+
+def _checked_center(center: Sequence[float] | None) -> Sequence[float] | None:
+    if center is not None and len(center) != 2:
+        raise ValueError(f"center is {center!r}, expected x and y in pixels.")
+    return center
+
+
+def _angles(name: str, value: float | Sequence[float], lengths: tuple[int, ...]) -> tuple[float, ...]:
+    """Return low and high, or two such pairs; raises ValueError."""
+    if isinstance(value, int | float):
+        if value < 0:
+            raise ValueError(f"{name} is {value!r}, expected 0 or more degrees, or low and high.")
+        return -value, value
+    if len(value) not in lengths or any(not math.isfinite(v) for v in value):
+        raise ValueError(f"{name} is {value!r}, expected degrees: one number, or low and high.")
+    return tuple(value)
+
+
+def _between(drawn: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return low + drawn * (high - low)
