@@ -171,6 +171,9 @@ class RaggedBatch(TensorClass):
 
 # A store, or a batch of it: RaggedBatch where rows have sizes of their own.
 Batch = ImageBatch | RaggedBatch
+# What a batch is as a tuple: one tensor, or one a row; targets, or all of a row's by name.
+Images = torch.Tensor | list[torch.Tensor]
+Targets = torch.Tensor | dict[str, Images]
 
 
 def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
@@ -305,16 +308,20 @@ def names_targets(manifest: Manifest) -> bool:
     )
 
 
-def plain(batch: ImageBatch | RaggedBatch, *, by_name: bool) -> tuple[Any, Any]:
+def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
     """Return (images, targets) of a batch or one row; by name, the second is a dict of `targets` and all extras.
 
     images: the view uint8[..., C, H, W], or a list of uint8[C, H, W] where rows have sizes of their own; so are their masks.
     """
     if not by_name:
         return batch.images, batch.targets
-    named: dict[str, Any] = {} if batch.extras is None else dict(batch.extras.items())
+    named: dict[str, Images] = {}
+    for name, column in () if batch.extras is None else batch.extras.items():
+        assert isinstance(column, torch.Tensor)
+        named[name] = column
     if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
-        named["masks"] = [batch.mask(index) for index in range(len(batch))]
+        masks = (batch.mask(index) for index in range(len(batch)))
+        named["masks"] = [mask for mask in masks if mask is not None]
     return batch.images, named | {"targets": batch.targets}
 
 

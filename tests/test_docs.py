@@ -149,10 +149,7 @@ def test_the_reference_names_everything_public(package: ModuleType) -> None:
         ("## Packing from Python: `packer`", packer.pack),
         ("## Packing from Python: `packer`", packer.pack_dataset),
         ("### `MemmapLoader(dataset, batch_size, *, ...)`", reader.MemmapLoader),
-        (
-            "### `MemmapDataset(path, *, transform=None, target_transform=None, as_tuple=True)`",
-            reader.MemmapDataset,
-        ),
+        ("### `MemmapDataset(path, *, ...)`", reader.MemmapDataset),
         ("### Transforms", reader.Normalize),
         ("### Transforms", reader.RandomHorizontalFlip),
         ("### Transforms", reader.RandomCrop),

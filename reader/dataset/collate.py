@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NoReturn, TypeVar, overload
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader.epoch import stamped
-from reader.store import ImageBatch, RaggedBatch
+from reader.memory.pages import row_of
+from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets
+
+_Row = TypeVar("_Row")
 
 
 class Row(tuple[Any, ...]):
     """(image, target) of one row of a batch that was made at once."""
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"(image, target) of a row has no attribute {name!r}. A collate_fn gets one such row after the other, as ImageFolder"
+            " gives them: take images, targets = zip(*rows)."
+        )
 
-class Rows(Sequence[Any]):
+
+class Rows(Sequence[_Row], Generic[_Row]):
     """The rows of a batch that was made at once, for torch's collate functions: default_collate takes the batch as it is.
 
-    Any other one finds a sequence of rows, each made when it is asked for.
+    Any other one finds a sequence of rows, each made when it is asked for. It pickles.
     """
 
-    def __init__(self, batch: Any, count: int, row: Callable[[int], Any]) -> None:
+    def __init__(self, batch: Any, count: int, row: Callable[[int], _Row]) -> None:
         self.batch, self._count, self._row = batch, count, row
 
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> _Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[_Row]: ...
+    def __getitem__(self, index: int | slice) -> _Row | list[_Row]:
         if isinstance(index, slice):
             return [self._row(n) for n in range(*index.indices(self._count))]
         if not -self._count <= index < self._count:
@@ -37,24 +52,68 @@ class Rows(Sequence[Any]):
         return self._row(index % self._count)
 
 
-def seeded(batch: Any) -> Any:
+class Step(list[int]):
+    """Positions of rows in a dataset, as a sampler of batches gives them, that a loader makes the batch of.
+
+    `__getitems__` of the loader's dataset then gives what a loop over the loader gets at this step, whole.
+
+    Args:
+        dataset: whose rows they are; another one takes them for a list of positions.
+        make: returns the batch.
+    """
+
+    def __init__(self, positions: Iterable[int], dataset: object, make: Callable[[], Any]) -> None:
+        super().__init__(positions)
+        self.dataset, self._make = dataset, make
+
+    def made(self) -> Rows[NoReturn]:
+        """Make the batch, for `collate_whole` alone."""
+        return Rows(self._make(), len(self), _refuse_row)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a batch of a MemmapLoader is made in the process of the loader: give the DataLoader num_workers=0, or loop over the"
+            " loader itself."
+        )
+
+
+def seeded(batch: Batch) -> Batch:
     """Write on a batch a seed of torch's generator, which DataLoader seeds anew for each worker and epoch; returns it.
 
     Which epoch it is, nobody says here. Random transforms draw from it.
     """
-    return stamped(batch, seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()))
+    stamped(batch, seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()))
+    return batch
 
 
-def tuple_rows(images: Any, targets: Any) -> Rows:
+def tuple_rows(images: Images, targets: Targets) -> Rows[Row]:
     """Return (images, targets) of a batch as rows, each as the dataset gives it alone: (image, target)."""
+    return Rows((images, targets), len(images), functools.partial(_tuple_row, images, targets))
 
-    def target(values: Any, n: int) -> Any:
-        """Return one row's, a number where it is one."""
-        if isinstance(values, dict):
-            return {name: target(value, n) if name == "targets" else value[n] for name, value in values.items()}
-        return values[n].item() if values.ndim == 1 else values[n]
 
-    return Rows((images, targets), len(images), lambda n: Row((images[n], target(targets, n))))
+def ragged_rows(batch: RaggedBatch) -> Rows[ImageBatch]:
+    """Return a batch as rows, each an ImageBatch without a batch dimension."""
+    return Rows(batch, len(batch), functools.partial(row_of, batch))
+
+
+def collate_whole(rows: Any) -> Any:
+    """Collate as torch does by default: what was made at once is given as it is."""
+    return rows.batch if isinstance(rows, Rows) else default_collate(rows)
+
+
+def _tuple_row(images: Images, targets: Targets, n: int) -> Row:
+    return Row((images[n], _target(targets, n)))
+
+
+def _target(values: Targets, n: int) -> Any:
+    """Return one row's, a number where it is one."""
+    if isinstance(values, dict):
+        return {name: _target(v, n) if name == "targets" and torch.is_tensor(v) else v[n] for name, v in values.items()}
+    return values[n].item() if values.ndim == 1 else values[n]
+
+
+def _refuse_row(n: int) -> NoReturn:
+    raise TypeError("a batch of a MemmapLoader comes whole. Give the DataLoader collate_fn=loader.collate_fn.")
 
 
 def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:
@@ -65,9 +124,12 @@ def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> 
         return batch
     first = batch[0]
     if isinstance(first, ImageBatch):
-        return seeded(torch.stack(list(batch)))
+        stacked: Any = torch.stack(list(batch))
+        return seeded(stacked)
     return default_collate([tuple(b) for b in batch])
 
 
 for _kind in (ImageBatch, RaggedBatch, Row):
     default_collate_fn_map[_kind] = _collate
+# else a row is a leaf, which transforms of torchvision leave as it is without a word
+pytree.register_pytree_node(Row, lambda row: (list(row), None), lambda parts, _: tuple(parts))

@@ -5,15 +5,12 @@ Slices are views of the mapped store; single rows are copies, lists of rows one 
 
 from __future__ import annotations
 
-import bisect
-import itertools
-import json
 import multiprocessing
 import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,20 +18,21 @@ import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from reader.dataset import collate
+from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore, fresh
+from reader.dataset.pil import check_pillow, pil_image
+from reader.dataset.samples import JointTransform, check_forms, sample_of
+from reader.dataset.sources import Sources
+from reader.dataset.splits import check_classes, store_path
 from reader.format.errors import StoreError
-from reader.format.manifest import SAMPLES, Block, Manifest, read_blocks, read_json_lines, read_manifest
+from reader.format.manifest import Manifest
 from reader.memory.buffers import BufferPool
 from reader.memory.gather import is_run
-from reader.memory.pages import row_of
-from reader.order import permuted
 from reader.rows import Rows, rows_named
-from reader.store import Batch, RaggedBatch, names_targets, plain
+from reader.store import Batch, Images, RaggedBatch, Targets, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
-
-Index = int | slice | Sequence[int] | torch.Tensor | npt.NDArray[Any]
 
 
 class MemmapDataset(Dataset[Any]):
@@ -42,14 +40,20 @@ class MemmapDataset(Dataset[Any]):
 
     Args:
         path: the folder that `pack` wrote.
+        split: which of the stores in that folder, such as "train"; their classes must be the same.
+        classes: what the store's classes must be, in this order: `classes=train.classes` for a store packed on its own.
         transform: called with one image uint8[C, H, W], as ImageFolder does: per sample; with as_tuple=False with a one-row
             ImageBatch. Whole batches on the device are `MemmapLoader(transform=...)`'s, and many times faster.
         target_transform: called with one target, only with as_tuple.
+        transforms: called with (image, target), only with as_tuple and in place of the two.
         as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes, masks or several
             target columns the second is a dict: `targets`, and each of the others by its name. False: an ImageBatch.
+        as_pil: images are PIL images, of mode L, RGB or RGBA, for transforms that take those: per sample, only with as_tuple.
 
     Raises:
-        StoreError: path is no finished, undamaged store.
+        StoreError: path is no finished, undamaged store, or has other classes.
+        ValueError: arguments that contradict each other.
+        ImportError: as_pil without Pillow.
 
     Example:
         >>> train = MemmapDataset(store_path)
@@ -62,30 +66,35 @@ class MemmapDataset(Dataset[Any]):
         self,
         path: str | os.PathLike[str],
         *,
+        split: str | None = None,
+        classes: Sequence[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
+        transforms: Callable[[Any, Any], Any] | None = None,
         as_tuple: bool = True,
+        as_pil: bool = False,
     ) -> None:
-        if target_transform is not None and not as_tuple:
-            raise ValueError(
-                "target_transform needs as_tuple=True: with as_tuple=False a row is one ImageBatch, for transform alone."
-            )
-        self.path = Path(os.path.abspath(path))
-        self.transform = transform
-        self.target_transform = target_transform
-        self.as_tuple = as_tuple
+        check_forms(transform, target_transform, transforms, as_tuple=as_tuple, as_pil=as_pil)
+        if as_pil:
+            check_pillow()
+        self.path = store_path(path, split)
+        self.transform, self.target_transform, self._joint = transform, target_transform, transforms
+        self.as_tuple, self.as_pil = as_tuple, as_pil
         self._rows: Rows | None = None
         self.manifest: Manifest
         # the store as batches are copied from it, never handed out; see `store`
         self.mapped: Batch
         self._open()
+        if classes is not None:
+            check_classes(self.path, self.manifest.classes, list(classes))
 
     def _open(self) -> None:
         self._opened = OpenedStore(self.path)
         self.manifest, self.mapped = self._opened.manifest, self._opened.mapped
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
-        self._blocks: tuple[list[int], list[Block]] | None = None
-        self._lists: dict[str, list[Any]] = {}
+        self._sources = Sources(self.path, self.manifest)
+        self._targets: list[Any] | None = None
+        self._samples: list[tuple[str, Any]] | None = None
 
     def __len__(self) -> int:
         return self.manifest.rows if self._rows is None else len(self._rows)
@@ -102,12 +111,12 @@ class MemmapDataset(Dataset[Any]):
         self.check_files()
         shown = self.subset(shown_positions(len(self)))
         # as it is stored, and rows know their numbers
-        shown.transform = shown.target_transform = None
-        shown.as_tuple = False
+        shown.transform = shown.target_transform = shown.transforms = None
+        shown.as_tuple = shown.as_pil = False
         return html_of(repr(self), self.manifest, (shown[i] for i in range(len(shown))))
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = ("manifest", "mapped", "_opened", "_pool", "_blocks", "_lists")
+        opened = ("manifest", "mapped", "_opened", "_pool", "_sources", "_targets", "_samples")
         state = {k: v for k, v in self.__dict__.items() if k not in opened}
         return state | {"digest": self.manifest.digest}
 
@@ -153,34 +162,44 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             StoreError: a file of the store was cut short.
         """
-        if isinstance(index, slice):
-            if self._transforms_samples():
-                return self[np.arange(len(self))[index]]
-            return self._present(self._slice(index))
-        if _is_row(index):
+        if is_row(index):
             return self._sample(operator.index(index))
-        positions = self._positions(index)
-        if self._transforms_samples():
-            return default_collate([self._sample(int(i)) for i in positions])
-        return self._present(self._gather(positions))
+        if isinstance(index, slice):
+            positions = np.arange(len(self))[index]
+        else:
+            positions = self.positions(index)
+        if self.changes_samples:
+            return self._samples_at(positions)
+        return self._present(self._slice(index) if isinstance(index, slice) else self._gather(positions))
 
     def __iter__(self) -> Iterator[Any]:
         """Give one row after the other; without this, an IndexError of a transform would end the loop as if all were given."""
         return (self[index] for index in range(len(self)))
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Return a whole batch at once; torch's DataLoader calls this instead of one `__getitem__` an item.
+        """Return the rows of a batch gathered at once; torch's DataLoader calls this instead of one `__getitem__` an item.
 
-        The batch is a copy that belongs to the caller: in a worker in shared memory, so that nothing is copied on the way
+        They are a sequence of (image, target), each made when it is asked for; with as_tuple=False the batch itself. The batch
+        is a copy that belongs to the caller: in a worker in shared memory, so that nothing is copied on the way
         out, else in memory that is used again once the batch and all views of it are dropped.
         """
-        if self._transforms_samples():
+        if isinstance(indices, collate.Step) and indices.dataset is self:
+            return indices.made()
+        if self.changes_samples:
             return [self._sample(int(i)) for i in indices]
-        batch = self._gather(self._positions(indices), self._leased if get_worker_info() is None else fresh)
+        batch = self._gather(self.positions(indices), self._leased if get_worker_info() is None else fresh)
         if self.as_tuple:
             return collate.tuple_rows(*plain(batch, by_name=self.names_targets))
         collate.seeded(batch)
-        return collate.Rows(batch, len(batch), lambda n: row_of(batch, n)) if isinstance(batch, RaggedBatch) else batch
+        return collate.ragged_rows(batch) if isinstance(batch, RaggedBatch) else batch
+
+    def positions(self, index: Index) -> Rows:
+        """Return a list, array, tensor or mask of rows as positions in this dataset, int64[B] in [0, len).
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        return checked_positions(index, len(self), self.path)
 
     def store_rows(self, positions: Rows) -> Rows:
         """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""
@@ -209,23 +228,51 @@ class MemmapDataset(Dataset[Any]):
     @property
     def targets(self) -> list[Any]:
         """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
-        if "targets" not in self._lists:
+        if self._targets is None:
             self.check_files()
             targets = self.mapped.targets
-            self._lists["targets"] = (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()
-        return self._lists["targets"]
+            self._targets = (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()
+        return self._targets
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
         """(path, target) of each row; paths are relative to the packed folder."""
-        if "samples" not in self._lists:
-            self._check_sources()
-            paths = [line["path"] for line in read_json_lines(self.path / SAMPLES)]
+        if self._samples is None:
+            paths = self._sources.paths
             rows = range(len(paths)) if self._rows is None else self._rows.tolist()
-            self._lists["samples"] = list(zip((paths[row] for row in rows), self.targets, strict=True))
-        return self._lists["samples"]
+            self._samples = list(zip((paths[row] for row in rows), self.targets, strict=True))
+        return self._samples
 
     imgs = samples
+
+    @property
+    def root(self) -> str:
+        """The folder of the store; the images that it was packed from may be gone."""
+        return str(self.path)
+
+    def loader(self, path: str) -> Any:
+        """Return the image of a path in `samples` as `transform` is given it: uint8[C, H, W], or with as_pil a PIL image.
+
+        Raises:
+            KeyError: no row came from there.
+        """
+        row = self._sources.rows_by_path.get(path)
+        if row is None:
+            raise KeyError(f"no row of {self.path} came from {path!r}. `samples` lists the paths.")
+        image, _ = sample_of(self._opened.row(row), by_name=False)
+        return pil_image(image) if self.as_pil else image
+
+    @property
+    def transforms(self) -> Callable[[Any, Any], Any] | None:
+        """What is called with (image, target): `transforms`, or `transform` and `target_transform` together; else None."""
+        if self.transform is None and self.target_transform is None:
+            return self._joint
+        check_forms(self.transform, self.target_transform, self._joint, as_tuple=self.as_tuple, as_pil=self.as_pil)
+        return JointTransform(self.transform, self.target_transform)
+
+    @transforms.setter
+    def transforms(self, transforms: Callable[[Any, Any], Any] | None) -> None:
+        self._joint = transforms
 
     def source(self, index: int) -> dict[str, Any]:
         """Return what samples.jsonl says of one row: path, target, source bytes, sha256, size, what was done.
@@ -234,18 +281,7 @@ class MemmapDataset(Dataset[Any]):
             IndexError: there is no such row.
             StoreError: the store at its path is another one by now.
         """
-        row = self._store_row(index)
-        if self._blocks is None:
-            self._check_sources()
-            blocks = read_blocks(self.path)
-            self._blocks = [b.start for b in blocks], blocks
-        starts, blocks = self._blocks
-        block = blocks[bisect.bisect_right(starts, row) - 1]
-        with open(self.path / SAMPLES, "rb") as file:
-            file.seek(block.samples_offset)
-            line = next(itertools.islice(file, row - block.start, None))
-        source: dict[str, Any] = json.loads(line)
-        return source
+        return self._sources.line(self._store_row(index))
 
     # -- parts of it, without copying a pixel
 
@@ -255,12 +291,8 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             IndexError: there is no such row.
         """
-        part = object.__new__(MemmapDataset)
-        part.__dict__.update(self.__dict__)
-        part._lists = {}
-        positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self._positions(rows)
-        part._rows = np.ascontiguousarray(self.store_rows(positions))
-        return part
+        positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self.positions(rows)
+        return self._part(np.ascontiguousarray(self.store_rows(positions)))
 
     @property
     def is_whole(self) -> bool:
@@ -274,10 +306,7 @@ class MemmapDataset(Dataset[Any]):
 
     def whole(self) -> MemmapDataset:
         """Return a dataset of all rows of the store, whatever part of them this is."""
-        part = object.__new__(MemmapDataset)
-        part.__dict__.update(self.__dict__)
-        part._rows, part._lists = None, {}
-        return part
+        return self._part(None)
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
         """Split at random into fraction and the rest; stratify keeps each class's share. Each part keeps store order.
@@ -285,19 +314,10 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             ValueError: fraction is not inside (0, 1), or stratify without class targets.
         """
-        if not isinstance(fraction, int | float) or not 0 < fraction < 1:
-            raise ValueError(f"fraction is {fraction!r}, expected a number between 0 and 1, both left out.")
         if stratify and self.manifest.target_kind != "class":
             raise ValueError(f"stratify needs class targets, this store has {self.manifest.target_kind} targets.")
-        order = permuted(len(self), 0, len(self), seed=seed)
-        groups = [order]
-        if stratify:
-            targets = np.asarray(self.targets)[order]
-            groups = [order[targets == value] for value in np.unique(targets)]
-        first = np.sort(np.concatenate([order[:0], *(g[: round(fraction * len(g))] for g in groups)]))
-        mask = np.ones(len(self), dtype=bool)
-        mask[first] = False
-        return self.subset(first), self.subset(np.flatnonzero(mask))
+        first, rest = split_positions(len(self), fraction, seed=seed, targets=self.targets if stratify else None)
+        return self.subset(first), self.subset(rest)
 
     def numpy(self) -> npt.NDArray[np.uint8]:
         """Return the pixels as a read-only uint8[N, H, W, C] that shares the store's memory (a subset is a copy).
@@ -315,50 +335,39 @@ class MemmapDataset(Dataset[Any]):
 
     # -- private
 
-    def _check_sources(self) -> None:
-        """Raise StoreError if the files that say where rows come from are another store's by now; pixels and targets are held."""
-        if read_manifest(self.path).digest != self.manifest.digest:
-            raise StoreError(
-                f"{self.path} was packed anew since this dataset was opened. Open it again to see its sources."
-            )
-
-    def _positions(self, index: Any) -> Rows:
-        """Check and normalise any list of rows to int64[B] in [0, len)."""
-        try:
-            rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
-        except ValueError:
-            raise IndexError(f"rows are a {type(index).__name__} of lists, expected a list of whole numbers.") from None
-        if rows.dtype == bool:
-            if rows.shape != (len(self),):
-                raise IndexError(f"the mask has the shape {list(rows.shape)}, expected [{len(self)}].")
-            return np.flatnonzero(rows)
-        if rows.ndim == 0:
-            raise IndexError(
-                f"the index is {' '.join(repr(index).split())}, expected a whole number, a slice, a list of rows or a mask."
-            )
-        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise IndexError(f"rows are {rows.dtype}{list(rows.shape)}, expected a list of whole numbers.")
-        rows = rows.astype(np.int64)
-        if rows.size and (rows.min() < -len(self) or rows.max() >= len(self)):
-            worst = int(rows.max() if rows.max() >= len(self) else rows.min())
-            raise IndexError(f"row {worst} is out of range: {self.path} has {len(self)} rows.")
-        return np.where(rows < 0, rows + len(self), rows)
+    def _part(self, rows: Rows | None) -> MemmapDataset:
+        part = object.__new__(MemmapDataset)
+        part.__dict__.update(self.__dict__)
+        part._rows, part._targets, part._samples = rows, None, None
+        return part
 
     def _store_row(self, index: int) -> int:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows.")
-        position = index % len(self)
+        position = checked_position(index, len(self), self.path)
         return position if self._rows is None else int(self._rows[position])
 
-    def _sample(self, index: int) -> Any:
-        sample = self._opened.row(row := self._store_row(index))
-        if not self._transforms_samples():
-            return self._present(sample, single=True)
-        with rows_named(self.path, row):
-            return self._present(sample, single=True)
+    @property
+    def changes_samples(self) -> bool:
+        """Say whether rows are transformed, or made PIL images, one by one."""
+        return self.as_pil or any(t is not None for t in (self.transform, self.target_transform, self._joint))
 
-    def _transforms_samples(self) -> bool:
-        return self.transform is not None or self.target_transform is not None
+    def _sample(self, index: int) -> Any:
+        batch = self._opened.row(row := self._store_row(index))
+        if not self.as_tuple:
+            with rows_named(self.path, row):
+                return self.transform(batch) if self.transform else batch
+        image, target = sample_of(batch, by_name=self.names_targets)
+        if not self.changes_samples:
+            return image, target
+        with rows_named(self.path, row):
+            given, both = pil_image(image) if self.as_pil else image, self.transforms
+            return (given, target) if both is None else both(given, target)
+
+    def _samples_at(self, positions: Rows) -> Any:
+        """Return rows that were transformed one by one, joined where they can be: PIL images are a list."""
+        samples = [self._sample(int(position)) for position in positions]
+        if not self.as_pil or self._joint is not None or self.transform is not None:
+            return default_collate(samples)
+        return [image for image, _ in samples], default_collate([target for _, target in samples])
 
     def _slice(self, index: slice) -> Batch:
         positions = np.arange(*index.indices(len(self)))
@@ -379,22 +388,5 @@ class MemmapDataset(Dataset[Any]):
             pool = self._pool = BufferPool(size_bytes + room, keep=_LOOP_BUFFERS)
         return pool.lease(size_bytes)
 
-    def _present(self, batch: Batch, *, single: bool = False) -> Any:
-        if not self.as_tuple:
-            return self.transform(batch) if single and self.transform else batch
-        images, targets = plain(batch, by_name=self.names_targets)
-        if not single:
-            return images, targets
-        value = batch.targets.item() if batch.targets.ndim == 0 else batch.targets
-        target = targets | {"targets": value} if isinstance(targets, dict) else value
-        return (
-            self.transform(images) if self.transform else images,
-            self.target_transform(target) if self.target_transform else target,
-        )
-
-
-def _is_row(index: Any) -> TypeGuard[SupportsIndex]:
-    """Whether an index is one whole number: an int, numpy's, or a tensor without dimensions; a bool is none."""
-    if torch.is_tensor(index):
-        return index.ndim == 0 and not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
-    return isinstance(index, int | np.integer) and not isinstance(index, bool)
+    def _present(self, batch: Batch) -> Batch | tuple[Images, Targets]:
+        return plain(batch, by_name=self.names_targets) if self.as_tuple else batch

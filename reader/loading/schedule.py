@@ -178,7 +178,7 @@ class Schedule:
     def _sampled_step(self, rows: list[int], taken: int, *, is_last: bool) -> Steps:
         # where the batch would stand in one order of all ranks: two ranks that are given one row draw differently for it
         start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
-        return Steps([self.dataset.store_rows(self.dataset._positions(rows))], [start], [_END if is_last else taken])
+        return Steps([self.dataset.store_rows(self.dataset.positions(rows))], [start], [_END if is_last else taken])
 
     def _sampled_count(self) -> int | None:
         """Return the steps of a sampler's epoch; None: it does not know them."""

@@ -1,0 +1,81 @@
+"""What may stand in `dataset[...]`: one row, or rows as a list, an array, a tensor or a mask; checked once, here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import SupportsIndex, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from reader.order import permuted
+from reader.rows import Rows
+
+Positions = Sequence[int] | torch.Tensor | npt.NDArray[np.integer] | npt.NDArray[np.bool_]
+Index = int | slice | Positions
+
+
+def is_row(index: object) -> TypeGuard[SupportsIndex]:
+    """Say whether an index is one whole number: an int, numpy's, or a tensor without dimensions; a bool is none."""
+    if isinstance(index, torch.Tensor):
+        return index.ndim == 0 and not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
+    return isinstance(index, int | np.integer) and not isinstance(index, bool)
+
+
+def checked_position(index: int, count: int, path: Path) -> int:
+    """Return a position in [0, count); from -count on it counts from the end.
+
+    Raises:
+        IndexError: there is no such row.
+    """
+    if not -count <= index < count:
+        raise IndexError(f"row {index} is out of range: {path} has {count} rows.")
+    return index % count
+
+
+def checked_positions(index: object, count: int, path: Path) -> Rows:
+    """Check and normalise any list of rows to int64[B] in [0, count).
+
+    Raises:
+        IndexError: it is no list of rows, or there is no such row.
+    """
+    try:
+        rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
+    except ValueError:
+        raise IndexError(f"rows are a {type(index).__name__} of lists, expected a list of whole numbers.") from None
+    if rows.dtype == bool:
+        if rows.shape != (count,):
+            raise IndexError(f"the mask has the shape {list(rows.shape)}, expected [{count}].")
+        return np.flatnonzero(rows)
+    if rows.ndim == 0:
+        raise IndexError(
+            f"the index is {' '.join(repr(index).split())}, expected a whole number, a slice, a list of rows or a mask."
+        )
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise IndexError(f"rows are {rows.dtype}{list(rows.shape)}, expected a list of whole numbers.")
+    rows = rows.astype(np.int64)
+    if rows.size and (rows.min() < -count or rows.max() >= count):
+        worst = int(rows.max() if rows.max() >= count else rows.min())
+        raise IndexError(f"row {worst} is out of range: {path} has {count} rows.")
+    return np.where(rows < 0, rows + count, rows)
+
+
+def split_positions(count: int, fraction: float, *, seed: int, targets: list[int] | None = None) -> tuple[Rows, Rows]:
+    """Split positions [0, count) at random into fraction and the rest; of each target the same share, where they are given.
+
+    Raises:
+        ValueError: fraction is not inside (0, 1).
+    """
+    if not isinstance(fraction, int | float) or not 0 < fraction < 1:
+        raise ValueError(f"fraction is {fraction!r}, expected a number between 0 and 1, both left out.")
+    order = permuted(count, 0, count, seed=seed)
+    groups = [order]
+    if targets is not None:
+        values = np.asarray(targets)[order]
+        groups = [order[values == value] for value in np.unique(values)]
+    first = np.sort(np.concatenate([order[:0], *(g[: round(fraction * len(g))] for g in groups)]))
+    mask = np.ones(count, dtype=bool)
+    mask[first] = False
+    return first, np.flatnonzero(mask)

@@ -1,0 +1,54 @@
+"""One row as ImageFolder gives it, (image, target), and the functions that a dataset calls with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reader.store import Batch, plain
+
+# A number of one column, K of a vector of them, or all of a row by name.
+Target = int | float | torch.Tensor | dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JointTransform:
+    """A transform of images and one of targets as one of both, as torchvision's StandardTransform."""
+
+    transform: Callable[[Any], Any] | None = None
+    target_transform: Callable[[Any], Any] | None = None
+
+    def __call__(self, image: Any, target: Any) -> tuple[Any, Any]:
+        """Return the two, transformed."""
+        return (
+            self.transform(image) if self.transform else image,
+            self.target_transform(target) if self.target_transform else target,
+        )
+
+
+def sample_of(row: Batch, *, by_name: bool) -> tuple[torch.Tensor, Target]:
+    """Return (uint8[C, H, W], target) of one row."""
+    image, targets = plain(row, by_name=by_name)
+    assert isinstance(image, torch.Tensor)
+    value: Target = row.targets.item() if row.targets.ndim == 0 else row.targets
+    return image, targets | {"targets": value} if isinstance(targets, dict) else value
+
+
+def check_forms(
+    transform: object, target_transform: object, transforms: object, *, as_tuple: bool, as_pil: bool
+) -> None:
+    """Raise ValueError where a dataset's arguments contradict each other."""
+    if transforms is not None and (transform is not None or target_transform is not None):
+        raise ValueError("give transforms=, of (image, target), or transform= and target_transform=: not both.")
+    if as_tuple:
+        return
+    if target_transform is not None:
+        raise ValueError(
+            "target_transform needs as_tuple=True: with as_tuple=False a row is one ImageBatch, for transform alone."
+        )
+    if transforms is not None or as_pil:
+        name = "as_pil" if as_pil else "transforms"
+        raise ValueError(f"{name} needs as_tuple=True: with as_tuple=False a row is one ImageBatch.")

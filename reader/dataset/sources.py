@@ -1,0 +1,56 @@
+"""Where the rows of a store come from: the lines of its samples.jsonl, read when first asked for."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from reader.format.errors import StoreError
+from reader.format.manifest import SAMPLES, Block, Manifest, read_blocks, read_json_lines, read_manifest
+
+
+class Sources:
+    """The sources of a store's rows.
+
+    Each first use raises StoreError if the store at its path is another one by now: its pixels are held, this file is not.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self._path, self._manifest = path, manifest
+
+    @functools.cached_property
+    def paths(self) -> list[str]:
+        """The path of each row's source, relative to the packed folder."""
+        self._check()
+        return [line["path"] for line in read_json_lines(self._path / SAMPLES)]
+
+    @functools.cached_property
+    def rows_by_path(self) -> dict[str, int]:
+        """The first row of each source."""
+        return {path: row for row, path in reversed(list(enumerate(self.paths)))}
+
+    def line(self, row: int) -> dict[str, Any]:
+        """Return the line of one row, without reading all of the file."""
+        starts, blocks = self._blocks
+        block = blocks[bisect.bisect_right(starts, row) - 1]
+        with open(self._path / SAMPLES, "rb") as file:
+            file.seek(block.samples_offset)
+            line = next(itertools.islice(file, row - block.start, None))
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    @functools.cached_property
+    def _blocks(self) -> tuple[list[int], list[Block]]:
+        self._check()
+        blocks = read_blocks(self._path)
+        return [block.start for block in blocks], blocks
+
+    def _check(self) -> None:
+        if read_manifest(self._path).digest != self._manifest.digest:
+            raise StoreError(
+                f"{self._path} was packed anew since this dataset was opened. Open it again to see its sources."
+            )

@@ -1,0 +1,48 @@
+"""Which store a path and the name of a split mean: `MemmapDataset("out/", split="train")`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST, read_manifest
+
+
+def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
+    """Return the absolute path of a store, or of one of the stores in a folder.
+
+    Raises:
+        StoreError: there is no such split, or the splits have different classes: the same target would mean different ones.
+    """
+    root = Path(os.path.abspath(path))
+    if split is None:
+        return root
+    if (root / MANIFEST).is_file():
+        raise StoreError(f"{root} is one store, without splits. Leave split={split!r} out.")
+    names = sorted(child.parent.name for child in root.glob(f"*/{MANIFEST}"))
+    if split not in names:
+        found = f"it holds {', '.join(names)}" if names else "it holds no store"
+        raise StoreError(f"{root} has no split {split!r}: {found}.")
+    classes = read_manifest(root / split).classes
+    for name in names:
+        if (others := read_manifest(root / name).classes) != classes:
+            raise StoreError(
+                f"the splits of {root} have different classes: {split} has {_named(classes)}, {name} has {_named(others)}."
+                f" The same target would mean different classes. Pack {name} again with --classes {root / split}."
+            )
+    return root / split
+
+
+def check_classes(path: Path, found: tuple[str, ...], expected: list[str]) -> None:
+    """Raise StoreError if a store's classes are not these, in this order."""
+    if [*found] != [*expected]:
+        raise StoreError(
+            f"{path} has other classes than expected: {_named(found)}, not {_named(tuple(expected))}. The same target would mean"
+            " different classes. Pack it again with --classes and the store of the others."
+        )
+
+
+def _named(classes: tuple[str, ...]) -> str:
+    first = ", ".join(classes[:3])
+    return f"{len(classes)} ({first}{', ...' if len(classes) > 3 else ''})"
