@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.center_crop import CenterCrop
     from reader.transforms.color import ColorJitter, Normalize
+    from reader.transforms.composition import Compose, RandomApply, RandomChoice
+    from reader.transforms.erasing import RandomErasing
+    from reader.transforms.padding import Pad
     from reader.transforms.pixel_transforms import (
         GaussianBlur,
         Grayscale,
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
         RandomPosterize,
         RandomSolarize,
     )
-    from reader.transforms.random_crops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+    from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+    from reader.transforms.resize import Resize
 
 _HOMES = {
     "MemmapDataset": "reader.dataset.dataset",
@@ -62,11 +66,20 @@ _HOMES = {
     "to_device": "reader.device.to_device",
     "RandomAffine": "reader.transforms.affine",
     "RandomRotation": "reader.transforms.affine",
+    "Compose": "reader.transforms.composition",
+    "RandomApply": "reader.transforms.composition",
+    "RandomChoice": "reader.transforms.composition",
+    "RandomErasing": "reader.transforms.erasing",
+    "Pad": "reader.transforms.padding",
+    "Resize": "reader.transforms.resize",
+    "AlternatingFlip": "reader.transforms.random_crops",
 }
 
 __all__ = [
+    "AlternatingFlip",
     "CenterCrop",
     "ColorJitter",
+    "Compose",
     "GaussianBlur",
     "Grayscale",
     "ImageBatch",
@@ -75,12 +88,16 @@ __all__ = [
     "MemmapDataset",
     "MemmapLoader",
     "Normalize",
+    "Pad",
     "RaggedBatch",
     "RandomAdjustSharpness",
     "RandomAffine",
+    "RandomApply",
     "RandomAutocontrast",
+    "RandomChoice",
     "RandomCrop",
     "RandomEqualize",
+    "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
@@ -88,6 +105,7 @@ __all__ = [
     "RandomResizedCrop",
     "RandomRotation",
     "RandomSolarize",
+    "Resize",
     "StoreError",
     "open_store",
     "to_device",

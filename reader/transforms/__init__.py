@@ -16,7 +16,11 @@ _HOMES = {
         "color": "ColorJitter Normalize",
         "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
         " RandomInvert RandomPosterize RandomSolarize",
-        "random_crops": "RandomCrop RandomHorizontalFlip RandomResizedCrop",
+        "random_crops": "AlternatingFlip RandomCrop RandomHorizontalFlip RandomResizedCrop",
+        "composition": "Compose RandomApply RandomChoice",
+        "erasing": "RandomErasing",
+        "padding": "Pad",
+        "resize": "Resize",
     }.items()
     for name in names.split()
 }

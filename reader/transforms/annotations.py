@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from reader.store import ImageBatch, RaggedBatch
+
 
 @dataclass(frozen=True)
 class Motion:
@@ -53,6 +55,18 @@ class AffineMotion:
         x, y = (a * xs + b * ys + c).clamp(0, self.width), (d * xs + e * ys + f).clamp(0, self.height)
         corners = [x.amin(-1), y.amin(-1), x.amax(-1), y.amax(-1)]
         return [corner if corner.dtype == x0.dtype else corner.float() for corner in corners]
+
+
+def content_of(batch: ImageBatch | RaggedBatch) -> torch.Tensor:
+    """Give int64[B, 4] y0, x0, y1, x1, the whole row where a batch has no content."""
+    if isinstance(batch, RaggedBatch):
+        return torch.nn.functional.pad(batch.shapes[:, :2].long(), (2, 0))
+    if batch.content is not None:
+        return batch.content.long()
+    count, height, width, _ = batch.pixels.shape
+    corners = torch.zeros(count, 4, dtype=torch.int64, device=batch.pixels.device)
+    corners[:, 2], corners[:, 3] = height, width
+    return corners
 
 
 def moved_content(content: torch.Tensor, motion: Motion | AffineMotion) -> torch.Tensor:

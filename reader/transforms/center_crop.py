@@ -7,9 +7,9 @@ import math
 import torch
 
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.annotations import Motion
+from reader.transforms.annotations import Motion, content_of
 from reader.transforms.random import check_batch
-from reader.transforms.random_crops import checked_size, content_of, cropped_extras, resized_boxes
+from reader.transforms.random_crops import checked_size, cropped_extras, resized_boxes
 
 
 class CenterCrop:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from reader.epoch import current_epoch, wrapped
+from reader.epoch import current_epoch, in_epoch, wrapped
 from reader.store import ImageBatch, RaggedBatch
 
 # Which random numbers are whose: no two transforms share a stream, so two with one seed do not draw alike. To change one is to
@@ -30,6 +30,15 @@ SHARPNESS = range(36, 37)
 INVERT = range(37, 38)
 ROTATION = range(38, 39)
 AFFINE = range(39, 45)
+ERASING = range(45, 68)
+APPLY = range(68, 69)
+CHOICE = range(69, 70)
+ALTERNATING = range(70, 71)
+
+# Numbers of pixels, as many as there are, begin here.
+_NOISE_STREAM = 1 << 20
+
+_NO_ROWS = "the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader."
 
 # Odd 64-bit constants, without small relations between them.
 _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER = (
@@ -77,8 +86,37 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Te
         ValueError: the batch does not know its rows.
     """
     if batch.rows is None:
-        raise ValueError("the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader.")
+        raise ValueError(_NO_ROWS)
     return _uniform(batch.rows, batch.origin, wrapped(seed), streams.start, len(streams))
+
+
+def draw_for_rows(batch: ImageBatch, seed: int, streams: range) -> tuple[torch.Tensor, torch.Tensor | int]:
+    """Draw float64[len(streams), B] as `draw` does, but alike in all epochs and at all positions; also return the epochs.
+
+    Raises:
+        ValueError: the batch does not know its rows.
+    """
+    if batch.rows is None or batch.origin is None:
+        epoch = current_epoch.get()
+        with in_epoch(0):
+            return draw(batch, seed, streams), epoch
+    same = batch.origin * torch.tensor([0, 0, 1], device=batch.origin.device)
+    epochs = torch.where(batch.origin[:, 0] < 0, 0, batch.origin[:, 0])
+    return _uniform(batch.rows, same, wrapped(seed), streams.start, len(streams)), epochs
+
+
+def noise(batch: ImageBatch, sample: torch.Tensor, seed: int, count: int) -> torch.Tensor:
+    """Draw float64[S, count] normal numbers for some samples of a batch, int64[S], on its device.
+
+    Raises:
+        ValueError: the batch does not know its rows.
+    """
+    if batch.rows is None:
+        raise ValueError(_NO_ROWS)
+    origin = None if batch.origin is None else batch.origin[sample]
+    drawn = _uniform(batch.rows[sample], origin, wrapped(seed), _NOISE_STREAM, count)
+    # never 0 or 1, whose normal numbers are infinite
+    return torch.special.ndtri(drawn.T * (1 - 2**-30) + 2**-31)
 
 
 # An op of its own, since torch.compile must neither trace the epoch, which would become a constant of the graph, nor record

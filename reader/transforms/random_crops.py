@@ -13,8 +13,9 @@ import torch
 from tensordict import TensorDict
 
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.annotations import Motion, moved_content, moved_extras
-from reader.transforms.random import CROP, FLIP, RESIZED_CROP, check_batch, checked_p, draw
+from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
+from reader.transforms.padding import Padding
+from reader.transforms.random import ALTERNATING, CROP, FLIP, RESIZED_CROP, check_batch, checked_p, draw, draw_for_rows
 from reader.transforms.resample import cut, nearest, nearest_of_images, resized, resized_images
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
@@ -44,26 +45,50 @@ class RandomHorizontalFlip:
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Return a batch of the same shapes."""
         check_batch(self, batch)
-        flip = draw(batch, self.seed, FLIP)[0] < self.p
-        pixels, content, extras = _chosen(flip, batch.pixels.flip(-2), batch.pixels), batch.content, batch.extras
-        if content is not None or extras is not None:
-            height, width = pixels.shape[1:3]
-            sign = 1 - 2 * flip[:, None].int()
-            motion = Motion(width * flip[:, None].int(), 0, sign, 1, width, height)
-            content = None if content is None else moved_content(content, motion)
-            extras = moved_extras(extras, motion, lambda masks: _chosen(flip, masks.flip(-1), masks))
-        return replaced(batch, pixels=pixels, content=content, extras=extras)
+        return _flipped(batch, draw(batch, self.seed, FLIP)[0] < self.p)
+
+
+class AlternatingFlip:
+    """Mirror each image left to right in every other epoch: airbench's alternating flip.
+
+    In the first epoch a half, drawn by row, is mirrored, in the next one the other half. So a model sees both sides of each image
+    in two epochs, where RandomHorizontalFlip shows half of them the same side twice. See https://arxiv.org/abs/2404.00498.
+    Batches of torch's DataLoader know no epoch: the half is drawn anew in each.
+
+    Args:
+        seed: with the loader's seed fixes which half a row belongs to.
+
+    Example:
+        >>> from reader import MemmapDataset, MemmapLoader
+        >>> loader = MemmapLoader(MemmapDataset(store_path), 90, transform=AlternatingFlip())
+        >>> (first, _), = loader
+        >>> (second, _), = loader
+        >>> torch.equal(first, second.flip(-1))
+        True
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.seed = seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return a batch of the same shapes."""
+        check_batch(self, batch)
+        half, epoch = draw_for_rows(batch, self.seed, ALTERNATING)
+        return _flipped(batch, ((half[0] < 0.5).long() + epoch) % 2 == 1)
 
 
 class RandomCrop:
-    """Cut size x size pixels (or (height, width)) at a random place of each image, after zero padding on every side.
+    """Cut size x size pixels (or (height, width)) at a random place of each image, after padding, as torchvision does.
 
     In rows with content the place is drawn inside the content and its padding. Where that is smaller than the crop, the crop
     holds all of it, at a random place. Boxes are clipped to the crop; those without area left are dropped.
 
     Args:
         size: pixels, or (height, width).
-        padding: pixels of zeros on every side.
+        padding: pixels on every side, two of them for left and right, and top and bottom, or four: left, top, right, bottom.
+        pad_if_needed: pad images that are smaller than size until they are not.
+        fill: level of constant padding, or one for each channel.
+        padding_mode: "constant", "edge", "reflect" or "symmetric", see Pad.
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
 
     Raises:
@@ -76,46 +101,68 @@ class RandomCrop:
         torch.Size([2, 3, 32, 32])
     """
 
-    def __init__(self, size: int | tuple[int, int], *, padding: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        padding: int | Sequence[int] | None = 0,
+        pad_if_needed: bool = False,
+        fill: float | Sequence[float] = 0,
+        padding_mode: str = "constant",
+        *,
+        seed: int = 0,
+    ) -> None:
         self.height, self.width = checked_size(size)
-        if not isinstance(padding, int) or padding < 0:
-            raise ValueError(f"padding is {padding!r}, expected 0 or more pixels.")
-        self.padding, self.seed = padding, seed
+        self.padding = Padding(0 if padding is None else padding, fill, padding_mode)
+        self.pad_if_needed, self.seed = pad_if_needed, seed
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return uint8[B, height, width, C]. Padding is no image: with it the result has content.
+        """Return uint8[B, height, width, C]. Constant padding is no image: with it the result has content.
 
         Raises:
-            ValueError: the padded images are smaller than size.
+            ValueError: the padded images are smaller than size, or have boxes where padding repeats the image.
         """
         check_batch(self, batch)
-        down, across = draw(batch, self.seed, CROP)
-        pad, (row_height, row_width) = self.padding, batch.pixels.shape[1:3]
-        if row_height + 2 * pad < self.height or row_width + 2 * pad < self.width:
-            raise ValueError(
-                f"RandomCrop cuts {self.height} x {self.width} pixels, but the rows have {row_height} x {row_width} and"
-                f" {pad} of padding. Take a smaller size or more padding."
-            )
-        if batch.content is None:
-            # what `_start` gives, in a third of the kernels
-            top = (down * (row_height + 2 * pad - self.height + 1)).long()
-            left = (across * (row_width + 2 * pad - self.width + 1)).long()
-        else:
-            y0, x0, y1, x1 = batch.content.long().unbind(-1)
-            top = _start(down, y0, y1 + 2 * pad, self.height, row_height + 2 * pad)
-            left = _start(across, x0, x1 + 2 * pad, self.width, row_width + 2 * pad)
-        motion = Motion(left[:, None] - pad, top[:, None] - pad, 1, 1, self.width, self.height)
+        padding = self._padding_of(*batch.pixels.shape[1:3])
+        top, left = self._corners(batch, padding)
+        batch = padding.applied(batch)
+        motion = Motion(left[:, None], top[:, None], 1, 1, self.width, self.height)
 
         def cut_pixels(pixels: torch.Tensor) -> torch.Tensor:
-            """Cut the crops out of rows padded with zeros."""
-            padded = torch.nn.functional.pad(pixels, (0, 0, pad, pad, pad, pad)) if pad else pixels
-            return cut(padded, top, left, self.height, self.width)
+            """Cut the crops."""
+            return cut(pixels, top, left, self.height, self.width)
 
         return replaced(
             batch,
             pixels=cut_pixels(batch.pixels),
-            content=None if batch.content is None and not pad else moved_content(content_of(batch), motion),
+            content=None if batch.content is None else moved_content(batch.content, motion),
             extras=moved_extras(batch.extras, motion, lambda masks: cut_pixels(masks[..., None])[..., 0]),
+        )
+
+    def _padding_of(self, row_height: int, row_width: int) -> Padding:
+        """Give the padding of rows of this size; raises ValueError where the crop does not fit."""
+        padding = self.padding
+        height, width = padding.size_of(row_height, row_width)
+        if self.pad_if_needed:
+            padding = padding.more(max(0, self.width - width), max(0, self.height - height))
+            height, width = padding.size_of(row_height, row_width)
+        if height < self.height or width < self.width:
+            raise ValueError(
+                f"RandomCrop cuts {self.height} x {self.width} pixels, but the rows have {row_height} x {row_width} and"
+                f" {padding} of padding. Take a smaller size or more padding."
+            )
+        return padding
+
+    def _corners(self, batch: ImageBatch, padding: Padding) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw the upper left corners of the crops, int64[B] each, in rows that are yet to be padded."""
+        down, across = draw(batch, self.seed, CROP)
+        height, width = padding.size_of(*batch.pixels.shape[1:3])
+        if batch.content is None:
+            # what `_start` gives, in a third of the kernels
+            return (down * (height - self.height + 1)).long(), (across * (width - self.width + 1)).long()
+        y0, x0, y1, x1 = batch.content.long().unbind(-1)
+        return (
+            _start(down, y0, y1 + padding.top + padding.bottom, self.height, height),
+            _start(across, x0, x1 + padding.left + padding.right, self.width, width),
         )
 
 
@@ -237,6 +284,18 @@ def cropped_extras(
     )
 
 
+def _flipped(batch: ImageBatch, flip: torch.Tensor) -> ImageBatch:
+    """Mirror what bool[B] says."""
+    pixels, content, extras = _chosen(flip, batch.pixels.flip(-2), batch.pixels), batch.content, batch.extras
+    if content is not None or extras is not None:
+        height, width = pixels.shape[1:3]
+        sign = 1 - 2 * flip[:, None].int()
+        motion = Motion(width * flip[:, None].int(), 0, sign, 1, width, height)
+        content = None if content is None else moved_content(content, motion)
+        extras = moved_extras(extras, motion, lambda masks: _chosen(flip, masks.flip(-1), masks))
+    return replaced(batch, pixels=pixels, content=content, extras=extras)
+
+
 def _chosen(is_first: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Take each sample from the first or the second tensor."""
     shape, is_first = first.shape, is_first[:, None]
@@ -245,18 +304,6 @@ def _chosen(is_first: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -
         # eight bytes at a time: on a CPU twice as fast for the whole flip
         first, second = first.view(torch.int64), second.view(torch.int64)
     return torch.where(is_first, first, second).view(torch.uint8).view(shape)
-
-
-def content_of(batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-    """Give int64[B, 4] y0, x0, y1, x1, the whole row where a batch has no content."""
-    if isinstance(batch, RaggedBatch):
-        return torch.nn.functional.pad(batch.shapes[:, :2].long(), (2, 0))
-    if batch.content is not None:
-        return batch.content.long()
-    count, height, width, _ = batch.pixels.shape
-    corners = torch.zeros(count, 4, dtype=torch.int64, device=batch.pixels.device)
-    corners[:, 2], corners[:, 3] = height, width
-    return corners
 
 
 def _start(drawn: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int, row_size: int) -> torch.Tensor:

@@ -1,0 +1,224 @@
+"""Transforms made of others: one after the other, some of the time, or one of several; for each image by itself.
+
+Two of one kind in them draw different numbers, though both have the seed they were made with.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from reader.epoch import wrapped
+from reader.store import ImageBatch, replaced
+from reader.transforms.annotations import content_of
+from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw
+
+Transform = Callable[[Any], Any]
+
+# Odd, so that adding it leads through all seeds before one comes again.
+_NEXT_SEED = 0x9E3779B97F4A7C15
+
+
+class Compose:
+    """Call transforms one after the other, ours or any function of an ImageBatch.
+
+    Two of one kind with one seed get two: the second draws as if it had been made with another.
+
+    Args:
+        transforms: called in this order, each with what the one before it returned.
+
+    Raises:
+        ValueError: there are none.
+        TypeError: one cannot be called.
+
+    Example:
+        >>> from reader import MemmapDataset, RandomCrop, RandomHorizontalFlip
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> Compose([RandomHorizontalFlip(), RandomCrop(24)])(batch).images.shape
+        torch.Size([2, 3, 24, 24])
+    """
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        self.transforms = distinct(_checked(transforms))
+
+    def __call__(self, batch: Any) -> Any:
+        """Return what the last one returns."""
+        for transform in self.transforms:
+            batch = transform(batch)
+        return batch
+
+    @property
+    def of_whole_batch(self) -> bool:
+        """Say whether one of them mixes the images of a batch."""
+        return _are_of_whole_batch(self.transforms)
+
+
+class RandomApply:
+    """Call transforms one after the other for each image with probability p; the others stay as they are.
+
+    MixUp and CutMix are called for a whole batch, with this probability.
+
+    Args:
+        transforms: they must not change the size of images.
+        p: 0..1.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+
+    Raises:
+        ValueError: there are none, or p is no probability.
+
+    Example:
+        >>> from reader import ColorJitter, MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> RandomApply([ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8)(batch).images.shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    def __init__(self, transforms: Sequence[Transform], p: float = 0.5, *, seed: int = 0) -> None:
+        self.transforms, self.p, self.seed = distinct(_checked(transforms)), checked_p(p), seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return a batch of the same shapes.
+
+        Raises:
+            ValueError: a transform changed the size of images.
+        """
+        check_batch(self, batch)
+        is_chosen = draw(batch, self.seed, APPLY)[0] < self.p
+        which = _first(is_chosen, self.of_whole_batch).long()
+        return _by_group(batch, which, [lambda part: part, Compose(self.transforms)])
+
+    @property
+    def of_whole_batch(self) -> bool:
+        """Say whether one of them mixes the images of a batch."""
+        return _are_of_whole_batch(self.transforms)
+
+
+class RandomChoice:
+    """Call one of several transforms for each image, drawn by their probabilities.
+
+    If MixUp or CutMix is among them, one is drawn for a whole batch.
+
+    Args:
+        transforms: all must give images of one size.
+        p: how likely each is, relative to the sum; None: all alike.
+        seed: as of RandomApply.
+
+    Raises:
+        ValueError: there are none, or p is not one number of 0 or more for each.
+    """
+
+    def __init__(self, transforms: Sequence[Transform], p: Sequence[float] | None = None, *, seed: int = 0) -> None:
+        self.transforms, self.seed = distinct(_checked(transforms)), seed
+        shares = [1.0] * len(transforms) if p is None else list(p)
+        if len(shares) != len(transforms) or min(shares) < 0 or not sum(shares) > 0:
+            raise ValueError(f"p is {p!r}, expected a share for each of {len(transforms)} transforms.")
+        self.p = [share / sum(shares) for share in shares]
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return a batch of what the chosen ones give.
+
+        Raises:
+            ValueError: they gave images of different sizes.
+        """
+        check_batch(self, batch)
+        # the last limit is 1, whatever the sum is rounded to
+        limits = torch.tensor(self.p, dtype=torch.float64, device=batch.pixels.device).cumsum(0)[:-1]
+        which = torch.bucketize(draw(batch, self.seed, CHOICE)[0], limits, right=True)
+        return _by_group(batch, _first(which, self.of_whole_batch), self.transforms)
+
+    @property
+    def of_whole_batch(self) -> bool:
+        """Say whether one of them mixes the images of a batch."""
+        return _are_of_whole_batch(self.transforms)
+
+
+def distinct(transforms: Sequence[Transform]) -> list[Transform]:
+    """Return transforms of which no two of one kind have one seed, those within others included; none given is changed."""
+    return _distinct(transforms, set())
+
+
+def _distinct(transforms: Sequence[Transform], seen: set[tuple[type, int]]) -> list[Transform]:
+    made = []
+    for transform in transforms:
+        if type(transform).__module__.startswith("reader.transforms."):
+            transform = copy.copy(transform)
+            within: Any = transform
+            if hasattr(within, "seed"):
+                while (type(within), within.seed) in seen:
+                    within.seed = wrapped(within.seed + _NEXT_SEED)
+                seen.add((type(within), within.seed))
+            if hasattr(within, "transforms"):
+                within.transforms = _distinct(within.transforms, seen)
+        made.append(transform)
+    return made
+
+
+def _by_group(batch: ImageBatch, which: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:
+    """Call transform n for the images whose int64[B] is n, and join the results in the batch's order.
+
+    On CUDA that waits for the device once, to learn who goes where.
+    """
+    numbers = which.tolist()
+    groups = {n: [place for place, m in enumerate(numbers) if m == n] for n in sorted({*numbers})}
+    if len(groups) <= 1:
+        return transforms[numbers[0] if numbers else 0](batch)
+    found = []
+    for n, places in groups.items():
+        index = torch.tensor(places, device=batch.pixels.device)
+        found.append((index, transforms[n](batch[index])))
+    return _joined(batch, found, transforms)
+
+
+def _joined(
+    batch: ImageBatch, found: list[tuple[torch.Tensor, ImageBatch]], transforms: Sequence[Transform]
+) -> ImageBatch:
+    """Put parts of a batch, each with its places in it, together."""
+    if not all(isinstance(part, ImageBatch) for _, part in found):
+        raise TypeError(
+            "what some images of a batch go through must return an ImageBatch: MultiCrop stands alone, or last."
+        )
+    shapes = sorted({tuple(part.pixels.shape[1:]) for _, part in found})
+    if len(shapes) > 1:
+        raise ValueError(
+            f"images of one batch would have the shapes {' and '.join(map(str, shapes))} (height, width, channels):"
+            f" transforms of some of a batch must all give one. They are {', '.join(type(t).__name__ for t in transforms)}."
+        )
+    order = torch.cat([index for index, _ in found]).argsort()
+
+    def join(tensors: list[torch.Tensor]) -> torch.Tensor:
+        """Put rows where they were."""
+        return torch.cat(tensors).index_select(0, order)
+
+    parts = [part for _, part in found]
+    has_content = any(part.content is not None for part in parts)
+    content = join([content_of(part).int() for part in parts]) if has_content else None
+    extras = None
+    if batch.extras is not None:
+        of_parts: list[Any] = [part.extras for part in parts]
+        values = {name: join([extras[name] for extras in of_parts]) for name in dict(of_parts[0].items())}
+        extras = TensorDict(values, batch_size=[len(batch)], device=batch.extras.device)
+    made = replaced(batch, pixels=join([part.pixels for part in parts]), content=content, extras=extras)
+    made.targets = join([part.targets for part in parts])
+    return made
+
+
+def _checked(transforms: Sequence[Transform]) -> Sequence[Transform]:
+    if not isinstance(transforms, Sequence) or not transforms:
+        raise ValueError(f"transforms is {transforms!r}, expected a list of one or more.")
+    for transform in transforms:
+        if not callable(transform):
+            raise TypeError(f"transforms has {transform!r}, expected functions of an ImageBatch.")
+    return transforms
+
+
+def _are_of_whole_batch(transforms: Sequence[Transform]) -> bool:
+    return any(getattr(transform, "of_whole_batch", False) for transform in transforms)
+
+
+def _first(drawn: torch.Tensor, is_for_all: bool) -> torch.Tensor:
+    """Give all the value of the first where that is wanted."""
+    return drawn[:1].expand_as(drawn) if is_for_all else drawn

@@ -1,0 +1,103 @@
+"""Resize of whole images, for batches of one size and of many: bilinear or bicubic, antialiased, as torchvision's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.transforms.annotations import Motion, content_of
+from reader.transforms.pixel_ops import in_parts
+from reader.transforms.random import check_batch
+from reader.transforms.random_crops import cropped_extras
+
+
+class Resize:
+    """Resize each image, bilinear or bicubic, antialiased: to a height and a width, whatever its shape was, or to a shorter side.
+
+    With a height and a width the image of rows with content is the content, so the result has none, and images of different
+    sizes, a RaggedBatch, become an ImageBatch. With a shorter side the whole row is resized. Boxes and masks move along.
+
+    Args:
+        size: (height, width), or pixels of the shorter side.
+        interpolation: "bilinear" or "bicubic".
+        antialias: average what is made smaller.
+
+    Raises:
+        ValueError: size is not 1 or more pixels, or interpolation neither of these.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> Resize((24, 30), "bicubic")(batch).images.shape
+        torch.Size([2, 3, 24, 30])
+    """
+
+    def __init__(self, size: int | Sequence[int], interpolation: str = "bilinear", antialias: bool = True) -> None:
+        sides = (size,) if isinstance(size, int) else tuple(size)
+        if len(sides) not in (1, 2) or not all(isinstance(side, int) and side > 0 for side in sides):
+            raise ValueError(f"size is {size!r}, expected (height, width), or pixels of the shorter side.")
+        name = getattr(interpolation, "value", interpolation)
+        if name not in ("bilinear", "bicubic"):
+            raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear" or "bicubic".')
+        self.size, self.interpolation, self.antialias = sides, str(name), antialias
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
+        """Return uint8[B, height, width, C].
+
+        Raises:
+            ValueError: images of different sizes, and only the shorter side is given.
+        """
+        check_batch(self, batch, takes_ragged=len(self.size) == 2)
+        height, width = self._size_of(batch)
+        is_whole = isinstance(batch, ImageBatch) and (batch.content is None or len(self.size) == 1)
+        y0, x0, y1, x1 = self._corners(batch, is_whole).unbind(-1)
+        boxes = torch.stack([x0, y0, x1, y1], -1)
+        across, down = width / (x1 - x0).float()[:, None], height / (y1 - y0).float()[:, None]
+        motion = Motion(x0[:, None], y0[:, None], across, down, width, height)
+        if is_whole:
+            pixels = in_parts(lambda part: self._resized(part, height, width), batch.pixels)
+        else:
+            pixels = torch.cat([self._resized(image[None], height, width) for image in _cut(batch, boxes)])
+        content = None
+        if isinstance(batch, ImageBatch) and batch.content is not None and is_whole:
+            y0, x0, y1, x1 = batch.content.float()[:, None].unbind(-1)
+            x0, y0, x1, y1 = motion.move(x0, y0, x1, y1)
+            # what is partly image is not all image
+            content = torch.cat([y0.ceil(), x0.ceil(), y1.floor(), x1.floor()], -1).to(batch.content.dtype)
+        return replaced(
+            batch, pixels=pixels, content=content, extras=cropped_extras(batch, motion, boxes, height, width)
+        )
+
+    def _size_of(self, batch: ImageBatch | RaggedBatch) -> tuple[int, int]:
+        """Give (height, width) of the results, as torchvision rounds it."""
+        if len(self.size) == 2:
+            return self.size[0], self.size[1]
+        height, width = batch.pixels.shape[1:3]
+        short = self.size[0]
+        return (int(short * height / width), short) if width <= height else (short, int(short * width / height))
+
+    def _corners(self, batch: ImageBatch | RaggedBatch, is_whole: bool) -> torch.Tensor:
+        """Give int64[B, 4] y0, x0, y1, x1 of what is resized."""
+        if not is_whole:
+            return content_of(batch)
+        height, width = batch.pixels.shape[1:3]
+        return torch.tensor([0, 0, height, width], device=batch.pixels.device).expand(len(batch), 4)
+
+    def _resized(self, pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        """Resize uint8[B, H, W, C]: on the CPU with torch's kernels for uint8, elsewhere in float32."""
+        images = pixels.movedim(-1, 1)
+        is_exact = images.device.type == "cpu"
+        made = torch.nn.functional.interpolate(
+            images if is_exact else images.float(), (height, width), mode=self.interpolation, antialias=self.antialias
+        )
+        if not is_exact:
+            made = made.round().clamp(0, 255).to(torch.uint8)
+        return made.movedim(1, -1)
+
+
+def _cut(batch: ImageBatch | RaggedBatch, boxes: torch.Tensor) -> list[torch.Tensor]:
+    """Give the views uint8[H, W, C] of boxes."""
+    images = (batch.image(n) if isinstance(batch, RaggedBatch) else batch.pixels[n] for n in range(len(batch)))
+    return [image[y0:y1, x0:x1] for image, (x0, y0, x1, y1) in zip(images, boxes.tolist(), strict=True)]

@@ -1,0 +1,118 @@
+"""Compose, RandomApply and RandomChoice: each image by itself, how often, and never the same numbers for two of a kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from augmenting import many, pictures
+from tensordict import TensorDict
+
+from reader import ColorJitter, ImageBatch, RandomCrop, RandomHorizontalFlip
+from reader.transforms import (
+    CenterCrop,
+    Compose,
+    Grayscale,
+    Pad,
+    RandomApply,
+    RandomChoice,
+    RandomInvert,
+    RandomSolarize,
+)
+
+
+def shares(made: torch.Tensor, *alternatives: torch.Tensor) -> list[float]:
+    """Return how many of the images are those of each alternative; each must be one of them."""
+    found = torch.stack([(made == other).flatten(1).all(1) for other in alternatives])
+    assert (found.sum(0) == 1).all()
+    return found.float().mean(1).tolist()
+
+
+@pytest.fixture(scope="module")
+def batch() -> ImageBatch:
+    return pictures(900, size=(6, 5))
+
+
+def test_compose_calls_one_after_the_other(batch: ImageBatch) -> None:
+    flip, jitter = RandomHorizontalFlip(), ColorJitter(0.4)
+    assert torch.equal(Compose([flip, jitter])(batch).pixels, jitter(flip(batch)).pixels)
+    assert Compose([flip, lambda made: made.images])(batch).shape == (900, 3, 6, 5)
+
+
+def test_two_of_a_kind_draw_different_numbers(batch: ImageBatch) -> None:
+    invert = RandomInvert()
+    both = Compose([RandomApply([invert], 0.5), Compose([RandomApply([invert], 0.5)]), RandomInvert()])
+    # an even number of inversions changes nothing: of two alike, there would be none that are changed once
+    inverted = RandomInvert(1)(batch).pixels
+    _, changed = shares(both(batch).pixels, batch.pixels, inverted)
+    assert 0.3 < changed < 0.7
+    seeds = {t.seed for t in both.transforms if hasattr(t, "seed")} | {both.transforms[1].transforms[0].seed}
+    assert len(seeds) == 3 - (both.transforms[0].seed == both.transforms[2].seed)
+    assert invert.seed == 0
+    assert both.transforms[0].transforms[0].seed == 0
+    assert both.transforms[1].transforms[0].transforms[0].seed != 0
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_as_many_go_through_as_p_says(batch: ImageBatch, p: float) -> None:
+    chain = [Grayscale(3), RandomInvert(1)]
+    made = RandomApply(chain, p)(batch)
+    _, changed = shares(made.pixels, batch.pixels, Compose(chain)(batch).pixels)
+    assert abs(changed - p) < 5 * (p * (1 - p) / 900) ** 0.5 + 1e-6
+    assert torch.equal(RandomApply(chain, p)(batch[300:310]).pixels, made.pixels[300:310])
+    assert torch.equal(made.rows, batch.rows)
+    assert torch.equal(made.targets, batch.targets)
+
+
+def test_one_of_several_is_called_as_often_as_its_share_says(batch: ImageBatch) -> None:
+    made = RandomChoice([Grayscale(3), RandomInvert(1), RandomSolarize(0, 0)], p=[1, 3, 6])(batch)
+    gray, inverted, same = shares(made.pixels, Grayscale(3)(batch).pixels, RandomInvert(1)(batch).pixels, batch.pixels)
+    for share, expected in ((gray, 0.1), (inverted, 0.3), (same, 0.6)):
+        assert abs(share - expected) < 5 * (0.25 / 900) ** 0.5
+    alike = RandomChoice([RandomInvert(1), Grayscale(3)])(batch)
+    assert abs(shares(alike.pixels, Grayscale(3)(batch).pixels, RandomInvert(1)(batch).pixels)[0] - 0.5) < 0.09
+
+
+def test_boxes_masks_and_content_come_from_the_part_that_an_image_went_through() -> None:
+    batch = pictures(40, size=(12, 10))
+    boxes, count = torch.tensor([[[1.0, 2.0, 4.0, 6.0]]]).repeat(40, 1, 1), torch.ones(40, dtype=torch.int32)
+    masks = torch.arange(120, dtype=torch.uint8).view(12, 10).repeat(40, 1, 1)
+    batch.extras = TensorDict({"boxes": boxes, "box_count": count, "masks": masks}, batch_size=[40])
+    made = RandomApply([RandomHorizontalFlip(1)])(batch)
+    is_flipped = (made.pixels == batch.pixels.flip(2)).flatten(1).all(1)
+    assert 5 < is_flipped[1:].sum() < 35
+    flipped = RandomHorizontalFlip(1)(batch)
+    for n in range(1, 40):
+        source = flipped if is_flipped[n] else batch
+        assert torch.equal(made.extras["boxes"][n], source.extras["boxes"][n])
+        assert torch.equal(made.extras["masks"][n], source.extras["masks"][n])
+    padded = RandomApply([Compose([Pad(2), CenterCropOfSize(12, 10)])])(pictures(40, size=(12, 10)))
+    wholes = (padded.content == torch.tensor([0, 0, 12, 10])).all(1)
+    assert 5 < wholes.sum() <= 40
+
+
+class CenterCropOfSize:
+    """Cut the upper left pixels."""
+
+    def __init__(self, height: int, width: int) -> None:
+        self.crop = RandomCrop((height, width))
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        return self.crop(batch)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "sentence"),
+    [
+        (lambda: Compose([]), ValueError, "transforms is .* expected a list of one or more"),
+        (lambda: Compose([3]), TypeError, "transforms has 3, expected functions"),
+        (lambda: RandomApply([Grayscale()], 2), ValueError, "p is 2"),
+        (lambda: RandomChoice([Grayscale()], [1, 2]), ValueError, "p is .* a share for each of 1"),
+        (lambda: RandomApply([CenterCrop(4)])(many(40, (8, 8))), ValueError, r"shapes \(4, 4, 3\) and \(8, 8, 3\)"),
+        (lambda: RandomApply([lambda batch: 3])(many(40)), TypeError, "must return an ImageBatch"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Any, kind: Any, sentence: str) -> None:
+    with pytest.raises(kind, match=sentence):
+        make()
