@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from reader import ImageBatch, Manifest, Normalize, RandomCrop, RandomHorizontalFlip
+from scripts.benchmarks.timing import synchronize
 
 
 class _Block(nn.Module):
@@ -41,6 +42,20 @@ def network(manifest: Manifest) -> nn.Module:
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)
 
 
+def spin(milliseconds: float, device: torch.device) -> Callable[[], None]:
+    """Return what keeps a device busy for so long; the CPU sleeps."""
+    if device.type != "cuda":
+        return lambda: time.sleep(milliseconds / 1e3)
+    cycles, (begun, ended) = 100_000_000, (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(cycles)  # clocks rise
+    begun.record()
+    torch.cuda._sleep(cycles)
+    ended.record()
+    torch.cuda.synchronize(device)
+    needed = round(cycles * milliseconds / begun.elapsed_time(ended))
+    return lambda: torch.cuda._sleep(needed)
+
+
 class Step:
     """A step on a device, and the augmentation that goes before it."""
 
@@ -58,13 +73,13 @@ class Step:
     def rate(self, next_batch: Callable[[], ImageBatch], steps: int) -> float:
         """Return images/s of so many steps, until the device has ended them."""
         self._step(next_batch())
-        self._wait()
+        synchronize(self._device)
         begun, count = time.perf_counter(), 0
         for _ in range(steps):
             batch = next_batch()
             self._step(batch)
             count += len(batch)
-        self._wait()
+        synchronize(self._device)
         return count / (time.perf_counter() - begun)
 
     def _step(self, batch: ImageBatch) -> None:
@@ -75,6 +90,3 @@ class Step:
         loss.backward()
         self._optimizer.step()
 
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 import reader.dataset.dataset  # noqa: F401
@@ -24,6 +25,13 @@ class Empty(Dataset):
 
     def __getitem__(self, index: int) -> int:
         return index
+
+
+class EmptyBatches(Empty):
+    """Holds nothing, and gives next to nothing a batch at a time, as a MemmapDataset gives its rows."""
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [torch.zeros(1)] * len(indices)
 
 
 class Listed(Dataset):

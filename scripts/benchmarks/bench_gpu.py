@@ -41,7 +41,7 @@ from reader.device.gather import gathered
 from reader.device.transfer import pin
 from scripts import environment
 from scripts.benchmarks._bench import BenchError, machine, publish, ratios, spread, table
-from scripts.benchmarks._gpu_step import Step
+from scripts.benchmarks._gpu_step import Step, spin
 from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.timing import collection_paused, in_turns, synchronize
 from scripts.samples.stores import random_store
@@ -156,7 +156,7 @@ def training(data: MemmapDataset, device: torch.device, options: argparse.Namesp
 
 
 def waiting(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    size, count, step = options.batch_size, 2 if options.quick else 30, spin(device)
+    size, count, step = options.batch_size, 2 if options.quick else 30, spin(STEP_MS, device)
     with MemmapLoader(
         data, size, shuffle="full", drop_last=True, device=device, residency="cache", as_tuple=False
     ) as loader:
@@ -168,20 +168,6 @@ def waiting(data: MemmapDataset, device: torch.device, options: argparse.Namespa
         found = compared(ways, options.rounds)
         batches.close()
     return found
-
-
-def spin(device: torch.device) -> Callable[[], None]:
-    """Return what keeps a device busy for STEP_MS; the CPU sleeps."""
-    if device.type != "cuda":
-        return lambda: time.sleep(STEP_MS / 1e3)
-    cycles, (begun, ended) = 100_000_000, (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(cycles)  # clocks rise
-    begun.record()
-    torch.cuda._sleep(cycles)
-    ended.record()
-    torch.cuda.synchronize(device)
-    needed = round(cycles * STEP_MS / begun.elapsed_time(ended))
-    return lambda: torch.cuda._sleep(needed)
 
 
 def resident(data: MemmapDataset, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:

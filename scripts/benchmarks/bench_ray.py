@@ -29,7 +29,7 @@ from packer.clock import Profile, added
 from packer.report import Progress
 from reader.format.check import check_store
 from scripts.benchmarks import _driver
-from scripts.benchmarks._bench import BenchError, machine, photographs, repeat_files, spread
+from scripts.benchmarks._bench import BenchError, machine, photographs, ratios, repeat_files, spread
 from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.timing import in_turns
 
@@ -82,9 +82,7 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     result |= {"size": options.size, "rounds": options.rounds, "machine": machine(work)}
     for place, name in enumerate(("running", "whole")):
         local, ray = ([turn[place] for turn in times[way]] for way in ways)
-        ratios = [b / a for a, b in zip(local, ray, strict=True)]
-        seconds = {"local_seconds": spread(local, 3), "ray_seconds": spread(ray, 3)}
-        result[name] = seconds | {"ratio": spread(ratios, 3)}
+        result[name] = {"local_seconds": spread(local, 3), "ray_seconds": spread(ray, 3), "ratio": ratios(ray, local)}
     costs = milliseconds(times["local"][0][2], options.images)
     return result | {"milliseconds": costs, "model": [modelled(costs, workers) for workers in options.model]}
 

@@ -5,7 +5,7 @@
 torch's DataLoader with batches of 16 rows of 224 x 224 in store order, forked and spawned, over an empty dataset and over stores
 of --rows rows, whose files are holes (bench_open.py). Every worker gives 20 batches and then waits. Its own memory is what
 /proc/PID/smaps_rollup calls Private_Dirty, and USS with clean pages of files; both beyond those of a worker of the empty
-dataset. Time is from the DataLoader's start to its first batch, the median of --rounds. A spawned worker gets the dataset
+dataset. Time is from the start of the DataLoader to its first batch: medians of --rounds turns. A spawned worker gets the dataset
 pickled. Checked: the rows of the first batch.
 """
 
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,16 @@ from torch.utils.data import DataLoader
 
 from reader import MemmapDataset
 from scripts.benchmarks._bench import machine, table
-from scripts.benchmarks._worker_data import Empty
+from scripts.benchmarks._worker_data import EmptyBatches
 from scripts.benchmarks.arguments import bench_parser
+from scripts.benchmarks.timing import in_turns
 from scripts.samples.stores import sparse_store
 
 BATCH = 16
 BATCHES_A_WORKER = 20
 FIELDS = {"private": ("Private_Dirty",), "uss": ("Private_Clean", "Private_Dirty"), "pss": ("Pss",)}
 MOST_MB = 20
+EMPTY = 0
 
 
 def main() -> int:
@@ -45,15 +48,18 @@ def main() -> int:
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than CPUs are meant
     found, lines = [], [["rows", "start", "first batch, s", "own MB beyond empty", "USS MB beyond empty", "pickled"]]
     with tempfile.TemporaryDirectory(prefix="pixpack-workers-") as folder:
+        stores = {rows: sparse_store(Path(folder) / f"{rows}", rows) for rows in options.rows}
         for start in options.starts:
-            empty = median([run(Empty(10**6), start, options.workers) for _ in range(options.rounds)])
+            # the empty one first: the first worker of all touches what later ones are forked with
+            datasets: dict[int, Any] = {EMPTY: EmptyBatches(10**6)}
+            datasets |= {rows: MemmapDataset(store) for rows, store in stores.items()}
+            turns = {rows: partial(run, data, start, options.workers) for rows, data in datasets.items()}
+            taken = {rows: median(runs) for rows, runs in in_turns(turns, options.rounds).items()}
+            empty = taken.pop(EMPTY)
             lines.append(["empty dataset", start, f"{empty['first_batch_seconds']:.2f}", "", "", ""])
-            for rows in options.rows:
-                store = Path(folder) / f"{rows}"
-                data = MemmapDataset(store if store.exists() else sparse_store(store, rows))
-                one = median([run(data, start, options.workers) for _ in range(options.rounds)])
+            for rows, one in taken.items():
                 beyond = {f"{n}_beyond_empty": round(one[n] - empty[n], 2) for n in ("private_mb", "uss_mb")}
-                size = len(pickle.dumps(data))
+                size = len(pickle.dumps(datasets[rows]))
                 found.append({"rows": rows, "start": start, "pickle_bytes": size, **one, **beyond, "empty": empty})
                 cells = [f"{one['first_batch_seconds']:.2f}", *(f"{value:.1f}" for value in beyond.values())]
                 lines.append([f"{rows:,}", start, *cells, f"{size} B"])

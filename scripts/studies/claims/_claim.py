@@ -11,12 +11,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from scripts.benchmarks.timing import collection_paused, in_turns
@@ -71,8 +72,32 @@ def seconds_in_turns(ways: dict[str, Calls], rounds: int) -> dict[str, list[floa
         return in_turns({name: way.turn for name, way in ways.items()}, rounds, untimed=2)
 
 
-def medians(found: dict[str, Sequence[float]]) -> dict[str, float]:
-    return {name: float(np.median(values)) for name, values in found.items()}
+def medians(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return the median of each spread."""
+    return {name: float(spread["median"]) for name, spread in found.items()}
+
+
+def lacking(figures: Mapping[str, Any]) -> str:
+    """Say what was not measured, behind what was: "; cuda: not measured, no GPU"."""
+    return "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
+
+
+def best_device() -> torch.device:
+    """Return a GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def compiling_device() -> torch.device:
+    """Return the best device, for which torch.compile works here.
+
+    Raises:
+        NotMeasured: there is no compiler.
+    """
+    if not torch.cuda.is_available() and not (shutil.which("g++") or shutil.which("clang++")):
+        raise NotMeasured("no C++ compiler for torch.compile")
+    # this process alone compiles: a pool of compilers would outlive what is measured
+    torch._inductor.config.compile_threads = 1
+    return best_device()
 
 
 def in_child(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -27,7 +27,7 @@ from scripts.benchmarks._bench import spread
 from scripts.benchmarks.timing import synchronize
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import SENDING, Calls, Finding, seconds_in_turns
+from scripts.studies.claims._claim import SENDING, Calls, Finding, best_device, lacking, medians, seconds_in_turns
 
 CLAIM = "Augmentations keep uint8, and are done faster on the GPU than on the CPU or on both."
 SOURCE = SENDING
@@ -54,7 +54,7 @@ class Chain:
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return images/s of each way."""
     rows, side, size, batch, rounds = (16, 32, 24, 8, 1) if quick else (1024, 256, 224, 128, ROUNDS)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     data = MemmapDataset(random_store(work, rows, side), as_tuple=False)
     found = ways(data, size, batch, device)
     seconds = seconds_in_turns({name: Calls(lambda e=epoch: run(e, device)) for name, epoch in found.items()}, rounds)
@@ -105,19 +105,18 @@ def run(epoch: Callable[[], Any], device: torch.device) -> None:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    rates = {name: of["median"] for name, of in figures["images_per_second"].items()}
+    rates = medians(figures["images_per_second"])
     told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
-    lacking = "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
     title = f"Augmentation on the CPU leaves {rates[ON_CPU]:,.0f} of {rates[BARE]:,.0f} images/s"
     if ON_GPU not in rates:
-        return Finding(f"{title}; no GPU to take it over", f"Images/s: {told}{lacking}.", None)
+        return Finding(f"{title}; no GPU to take it over", f"Images/s: {told}{lacking(figures)}.", None)
     best = max((ON_CPU, ON_GPU, ON_BOTH), key=lambda name: rates[name])
     return Finding(f"{title}; fastest: {best}, {rates[best]:,.0f}", f"Images/s: {told}.", best == ON_GPU)
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
-    rates = {name: of["median"] for name, of in figures["images_per_second"].items()}
+    rates = medians(figures["images_per_second"])
     side = figures["side"]
     label = f"images/s, rows of {side} x {side}, median, log scale"
     _plot.bars(axes, rates, [f"{rate:,.0f}" for rate in rates.values()], xlabel=label, log=True)

@@ -18,7 +18,7 @@ from scripts.benchmarks._bench import spread
 from scripts.benchmarks._read_ways import touch
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, seconds_in_turns
+from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, medians, seconds_in_turns
 
 CLAIM = "Collating images into a batch is a slow step of its own that can be made fast."
 SOURCE = LOADER_NOTES
@@ -64,7 +64,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    found = {name: spread["median"] for name, spread in figures["milliseconds"].items()}
+    found = medians(figures["milliseconds"])
     slow, ours = found[f"{EACH}: collate"], found[f"{OURS}: collate"]
     whole = {way: found[f"{way}: items"] + found[f"{way}: collate"] for way in (EACH, OURS)}
     return Finding(
@@ -79,7 +79,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
-    found = {name: spread["median"] for name, spread in figures["milliseconds"].items()}
+    found = medians(figures["milliseconds"])
     for place, (way, colours) in enumerate({OURS: (_plot.OURS, _plot.WARM), EACH: (_plot.OTHER, _plot.WARM)}.items()):
         items, collate = found[f"{way}: items"], found[f"{way}: collate"]
         axes.barh(place, items, 0.5, color=colours[0])

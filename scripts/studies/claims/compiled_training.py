@@ -7,7 +7,6 @@ backward and SGD, with and without torch.compile, in turns, after the compiler i
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from reader import Normalize
 from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks.timing import synchronize
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import NOTES, Calls, Finding, NotMeasured, seconds_in_turns
+from scripts.studies.claims._claim import NOTES, Calls, Finding, compiling_device, lacking, medians, seconds_in_turns
 
 CLAIM = "torch.compile makes a model at least 30 % faster."
 SOURCE = NOTES
@@ -31,10 +30,7 @@ CLAIMED = 1.3
 
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return milliseconds a step, and how many times as fast compiled."""
-    if not torch.cuda.is_available() and not (shutil.which("g++") or shutil.which("clang++")):
-        raise NotMeasured("no C++ compiler for torch.compile")
-    torch._inductor.config.compile_threads = 1
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = compiling_device()
     batch, side = (2, 8) if quick else (32, 96)
     images = torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8, device=device)
     model = network(quick).to(device)
@@ -85,20 +81,19 @@ def step_of(model: Callable[..., Any], images: torch.Tensor) -> Callable[[], tor
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    found = {name: of["median"] for name, of in figures["milliseconds"].items()}
+    found = medians(figures["milliseconds"])
     ratio, size = figures["ratio"], f"{figures['batch_size']} images of {figures['side']} x {figures['side']}"
-    lacking = "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
     return Finding(
         f"A training step on {figures['device']} is {ratio['median']:.2f} times as fast under torch.compile",
         f"A step of {size} on {figures['device']}: {found[EAGER]:.1f} ms, compiled {found[COMPILED]:.1f}, {ratio['median']:.2f}"
-        f" times as fast (p10 {ratio['p10']:.2f}, p90 {ratio['p90']:.2f}){lacking}.",
+        f" times as fast (p10 {ratio['p10']:.2f}, p90 {ratio['p90']:.2f}){lacking(figures)}.",
         ratio["median"] >= CLAIMED,
     )
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
-    values = {name: of["median"] for name, of in figures["milliseconds"].items()}
+    values = medians(figures["milliseconds"])
     label = f"milliseconds a training step on {figures['device']}, median"
     _plot.bars(axes, values, [f"{value:.1f} ms" for value in values.values()], xlabel=label)
     return figure

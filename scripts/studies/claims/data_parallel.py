@@ -17,7 +17,7 @@ from torch import nn
 from reader import MemmapDataset, MemmapLoader, to_device
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOOPS, Finding
+from scripts.studies.claims._claim import LOOPS, Finding, best_device, lacking, medians
 from scripts.studies.claims._sending import milliseconds
 
 CLAIM = "torch.load(map_location) brings saved data straight to a device; DataParallel moves nested batches by itself."
@@ -31,7 +31,7 @@ PARALLEL, MOVED = "DataParallel", "to_device"
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return milliseconds to the first batch, and of a nest moved."""
     rows, side, batch, rounds = (16, 32, 8, 1) if quick else (4_096, 224, BATCH, ROUNDS)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     store = random_store(work, rows, side)
     saved = work / f"saved-{rows}x{side}.pt"
     if not saved.exists():
@@ -85,14 +85,13 @@ def moves(device: torch.device) -> dict[str, Callable[[], Any]]:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    first = {name: of["median"] for name, of in figures["first_batch_ms"].items()}
+    first = medians(figures["first_batch_ms"])
     told = ", ".join(f"{name} {value:,.0f}" for name, value in first.items())
     nest = "".join(f"; a nest moved by {name} {of['median']:.2f}" for name, of in figures.get("nest_ms", {}).items())
-    lacking = "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
     return Finding(
         f"The first batch comes after {first[LOAD]:.0f} ms by torch.load, {first[MAPPED]:.0f} with mmap=True,"
         f" {first[OURS]:.0f} from a store",
-        f"Milliseconds to the first batch on {figures['device']}, of {figures['mib']:,.0f} MiB: {told}{nest}{lacking}.",
+        f"Milliseconds to the first batch on {figures['device']}, of {figures['mib']:,.0f} MiB: {told}{nest}{lacking(figures)}.",
         # that it is moved at all is checked while it is measured
         True if "nest_ms" in figures else None,
     )
@@ -100,7 +99,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
-    values = {name: of["median"] for name, of in figures["first_batch_ms"].items()}
+    values = medians(figures["first_batch_ms"])
     label = f"milliseconds from the file to the first shuffled batch on {figures['device']}, median, log scale"
     _plot.bars(axes, values, [f"{value:,.0f} ms" for value in values.values()], xlabel=label, log=True)
     return figure

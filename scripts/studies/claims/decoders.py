@@ -28,7 +28,7 @@ from scripts import environment
 from scripts.benchmarks._bench import photographs, ratios, spread
 from scripts.benchmarks.timing import in_turns
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Finding, NotMeasured, installed, photo_folder
+from scripts.studies.claims._claim import LOADER_NOTES, Finding, NotMeasured, installed, lacking, medians, photo_folder
 from scripts.studies.claims._decoding import DECODE, ROW, SIDE, SQUARE
 
 CLAIM = "jpeg4py decodes JPEGs faster than Pillow, which has libjpeg-turbo too since 9.0 (its flag says so)."
@@ -69,14 +69,14 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         found = [photo.path for photo in photographs(None, work, SIDE)]
         paths = found[:: max(1, len(found) // PHOTOGRAPHS)][:PHOTOGRAPHS]
     (work / "photographs.txt").write_text("\n".join(map(str, paths)), encoding="utf-8")
-    lacking: dict[str, str] = {}
+    missing: dict[str, str] = {}
     with contextlib.ExitStack() as ended:
         asked: dict[str, Library] = {}
         for name in LIBRARIES:
             try:
                 asked[name] = ended.enter_context(started(name, work, may_install=not quick))
             except NotMeasured as e:
-                lacking[name] = str(e)
+                missing[name] = str(e)
         turns = {
             (kind, name): partial(library.seconds, kind)
             for kind in (DECODE, ROW, SQUARE)
@@ -98,7 +98,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         "square_to_whole": {name: ratios(of, rates[DECODE][name]) for name, of in rates.get(SQUARE, {}).items()},
         "mean_difference_in_levels": levels,
         "about": {name: library.about for name, library in asked.items()},
-        "not_measured": lacking,
+        "not_measured": missing,
     }
 
 
@@ -166,11 +166,10 @@ def differences(asked: dict[str, Library], work: Path) -> dict[str, float]:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    times = {kind: {n: of["median"] for n, of in by.items()} for kind, by in figures["to_pillow"].items()}
-    rates = {kind: {n: of["median"] for n, of in by.items()} for kind, by in figures["images_per_second"].items()}
+    times = {kind: medians(by) for kind, by in figures["to_pillow"].items()}
+    rates = {kind: medians(by) for kind, by in figures["images_per_second"].items()}
     flags = {n: about["libjpeg_turbo flag"] for n, about in figures["about"].items() if "libjpeg_turbo flag" in about}
     squares = [f"{of['median']:.2f} times as fast as whole ({n})" for n, of in figures["square_to_whole"].items()]
-    lacking = "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
     base = next(iter(flags))
     told = {kind: ", ".join(f"{n} {value:.2f}" for n, value in in_order(by) if n != base) for kind, by in times.items()}
     decode, row = times[DECODE], times[ROW]
@@ -180,7 +179,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
         f"One thread, times as fast as {base} ({rates[DECODE][base]:,.0f} photographs/s decoded, {rates[ROW][base]:,.0f} rows/s):"
         f" decoding {told[DECODE]}; rows of {SIDE} x {SIDE} {told[ROW]}."
         f" Central square alone: {', '.join(squares) or 'not measured'}."
-        f" libjpeg-turbo flag: {', '.join(f'{n} {flag}' for n, flag in flags.items())}{lacking}.",
+        f" libjpeg-turbo flag: {', '.join(f'{n} {flag}' for n, flag in flags.items())}{lacking(figures)}.",
         decode[JPEG4PY] > 1.05 and all(flags.values()),
     )
 
@@ -190,7 +189,7 @@ def in_order(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
-    rates = {kind: {n: of["median"] for n, of in by.items()} for kind, by in figures["images_per_second"].items()}
+    rates = {kind: medians(by) for kind, by in figures["images_per_second"].items()}
     squares = {f"{name}, central square": rate for name, rate in rates.get(SQUARE, {}).items()}
     decode = rates[DECODE] | squares
     names = [name for name in LIBRARIES if name in decode or name in rates[ROW]] + list(squares)

@@ -23,7 +23,7 @@ from reader import ImageBatch, MemmapDataset, MemmapLoader
 from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks.timing import synchronize
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import SENDING, Calls, Finding, photo_folder, seconds_in_turns
+from scripts.studies.claims._claim import SENDING, Calls, Finding, lacking, photo_folder, seconds_in_turns
 from scripts.studies.claims._sending import BATCHES, SIZES
 
 CLAIM = "A memory-mapped tensorclass is read faster than a folder of images, to the CPU and to the GPU, at every size."
@@ -64,8 +64,8 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         for device in devices:
             by_batch = {str(batch): measured(images, store, batch, torch.device(device), rounds) for batch in batches}
             found[device]["x".join(map(str, size))] = by_batch
-    lacking = {} if "cuda" in devices else {"cuda": "no GPU"}
-    return {"rows": rows, "workers": WORKERS, "images_per_second": found, "not_measured": lacking}
+    missing = {} if "cuda" in devices else {"cuda": "no GPU"}
+    return {"rows": rows, "workers": WORKERS, "images_per_second": found, "not_measured": missing}
 
 
 def packed(images: Path, size: tuple[int, int]) -> Path:
@@ -128,12 +128,11 @@ def conclude(figures: dict[str, Any]) -> Finding:
         + "; ".join(f"{way} {', '.join(f'{size} {value:.1f}' for size, value in of.items())}" for way, of in by.items())
         for device, by in found.items()
     )
-    lacking = "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
     mapped, ours = found[devices[-1]][MAPPED].values(), found[devices[-1]][OURS].values()
     return Finding(
         f"A mapped tensorclass is read {min(mapped):.1f} to {max(mapped):.1f} times as fast as a folder of JPEGs,"
         f" by MemmapLoader {min(ours):.0f} to {max(ours):.0f} times",
-        f"Times as fast as a folder, {figures['workers']} workers, median over the batches; {told}{lacking}.",
+        f"Times as fast as a folder, {figures['workers']} workers, median over the batches; {told}{lacking(figures)}.",
         all(min(by[MAPPED].values()) > 1 for by in found.values()),
     )
 

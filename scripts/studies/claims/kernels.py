@@ -7,7 +7,6 @@ was launched. Checked: both ways give the same numbers.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from reader import Normalize
 from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks.timing import synchronize
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, NotMeasured, seconds_in_turns
+from scripts.studies.claims._claim import LOOPS, Calls, Finding, compiling_device, lacking, seconds_in_turns
 
 CLAIM = "Pointwise operations are fused into one kernel, which saves passes over memory and launches."
 SOURCE = LOOPS
@@ -33,11 +32,7 @@ Call = Callable[[], torch.Tensor]
 
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return kernels and milliseconds of each chain, compiled and not, on the fastest device there is."""
-    if not torch.cuda.is_available() and not (shutil.which("g++") or shutil.which("clang++")):
-        raise NotMeasured("no C++ compiler for torch.compile")
-    # this process alone compiles: a pool of compilers would outlive what is measured
-    torch._inductor.config.compile_threads = 1
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = compiling_device()
     found = {name: chain(*of, device, 1 if quick else ROUNDS) for name, of in chains(quick, device).items()}
     return {"device": device.type, "chains": found, "not_measured": {} if device.type == "cuda" else {"cuda": "no GPU"}}
 
@@ -110,13 +105,12 @@ def conclude(figures: dict[str, Any]) -> Finding:
         f"{name}: {told_of(of, EAGER)}, compiled {told_of(of, COMPILED)}, {of['ratio']['median']:.1f} times as fast"
         for name, of in found.items()
     )
-    lacking = "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
     faster = [of["ratio"]["median"] for of in found.values()]
     most = max(of["kernels"][COMPILED] for of in found.values())
     return Finding(
         f"torch.compile makes {'one kernel' if most == 1 else f'up to {most} kernels'} of a chain, {min(faster):.1f} to"
         f" {max(faster):.1f} times as fast on {figures['device']}",
-        f"{told}{lacking}.",
+        f"{told}{lacking(figures)}.",
         most == 1 and min(faster) > 1,
     )
 

@@ -17,7 +17,7 @@ from reader import MemmapDataset, MemmapLoader
 from scripts.benchmarks._bench import ratios, spread
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import OURS, Calls, Finding, seconds_in_turns
+from scripts.studies.claims._claim import OURS, Calls, Finding, medians, seconds_in_turns
 
 CLAIM = "MemmapLoader's own work for a small batch is at most 3 times that of numpy's loop over arrays in memory."
 SOURCE = OURS
@@ -78,7 +78,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    milliseconds = {name: found["median"] for name, found in figures["milliseconds"].items()}
+    milliseconds = medians(figures["milliseconds"])
     ratio = figures["ratio"][LOADER]
     return Finding(
         f"An epoch of one-pixel rows takes MemmapLoader {ratio['median']:.1f} times as long as numpy's loop;"
@@ -91,7 +91,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
-    values = {name: found["median"] for name, found in figures["milliseconds"].items()}
+    values = medians(figures["milliseconds"])
     texts = [f"{values[NUMPY]:.1f} ms"]
     for name in (LOADER, UNTHREADED):
         ratio = figures["ratio"][name]

@@ -134,7 +134,7 @@ def check(name: str, epoch: Epoch, count: int) -> None:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    found = {name: seconds["median"] for name, seconds in figures["seconds_per_epoch"].items()}
+    found = medians(figures["seconds_per_epoch"])
     theirs = {name: s for name, s in found.items() if name in (PYTHON, NUMPY, TENSORFLOW) or name.startswith(PLAIN)}
     best = min(s for name, s in theirs.items() if name.startswith(PLAIN) and name != GETITEMS)
     slowest = max(found, key=lambda name: found[name])
@@ -152,7 +152,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
-    found = medians({name: seconds["values"] for name, seconds in figures["seconds_per_epoch"].items()})
+    found = medians(figures["seconds_per_epoch"])
     values = {name: 1e3 * found[name] for name in sorted(found, key=lambda name: -found[name])}
     figure, (axes,) = make()
     texts = [f"{ms:,.{0 if ms > 100 else 1}f} ms  (1,000 epochs: {duration(ms)})" for ms in values.values()]

@@ -27,7 +27,7 @@ from scripts.benchmarks._read_ways import touch
 from scripts.benchmarks.timing import collection_paused, in_turns
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Finding, photo_folder
+from scripts.studies.claims._claim import LOADER_NOTES, Finding, medians, photo_folder
 
 CLAIM = "For fast reading, decode once and map the file (numpy memmap, torch storage): reading needs no decoding."
 SOURCE = LOADER_NOTES
@@ -106,8 +106,8 @@ def decoded(files: Iterator[Path], side: int, size: int) -> float:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    rates = {name: found["median"] for name, found in figures["images_per_second"].items()}
-    shares = {name: found["median"] for name, found in figures["of_the_limit"].items()}
+    rates = medians(figures["images_per_second"])
+    shares = medians(figures["of_the_limit"])
     theirs = {name: rate for name, rate in rates.items() if name not in (LIMIT, LOADER, DECODE, "MemmapDataset[rows]")}
     slow, fast = min(theirs, key=lambda name: theirs[name]), max(theirs, key=lambda name: theirs[name])
     return Finding(

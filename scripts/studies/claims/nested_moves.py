@@ -20,7 +20,16 @@ from torch.utils import _pytree as pytree
 from reader import to_device
 from scripts.benchmarks._bench import spread
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOOPS, Calls, Finding, NotMeasured, installed, medians, seconds_in_turns
+from scripts.studies.claims._claim import (
+    LOOPS,
+    Calls,
+    Finding,
+    NotMeasured,
+    installed,
+    lacking,
+    medians,
+    seconds_in_turns,
+)
 
 CLAIM = (
     "A nest of tensors is moved faster by a tree library written in C than by a recursive function or torch's pytree."
@@ -98,22 +107,21 @@ def recursively(nest: Any, move: Callable[[Any], Any]) -> Any:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    found = medians({name: of["values"] for name, of in figures["microseconds"]["cpu"].items()})
+    found = medians(figures["microseconds"]["cpu"])
     in_c = {name: found[name] for name in TREES if name in found}
     told = ", ".join(f"{name} {value:.0f}" for name, value in sorted(found.items(), key=lambda item: item[1]))
-    lacking = "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
     in_python = min(found[RECURSIVE], found[PYTREE])
     return Finding(
         f"{figures['tensors']} tensors are walked in {min(found.values()):.0f} to {max(found.values()):.0f} µs,"
         f" by to_device in {found[OURS]:.0f}",
-        f"µs for a nest of {figures['tensors']} tensors that are there already: {told}{lacking}.",
+        f"µs for a nest of {figures['tensors']} tensors that are there already: {told}{lacking(figures)}.",
         bool(in_c) and max(in_c.values()) < in_python,
     )
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, (axes,) = make()
-    found = {name: of["median"] for name, of in figures["microseconds"]["cpu"].items()}
+    found = medians(figures["microseconds"]["cpu"])
     found = dict(sorted(found.items(), key=lambda item: -item[1]))
     _plot.bars(axes, found, [f"{value:.0f} µs" for value in found.values()], xlabel="microseconds a nest of 64 tensors")
     return figure

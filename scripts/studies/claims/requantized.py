@@ -24,7 +24,7 @@ from scripts.benchmarks._bench import spread
 from scripts.benchmarks.timing import in_turns
 from scripts.samples import scenes
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import SENDING, Finding, NotMeasured
+from scripts.studies.claims._claim import SENDING, Finding, NotMeasured, medians
 
 CLAIM = "ffmpeg -q:v 3 makes JPEGs many times smaller (3.5 MB to 207 kB), and a folder of them is read faster."
 SOURCE = SENDING
@@ -98,7 +98,7 @@ def rate(way: Callable[[bytes], Any], files: list[bytes]) -> float:
 def conclude(figures: dict[str, Any]) -> Finding:
     size, fidelity = figures["mean_bytes"], figures["fidelity"]
     decode, row = (
-        {name: found["median"] for name, found in figures["images_per_second"][kind].items()}
+        medians(figures["images_per_second"][kind])
         for kind in ("decode", "row")
     )
     told = "; ".join(
@@ -118,7 +118,7 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, panels = make(panels=2)
     figure.subplots_adjust(wspace=0.12)
     kilobytes = {name: size_bytes / 1e3 for name, size_bytes in figures["mean_bytes"].items()}
-    rates = {name: found["median"] for name, found in figures["images_per_second"]["decode"].items()}
+    rates = medians(figures["images_per_second"]["decode"])
     _plot.bars(
         panels[0], kilobytes, [f"{value:,.0f}" for value in kilobytes.values()], xlabel="kB a photograph", log=True
     )

@@ -1,7 +1,7 @@
 """The notes' seven loaders, from naive to prefetching on the GPU: who does what when, measured and drawn in one picture.
 
-Batches of 256 rows of 224 x 224 for a step of 30 ms, which stands for a network: on a CUDA device multiplications that take so
-long, without one, and with MemmapLoader, the loop sleeps. The first loader decodes a folder by Pillow and collates item by item;
+Batches of 256 rows of 224 x 224 for a step of 30 ms, which stands for a network: on a CUDA device a kernel that takes so long,
+without one, and with MemmapLoader, the loop sleeps. The first loader decodes a folder by Pillow and collates item by item;
 the others read the same pixels, mapped. Drawn is the fastest of a few rounds, which others on the machine disturbed the least,
 after two batches. Pinned memory, and prefetching onto a device, need a GPU, which has not run them yet; without one there is no
 copy to a device either. Checked: each loader's first batch is those rows of the store.
@@ -10,7 +10,6 @@ copy to a device either. Checked: each loader's first batch is those rows of the
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,9 +20,10 @@ import torch
 
 from reader import MemmapDataset, MemmapLoader
 from reader.bench.timeline import record
+from scripts.benchmarks._gpu_step import spin
 from scripts.benchmarks.timing import in_turns
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Finding, photo_folder
+from scripts.studies.claims._claim import LOADER_NOTES, Finding, best_device, lacking, photo_folder
 from scripts.studies.claims._loaders import (
     AHEAD,
     COLLATE,
@@ -60,12 +60,12 @@ NEEDS_GPU = "needs a GPU"
 def measure(quick: bool, work: Path) -> dict[str, Any]:
     """Return, for each loader, milliseconds a batch and the spans of the fastest round."""
     rows, side, size, step_ms, rounds = (16, 32, 8, 1.0, 1) if quick else (4 * BATCH, SIDE, BATCH, STEP_MS, ROUNDS)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     images = photo_folder(work, rows, (side, side))
     data, rng = MemmapDataset(packed(images, (side, side))), np.random.default_rng(0)
     # more than are drawn, so that workers have something to read until the end
     order = [rng.permutation(rows)[:size] for _ in range(UNTIMED + DRAWN + WORKERS * AHEAD)]
-    loaders, step = Loaders(images, data, order, device).all(), step_of(step_ms, device)
+    loaders, step = Loaders(images, data, order, device).all(), spin(step_ms, device)
     for name, loader in loaders.items():
         first = next(loader(Recorder(device))).cpu().numpy()
         if not np.array_equal(first, data.numpy()[order[0]]):
@@ -83,26 +83,6 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
         "loaders": {name: fastest_round(rounds_of) for name, rounds_of in found.items()},
         "not_measured": {name: NEEDS_GPU for name in NAMES if name not in found},
     }
-
-
-def step_of(milliseconds: float, device: torch.device) -> Callable[[], None]:
-    """Return a step of so many milliseconds: sleep, or multiplications counted out beforehand."""
-    if device.type != "cuda":
-        return lambda: time.sleep(milliseconds / 1e3)
-    matrix = torch.randn(4096, 4096, device=device)
-    product = matrix @ matrix
-    torch.cuda.synchronize(device)
-    begun = time.perf_counter()
-    for _ in range(20):
-        torch.mm(matrix, matrix, out=product)
-    torch.cuda.synchronize(device)
-    count = max(1, round(milliseconds / ((time.perf_counter() - begun) * 1e3 / 20)))
-
-    def step() -> None:
-        for _ in range(count):
-            torch.mm(matrix, matrix, out=product)
-
-    return step
 
 
 def one_round(
@@ -160,14 +140,13 @@ def conclude(figures: dict[str, Any]) -> Finding:
     found = {name: of["fastest"] for name, of in figures["loaders"].items()}
     seven = [found[name] for name in NAMES if name in found and name != OURS]
     told = ", ".join(f"{name} {found[name]:.0f}" for name in NAMES if name in found)
-    lacking = "".join(f"; {name}: not measured, {why}" for name, why in figures["not_measured"].items())
     is_falling = all(a > b for a, b in itertools.pairwise(seven))
     first, best, rounds = seven[0], min(seven), len(figures["loaders"][OURS]["milliseconds_a_batch"])
     return Finding(
         f"A batch and its step of {figures['step_ms']:.0f} ms take {first:.0f} ms by the naive loader, {best:.0f} by the best"
         f" of the others here, {found[OURS]:.0f} by MemmapLoader",
         f"Fastest of {rounds} rounds, milliseconds a batch of {figures['batch_size']}, a step of {figures['step_ms']:.0f} ms"
-        f" included: {told}{lacking}.",
+        f" included: {told}{lacking(figures)}.",
         # those that need a GPU could still break a series that falls
         None if is_falling and figures["not_measured"] else is_falling,
     )

@@ -16,7 +16,7 @@ from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks._read_ways import touch
 from scripts.samples.stores import random_store
 from scripts.studies.claims import _plot
-from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, seconds_in_turns
+from scripts.studies.claims._claim import LOADER_NOTES, Calls, Finding, medians, seconds_in_turns
 
 CLAIM = "num_workers reads in parallel and prefetch_factor queues ahead: both make loading faster."
 SOURCE = LOADER_NOTES
@@ -66,7 +66,7 @@ def shares(figures: dict[str, Any]) -> dict[str, float]:
 
 
 def conclude(figures: dict[str, Any]) -> Finding:
-    share, rates = shares(figures), {name: found["median"] for name, found in figures["images_per_second"].items()}
+    share, rates = shares(figures), medians(figures["images_per_second"])
     best = max((name for name in share if name != ALONE), key=lambda name: share[name])
     worst = min(share, key=lambda name: share[name])
     workers, factor = best.split()
