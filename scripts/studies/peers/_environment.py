@@ -39,12 +39,13 @@ def python_with(requirements: Sequence[str], system: Sequence[str], folder: Path
     print(f"peers: installing {' '.join(requirements)} into {folder / 'venv'}", file=sys.stderr, flush=True)
     stamp.unlink(missing_ok=True)
     venv.create(folder / "venv", clear=True, with_pip=True)
-    _pip(python, requirements, folder / "install.log")
+    pip_install(python, requirements, folder / "install.log")
     stamp.write_text(wanted)
     return python
 
 
-def _pip(python: Path, requirements: Sequence[str], log: Path) -> None:
+def pip_install(python: Path, requirements: Sequence[str], log: Path) -> None:
+    """Install into the environment of that Python; pip's talk goes to the log. Raises NotInstalled."""
     command = [python, "-m", "pip", "install", "--progress-bar", "off", *requirements]
     with open(log, "w", encoding="utf-8") as talk:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=talk, stderr=talk, env=clean()).returncode

@@ -1,0 +1,174 @@
+"""Run training programs as others write them, and the same on a store, in turns: lines changed, losses, loading time.
+
+    python -m scripts.studies.programs                      every program, into ./programs-results
+    python -m scripts.studies.programs --only simclr        one of them
+    python -m scripts.studies.programs --checkout timm_train=../pytorch-image-models   our edits on a checkout of it, too
+    python -m scripts.studies.programs --redraw             table and picture again from the figures in --out
+
+A program is a folder beside this file: original.py has the structure of one that others published, with its transforms, its
+samplers, its loop and its evaluation; dataset.py is the same with MemmapDataset, and loader.py with MemmapLoader. Its model is
+a linear layer on a grid of means: the seconds of an epoch are those of loading. Images are those of --images, class folders,
+of which every fourth is evaluated on; or drawn ones. They are packed once, as the README says: --fit none --max-size 512.
+
+For each of --seeds seeds both run, the order changing. Losses: of the evaluation after the last epoch, or of training where the
+program has no evaluation; two programs learn the same where the means lie within three standard errors. Seconds: of all
+training epochs of a run, its workers' start included. Ratios are taken within a seed. Packages come from the package index into
+a virtual environment below --work that sees the packages of this one, unless they are here.
+
+Programs that live in repositories are not copied: edits/ holds our lines as ed scripts, which --checkout applies to a copy of a
+checkout of the commit that edits/edits.json names, and compiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+try:
+    from scripts.studies.programs import _show
+except ModuleNotFoundError as e:
+    sys.exit(f"scripts.studies.programs needs {e.name}: pip install 'pixpack[bench]'")
+from packer import pack
+from scripts.benchmarks._bench import BenchError, machine, photographs, publish
+from scripts.benchmarks.arguments import Count, bench_parser
+from scripts.studies.peers._environment import NotInstalled
+from scripts.studies.programs._edits import EditError, Edits
+from scripts.studies.programs._environment import python_with, versions_of
+from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
+from scripts.studies.programs._turns import ProgramFailed, compare
+
+# Every fourth image is evaluated on.
+_HELD_OUT = 4
+# Side of the images of programs that have all of them in memory.
+_SMALL = 32
+
+
+def main() -> int:
+    options = parse()
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    try:
+        edits = [edited(edit, options) for edit in Edits.all().values()]
+        images = None if options.redraw else given_images(options)
+    except (BenchError, EditError) as e:
+        print(f"programs: {e}", file=sys.stderr)
+        return 1
+    for name in options.only or PROGRAMS if images else []:
+        print(f"programs: {name}", file=sys.stderr, flush=True)
+        (options.out / f"{name}.json").write_text(
+            json.dumps(measure(PROGRAMS[name], images, options)) + "\n", encoding="ascii"
+        )
+    found = {name: json.loads(path.read_text()) for name in PROGRAMS if (path := options.out / f"{name}.json").exists()}
+    print(_show.table(found))
+    _show.save(found, edits, options.out)
+    publish({"study": "programs", "programs": found}, None)
+    return 1 if any("failed" in way for report in found.values() for way in report["ways"].values()) else 0
+
+
+def parse() -> argparse.Namespace:
+    work = Path(tempfile.gettempdir()) / "pixpack-programs"
+    about = {"count": "images, repeated", "work": "environments, images and stores stay there"}
+    parser = bench_parser(__doc__, about=about, images=None, count=400, batch_size=32, workers=2, work=work)
+    parser.prog = "scripts.studies.programs"
+    parser.add_argument("--only", nargs="+", choices=PROGRAMS, metavar="NAME", help=f"of {', '.join(PROGRAMS)}")
+    parser.add_argument("--seeds", action=Count, default=5, help="turns of each, with a seed each (default: 5)")
+    parser.add_argument("--epochs", action=Count, default=3, help="of each run (default: 3)")
+    parser.add_argument(
+        "--checkout", action="append", default=[], metavar="NAME=PATH", help="apply our edits to a copy of it"
+    )
+    parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what lies in --out again")
+    parser.add_argument("--out", type=Path, default=Path("programs-results"), help="default: ./programs-results")
+    return parser.parse_args()
+
+
+def given_images(options: argparse.Namespace) -> Path:
+    """Make work/images of links to photographs, work/small/images of small ones, with train and val, and pack both."""
+    by_class: dict[str, list[Path]] = {}
+    for photo in photographs(options.images, options.work, 224):
+        by_class.setdefault(photo.folder, []).append(photo.path.absolute())
+    chosen = [
+        ("train" if n % _HELD_OUT else "val", folder, path)
+        for folder, paths in by_class.items()
+        if len(paths) >= 2 * _HELD_OUT
+        for n, path in enumerate(paths)
+    ]
+    if not chosen:
+        raise BenchError(f"no class has {2 * _HELD_OUT} photographs, of which some are held out. Give --images DIR.")
+    images = options.work / "images"
+    shutil.rmtree(images, ignore_errors=True)
+    for n in range(options.count):
+        split, folder, path = chosen[n % len(chosen)]
+        link = images / split / folder / f"{n:06}.jpg"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    pack(images, packed_of(images), fit="none", max_size=512, overwrite=True)
+    small = options.work / "small" / "images"
+    shutil.rmtree(small, ignore_errors=True)
+    for path in images.rglob("*.jpg"):
+        made = small / path.relative_to(images).with_suffix(".png")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(path).convert("RGB").resize((_SMALL, _SMALL)).save(made)
+    pack(small, packed_of(small), overwrite=True)
+    return images
+
+
+def packed_of(images: Path) -> Path:
+    """Name the folder of the stores that images are packed into."""
+    return images.with_name("packed")
+
+
+def measure(program: Program, images: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Run a program and its versions on a store; or say why that could not be."""
+    report: dict[str, Any] = {"title": program.title, "machine": machine(options.work), "ways": {}}
+    words = ["--epochs", options.epochs, "--batch-size", options.batch_size, "--workers", options.workers]
+    words += ["--size", program.size]
+    try:
+        python = (
+            python_with(program.requirements, options.work / "environment")
+            if program.lacking()
+            else Path(sys.executable)
+        )
+    except NotInstalled as e:
+        return report | {"lacks": str(e)}
+    before = program.original.read_text(encoding="utf-8")
+    for way, path in program.ways().items():
+        report["ways"][way] = {"lines": changed_lines(before, path.read_text(encoding="utf-8"))}
+        folder = options.work / "small" / "images" if program.size == _SMALL else images
+        data = (folder, packed_of(folder))
+        try:
+            report["ways"][way] |= compare(program.original, path, *data, range(options.seeds), words, python=python)
+        except ProgramFailed as e:
+            report["ways"][way]["failed"] = str(e)
+    shown = {"images": options.count, "words": " ".join(map(str, words)), "seeds": options.seeds}
+    return report | shown | {"versions": versions_of(python, program.needs), "load_after": round(os.getloadavg()[0], 2)}
+
+
+def edited(edits: Edits, options: argparse.Namespace) -> list[str]:
+    """Return the cells of one program that lives in a repository; applies its edits where a checkout is named."""
+    checkouts = dict(pair.split("=", 1) for pair in options.checkout)
+    tried = "edits counted, not applied"
+    if edits.name in checkouts:
+        dest = options.work / "checkouts" / edits.name
+        shutil.rmtree(dest, ignore_errors=True)
+        edits.apply(Path(checkouts[edits.name]), dest)
+        tried = "edits apply, and compile"
+    removed, added = edits.counts()
+    return [
+        edits.repository,
+        edits.commit[:10],
+        str(removed),
+        str(added),
+        "; ".join(filter(None, [edits.without, tried])),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Which programs there are, what each needs, and how many of its lines are changed. Runs none of them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ORIGINAL, WAYS = "original.py", ("dataset", "loader")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of the study.
+
+    Attributes:
+        title: of the program that others published.
+        needs: the packages that it imports, beside torch.
+        requirements: those of the package index, of the version that it is measured with, as pip takes them.
+        size: of its crops, as its authors have it or nearly so.
+        note: what its versions on a store lack, or why they have more lines than nine; "" where nothing.
+    """
+
+    name: str
+    title: str
+    needs: tuple[str, ...] = ("torchvision",)
+    requirements: tuple[str, ...] = ("torchvision==0.28.0",)
+    size: int = 224
+    note: str = ""
+
+    @property
+    def original(self) -> Path:
+        """The program as it is without a store."""
+        return HERE / self.name / ORIGINAL
+
+    def ways(self) -> dict[str, Path]:
+        """Return the same program on a store, by what it reads with: dataset, loader."""
+        return {way: path for way in WAYS if (path := HERE / self.name / f"{way}.py").exists()}
+
+    def lacking(self) -> list[str]:
+        """Name the packages that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+
+_TORCHVISION = "torchvision==0.28.0"
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program("torchvision_classification", "torchvision references/classification/train.py"),
+        Program("timm_train", "timm train.py", ("torchvision", "timm"), (_TORCHVISION, "timm==1.0.31")),
+        Program(
+            "hf_trainer",
+            "transformers run_image_classification.py",
+            ("torchvision", "transformers", "datasets", "accelerate"),
+            (_TORCHVISION, "transformers==5.23.0", "datasets==5.2.0", "accelerate==1.15.0"),
+            note="the functions that set_transform takes go, since they are given columns of HF datasets",
+        ),
+        Program("lightning_ddp", "Lightning, DDP", ("torchvision", "lightning"), (_TORCHVISION, "lightning==2.6.6")),
+        Program(
+            "ultralytics_classify",
+            "ultralytics classify",
+            ("torchvision", "ultralytics", "cv2", "polars"),
+            (_TORCHVISION, "ultralytics==8.4.190"),
+        ),
+        Program("simclr", "SimCLR (sthalles)", size=96),
+        Program(
+            "accelerate_cv",
+            "accelerate complete_cv_example.py",
+            ("torchvision", "accelerate"),
+            (_TORCHVISION, "accelerate==1.15.0"),
+        ),
+        Program("dino", "DINO main_dino.py, multi-crop", size=112),
+        Program("airbench", "cifar10-airbench", size=32),
+    )
+}
+
+
+def diff(before: str, after: str, context: int = 3) -> list[str]:
+    """Return the lines of a unified diff, without its two lines of file names."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=context, lineterm="")
+    return list(lines)[2:]
+
+
+def changed_lines(before: str, after: str) -> tuple[int, int]:
+    """Count the lines that a program loses and gains; docstrings of modules say what it is, and are the same in both.
+
+    Example:
+        >>> changed_lines("a\\nb\\nc\\n", "a\\nB\\nc\\nd\\n")
+        (1, 2)
+    """
+    lines = [line for line in diff(before, after, context=0) if not line.startswith("@@")]
+    return sum(line.startswith("-") for line in lines), sum(line.startswith("+") for line in lines)

@@ -1,0 +1,118 @@
+"""scripts/studies/programs, small: each program and its versions on a store run, learn alike, and few lines are changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import make_tree, torchvision_or_skip
+from PIL import Image
+
+from packer import pack
+from scripts.studies.programs._edits import Edits, edit, script_counts
+from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
+from scripts.studies.programs._turns import ProgramFailed, apart, epochs_of, run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the studies are for Linux")
+
+WORDS = ["--epochs", 2, "--batch-size", 8, "--workers", 0]
+WAYS = [(program, way) for program in PROGRAMS.values() for way in program.ways()]
+Run = Callable[..., list[dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """32 training images in 2 classes and 8 to evaluate on, their stores beside them in packed/."""
+    root = tmp_path_factory.mktemp("programs")
+    make_tree(root / "images" / "train", classes=2, each=16)
+    make_tree(root / "images" / "val", classes=2, each=4)
+    pack(root / "images", root / "packed", fit="none", max_size=512, workers=1)
+    for path in (root / "images").rglob("*.jpg"):
+        made = root / "small" / "images" / path.relative_to(root / "images").with_suffix(".png")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(path).convert("RGB").resize((32, 32)).save(made)
+    pack(root / "small" / "images", root / "small" / "packed", workers=1)
+    return root
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Run a program in this process, which imports torchvision and the frameworks once; returns what it prints of its epochs."""
+    environment, threads = dict(os.environ), torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def call(program: Path, *words: object) -> list[dict[str, float]]:
+        monkeypatch.setattr(sys, "argv", [str(program), *map(str, words)])
+        runpy.run_path(str(program), run_name="__main__")
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        return epochs_of(capsys.readouterr().out)
+
+    yield call
+    torch.set_num_threads(threads)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def lacking(program: Program) -> list[str]:
+    """Name what is not installed, torchvision aside."""
+    return [name for name in program.needs if name != "torchvision" and importlib.util.find_spec(name) is None]
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning", "ignore:.isinstance:")
+@pytest.mark.parametrize(("program", "way"), WAYS, ids=[f"{program.name}-{way}" for program, way in WAYS])
+def test_a_program_on_a_store_learns_what_it_learned_on_files(
+    program: Program, way: str, images: Path, run_here: Run
+) -> None:
+    torchvision_or_skip()
+    if missing := lacking(program):
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    root, words = (images / "small" if program.size == 32 else images), [*WORDS, "--size", min(program.size, 32)]
+    before = run_here(program.original, root / "images", *words)
+    after = run_here(program.ways()[way], root / "packed", *words)
+    assert [line["epoch"] for line in after] == [line["epoch"] for line in before] == [0, 1]
+    # the same weights to begin with; the pixels differ by the decoder's levels, the crops by what is drawn
+    assert after[0]["loss"] == pytest.approx(before[0]["loss"], rel=0.25)
+    assert after[1]["val_loss"] == pytest.approx(before[1]["val_loss"], rel=0.25)
+
+
+@pytest.mark.parametrize(("program", "way"), WAYS, ids=[f"{program.name}-{way}" for program, way in WAYS])
+def test_nine_lines_or_fewer_change_unless_the_table_says_why(program: Program, way: str) -> None:
+    before, after = program.original.read_text("utf-8"), program.ways()[way].read_text("utf-8")
+    removed, added = changed_lines(before, after)
+    assert removed + added > 0
+    assert removed + added <= 9 or program.note
+
+
+def test_a_program_that_fails_is_named_with_its_last_line(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("print('{\"epoch\": 0}')\nraise OSError('no disk')\n")
+    with pytest.raises(ProgramFailed, match=r"broken\.py: OSError: no disk"):
+        run(tmp_path / "broken.py", [])
+
+
+def test_every_folder_of_a_program_is_listed() -> None:
+    folder = Path(next(iter(PROGRAMS.values())).original).parents[1]
+    assert {path.parent.name for path in folder.glob("*/original.py")} == {*PROGRAMS}
+
+
+def test_edits_hold_our_lines_and_count_them() -> None:
+    text, script = "a\nb\nc\nd\n", "4d\n2,3c\nB\nC\n.\n0a\nnew\n.\n"
+    assert edit(text, script) == "new\na\nB\nC\n"
+    assert script_counts(script) == (3, 3)
+    with pytest.raises(ValueError, match="is no command of an ed script"):
+        edit(text, "s/a/b/\n")
+    for edits in Edits.all().values():
+        assert sum(edits.counts()) > 0
+        assert sum(edits.counts()) <= 9 or edits.without
+
+
+def test_means_are_apart_by_the_scatter_of_seeds() -> None:
+    assert apart([1.0], [2.0]) is None
+    assert apart([1.0, 1.2, 0.8], [1.1, 0.9, 1.0]) == 0.0
+    assert (apart([1.0, 1.01, 0.99], [2.0, 2.01, 1.99]) or 0) > 100
