@@ -4,38 +4,65 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packer import PackOptions, pack, pack_dataset, update
 from packer.cli.build import build
-from packer.options import is_url, lasting_path
+from packer.options import RowOptions, is_url, lasting_path
 
 DEFAULTS = {option.name: option.default for option in dataclasses.fields(PackOptions)}
 
 
-@pytest.mark.parametrize(
-    ("function", "others"),
-    [(pack, {"images"}), (update, {"images", "max_gone"}), (pack_dataset, {"dataset"})],
-)
-def test_arguments_are_options_with_the_same_defaults(function: Any, others: set[str]) -> None:
-    others |= {"out", "progress"}
-    given = {name: p.default for name, p in inspect.signature(function).parameters.items() if name not in others}
+# arguments as they were before groups of options were the one place that names them
+SHAPE = "size fit crop_fraction resample channels"
+LABELS = "classes root path_column target_column extension missing boxes masks"
+RUN = "workers on_error max_rejects timeout resume progress"
+ARGUMENTS = {
+    pack: f"images out {SHAPE} exact strict max_pixels requantize icc bit_depth max_size {LABELS} shuffle min_visibility"
+    f" max_boxes upright_labels {RUN} overwrite part engine address",
+    update: f"images out {LABELS} {RUN} max_gone max_pixels engine address",
+    pack_dataset: f"dataset out {SHAPE} classes shuffle {RUN} overwrite",
+}
+
+
+@pytest.mark.parametrize("function", ARGUMENTS)
+def test_arguments_are_options_with_the_same_defaults(function: Any) -> None:
+    parameters = inspect.signature(function).parameters
+    assert parameters.keys() == {*ARGUMENTS[function].split()}
+    given = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     # an update takes this from the store
-    of_store = {"max_pixels": None} if function is update else {}
-    assert given == {name: DEFAULTS[name] for name in given} | of_store
-    assert function is not pack or DEFAULTS.keys() - given.keys() == {"update"}
+    of_update = {"max_pixels": None, "max_gone": None} if function is update else {}
+    assert given == {name: DEFAULTS[name] for name in given if name not in of_update} | of_update
+    assert len(parameters) - len(given) == 2
+
+
+def test_every_option_is_described() -> None:
+    described = "\n".join(group.__doc__ or "" for group in PackOptions.__mro__)
+    assert [name for name in DEFAULTS if f"\n        {name}: " not in described] == []
 
 
 def test_the_command_has_every_option() -> None:
     names = {param.name for param in build.params} - {"images", "out", "nul", "profile", "as_json", "quiet"}
-    assert names == DEFAULTS.keys() - {"update"}
+    assert names == DEFAULTS.keys() - {"progress"}
 
 
-def test_options_are_taken_of_the_arguments_of_a_function() -> None:
-    given = {"out": "out", "size": "8x9", "missing": "?", "max_rejects": 3, "progress": None}
-    assert PackOptions.of(given, resume=True) == PackOptions((8, 9), missing=("?",), max_rejects="3", resume=True)
+def test_an_unknown_option_and_one_that_is_given_by_position_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'siez'"):
+        pack(tmp_path, tmp_path / "out", siez=8)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        pack(tmp_path, tmp_path / "out", 8)
+    with pytest.raises(TypeError, match="missing a required argument: 'out'"):
+        pack(tmp_path, size=8)
+
+
+def test_options_may_be_given_in_several_forms() -> None:
+    given = PackOptions(size="8x9", missing="?", max_rejects=3, root=Path("a"), progress=print)
+    assert given == PackOptions(size=(8, 9), missing=("?",), max_rejects="3", root="a")
+    assert RowOptions.among(given) == RowOptions(size=(8, 9))
+    assert RowOptions.among({"size": [8, 9], "shuffle": 3}) == RowOptions(size=(8, 9))
 
 
 @pytest.mark.parametrize(

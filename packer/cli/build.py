@@ -9,7 +9,7 @@ import click
 from packer.cli.options import INPUTS, RUN, StorePath, images_argument
 from packer.cli.output import print_packed
 from packer.cli.progress import ProgressBar
-from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions, parse_size
+from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
 
 
 @click.command(short_help="Decode IMAGES into the store OUT (the default command).")
@@ -150,7 +150,6 @@ def build(
     """
     from packer.packing.pack import pack
 
-    size = None if options["size"] is None else parse_size(options["size"])
     with ProgressBar(hidden=quiet or as_json) as bar:
-        report = pack(images_argument(images, nul), out, **{**options, "size": size}, progress=bar.update)
+        report = pack(images_argument(images, nul), out, **options, progress=bar.update)
     return print_packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet)

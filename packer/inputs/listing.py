@@ -92,7 +92,7 @@ def located(listing: Listing, start: Path, options: InputOptions, *, is_found: b
 
 def root_of(options: InputOptions) -> str:
     """Return --root as an absolute path."""
-    root = _absolute(os.getcwd(), options.root or "")
+    root = _absolute(os.getcwd(), os.fspath(options.root or ""))
     if not os.path.isdir(root):
         raise ScanError(f"--root {options.root} is no folder.")
     return root

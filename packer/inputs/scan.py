@@ -20,7 +20,7 @@ from packer.inputs.remote import scan_url
 from packer.inputs.samples import Inputs
 from packer.inputs.tables import MANIFEST_SUFFIXES
 from packer.inputs.tree import Counter, Listed
-from packer.options import PackOptions, is_url, lasting_path
+from packer.options import MAX_PIXELS, InputOptions, is_url, lasting_path
 from packer.sources import roots
 from packer.sources.roots import Roots, is_there, retried
 
@@ -43,7 +43,8 @@ def scan(
     images: Path | str | Sequence[Path | str],
     *,
     classes: tuple[str, ...] | None = None,
-    options: PackOptions | None = None,
+    options: InputOptions | None = None,
+    max_pixels: int = MAX_PIXELS,
     listed: Listed | None = None,
     waiting: Callable[[str], object] | None = None,
 ) -> dict[str, Inputs]:
@@ -53,7 +54,8 @@ def scan(
 
     Args:
         classes: the class list to impose; an unknown class is an error.
-        options: root, path_column, target_column and extension say how to read lists.
+        options: how to read lists and labels.
+        max_pixels: of a URL, what has more bytes than such an image may have is rejected without being read.
         listed: called now and then with the number of files seen.
         waiting: called before each pause, with what cannot be read.
 
@@ -64,13 +66,13 @@ def scan(
         SourceError: a disk cannot be read, or went away meanwhile.
         OptionsError: an option belongs to another kind of IMAGES.
     """
-    options = options or PackOptions()
+    options = options or InputOptions()
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
 
     def attempt() -> dict[str, Inputs]:
         """List everything."""
         try:
-            return _scan(sources, classes, options, Counter(listed))
+            return _scan(sources, classes, options, max_pixels, Counter(listed))
         except UnreadableError as e:
             if waiting is not None:
                 waiting(str(e))
@@ -81,7 +83,7 @@ def scan(
 
 
 def _scan(
-    sources: list[str], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
+    sources: list[str], classes: tuple[str, ...] | None, options: InputOptions, max_pixels: int, count: Counter
 ) -> dict[str, Inputs]:
     """List what sources hold, once."""
     kind = _kind(sources)
@@ -91,7 +93,7 @@ def _scan(
     # with boxes the class list is theirs
     labels = [path for path in (options.boxes, options.masks) if path is not None]
     before = Roots.of(path for path in (*sources, *labels) if is_there(path))
-    parts = _listed(kind, sources, classes if options.boxes is None else None, options, count)
+    parts = _listed(kind, sources, classes if options.boxes is None else None, options, max_pixels, count)
     for inputs in parts.values():
         inputs.images = tuple(map(lasting_path, sources))
     if options.boxes is not None:
@@ -114,7 +116,7 @@ def belongs(option: str, images: Sequence[str]) -> bool:
     return _kind([*images]) in _BELONGS[option]
 
 
-def _roots(inputs: Inputs, options: PackOptions) -> Roots:
+def _roots(inputs: Inputs, options: InputOptions) -> Roots:
     """Look at what inputs and their masks lie on."""
     masks = [] if options.masks is None or options.draws_masks else [options.masks]
     if inputs.url:
@@ -127,7 +129,7 @@ def _roots(inputs: Inputs, options: PackOptions) -> Roots:
     return Roots.of([*dict.fromkeys((inputs.root, common)), *masks])
 
 
-def _record(inputs: Inputs, options: PackOptions) -> None:
+def _record(inputs: Inputs, options: InputOptions) -> None:
     """Record by which options labels were read, beside what is known of columns and label files; never a path."""
     given = {
         "classes": options.classes is not None and bool(inputs.classes),
@@ -139,11 +141,16 @@ def _record(inputs: Inputs, options: PackOptions) -> None:
 
 
 def _listed(
-    kind: str, sources: list[str], classes: tuple[str, ...] | None, options: PackOptions, count: Counter
+    kind: str,
+    sources: list[str],
+    classes: tuple[str, ...] | None,
+    options: InputOptions,
+    max_pixels: int,
+    count: Counter,
 ) -> dict[str, Inputs]:
     first, are_classes = Path(sources[0]), options.boxes is None
     if kind == "url":
-        return scan_url(sources[0], classes, count, max_pixels=options.max_pixels, are_classes=are_classes)
+        return scan_url(sources[0], classes, count, max_pixels=max_pixels, are_classes=are_classes)
     if kind == "folder":
         return scan_folder(first, classes, count, are_classes=are_classes)
     if kind == "zip":

@@ -95,9 +95,9 @@ def plan(
     for name, (low, high) in (("--scale", scale), ("--ratio", ratio)):
         if not 0 < low <= high < math.inf:
             raise OptionsError(f"{name} is {low:g},{high:g}, expected two numbers above 0, the smaller one first.")
-    options = PackOptions(size=(crop, crop), channels=channels, workers=workers)
-    parts = scan([os.fspath(images)], options=options)
-    counts = sum(count_sizes(parts, options, progress or (lambda _: None)).values(), collections.Counter())
+    options = PackOptions(size=crop, channels=channels, workers=workers, progress=progress)
+    parts = scan([os.fspath(images)])
+    counts = sum(count_sizes(parts, options).values(), collections.Counter())
     total = sum(len(inputs) for inputs in parts.values())
     if not counts:
         raise PackError(f"nothing can be planned: no header of {counted(total, 'input', 'inputs')} could be read.")

@@ -22,7 +22,7 @@ from typing import Any
 from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
 from packer.operations.requantize_worker import TreeJob, jpg_name
-from packer.options import MAX_PIXELS, RunOptions, allowed_rejects, check_quality, parse_size
+from packer.options import MAX_PIXELS, RunOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.report import Progress
 from packer.sources import roots
@@ -35,6 +35,7 @@ from packer.store.journal import FOLDER
 from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
 from packer.system import FULL, available_cpus
+from packer.values import allowed_share, check_quality, parse_size
 from packer.workers.engine import LocalEngine
 from reader.format.manifest import read_json_lines
 from reader.format.samples import encode_line
@@ -110,7 +111,7 @@ def requantize(
     started = time.monotonic()
     source, out = Path(images), Path(os.path.normpath(os.fspath(dest)))
     check_quality("-q", quality)
-    allowed_rejects(str(max_rejects), 0)
+    allowed_share("--max-rejects", max_rejects, 0)
     open_ffmpeg()
     _check_places(source, out)
     paths, refused, ignored = _listed(source)
@@ -142,7 +143,7 @@ def requantize(
         lowest_ssim=lowest,
         seconds=time.monotonic() - started,
         resumed_from=tree.resumed_from,
-        too_many_rejects=len(rejects) > allowed_rejects(str(max_rejects), len(lines)),
+        too_many_rejects=len(rejects) > allowed_share("--max-rejects", max_rejects, len(lines)),
         reasons=dict(Counter(rejects).most_common()),
         kept_reasons=dict(Counter(kept).most_common()),
     )

@@ -59,7 +59,6 @@ class Build:
         out: Path,
         shape: tuple[int, int],
         options: PackOptions,
-        progress: Callable[[Progress], None],
         split: str,
         clock: StageClock,
         make_job: Callable[..., Job],
@@ -70,7 +69,7 @@ class Build:
     ) -> None:
         self._part, self._parent = part, out
         self._inputs, self._options, self._split = inputs, options, split
-        self._on_progress, self._clock = progress, clock
+        self._clock = clock
         self._profile: Profile = {}
         self._folder = BuildFolder(out, options, part, replaces=replaces)
         # of all splits that are replaced together: each is held until the last is done
@@ -96,7 +95,7 @@ class Build:
         """
         if self._options.has_own_sizes:
             # before the lock is taken: processes that read headers would hold it too
-            sizes = count_sizes({self._split: self._inputs}, self._options, self._on_progress)[self._split]
+            sizes = count_sizes({self._split: self._inputs}, self._options)[self._split]
             self._sizes[PIXELS] = self._job.layout.file_bytes(pixel_bytes(sizes, self._job.layout))
         locks: list[Lock] = []
         try:
@@ -153,7 +152,7 @@ class Build:
             if self._part is not None:
                 return self._completed(self._part_report(), resumed_from)
             self._clock.enter("seal")
-            self._on_progress(self._progress("seal", self._span.stop))
+            self._options.report(self._progress("seal", self._span.stop))
             sealed = seal(self._folder.out, header, self._job.layout, self._inputs)
         finally:
             journal.close()
@@ -226,7 +225,9 @@ class Build:
 
     def _allocate(self, name: str) -> None:
         room = self._sizes[name]
-        allocate(self._folder.out / name, room, lambda done: self._on_progress(self._progress("allocate", done, room)))
+        allocate(
+            self._folder.out / name, room, lambda done: self._options.report(self._progress("allocate", done, room))
+        )
 
     # -- run
 
@@ -309,7 +310,7 @@ class Build:
     def _tick(self, engine: LocalEngine) -> None:
         progress, path = self._progress("pack", self._committed.inputs_stop), engine.waits_for()
         where = f"item {path} of the dataset" if self._inputs.identity else f"{self._inputs.base}/{path}"
-        self._on_progress(dataclasses.replace(progress, waits_for=where if path else ""))
+        self._options.report(dataclasses.replace(progress, waits_for=where if path else ""))
 
     def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
         if total is None:

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,15 +23,17 @@ from packer.errors import DecodeError, OptionsError, ScanError, SourceError
 from packer.inputs.class_lists import MOST_CLASSES
 from packer.inputs.labels import MOST_FLOAT32
 from packer.inputs.samples import Column, Inputs
-from packer.options import CHANNELS, PackOptions, parsed_size
+from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions
+from packer.packing.keywords import takes
 from packer.packing.pack import pack_parts
 from packer.pixels.decode import to_mode
 from packer.pixels.row import Row
-from packer.report import PackReport, Progress
+from packer.report import PackReport
 from packer.sources.roots import Roots
 from packer.store.blocks import Task
 from packer.store.out_folder import resolved_out
-from packer.workers.block_worker import BlockWorker, Job
+from packer.workers.block_worker import Attempt, Job
+from packer.workers.processes import InFlight
 from reader.format.manifest import TARGET_DTYPES
 from reader.format.samples import Sample
 
@@ -48,26 +50,22 @@ class MapDataset(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-def pack_dataset(
-    dataset: MapDataset,
-    out: str | os.PathLike[str],
-    *,
-    size: int | str | tuple[int, int] | None = None,
-    fit: str = PackOptions.fit,
-    crop_fraction: float = PackOptions.crop_fraction,
-    resample: str = PackOptions.resample,
-    channels: str = PackOptions.channels,
-    classes: Sequence[str] | None = None,
-    shuffle: int | None = None,
-    workers: int | None = None,
-    on_error: str = PackOptions.on_error,
-    max_rejects: int | str = PackOptions.max_rejects,
-    timeout: float = PackOptions.timeout,
-    resume: bool = PackOptions.resume,
-    overwrite: bool = PackOptions.overwrite,
-    progress: Callable[[Progress], None] | None = None,
-) -> PackReport:
-    """Read each item of a dataset once, into the store OUT. Options are those of `pack`.
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions(OutputOptions, WorkerOptions, ShapeOptions):
+    """Options of `pack_dataset`: those of its groups, and these. Without size it is that of the first image.
+
+    Args:
+        classes: names of the classes; None: those of `dataset.classes`, or of the feature `label`, else 0, 1, ...
+        shuffle: the seed of a random order of the rows; None: the order of the dataset.
+    """
+
+    classes: Sequence[str] | None = None
+    shuffle: int | None = None
+
+
+@takes(DatasetOptions)
+def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: DatasetOptions) -> PackReport:
+    """Read each item of a dataset once, into the store OUT. Options mean what they do for `pack`.
 
     An item is (image, target), or a dict with `image` and `label`, as those of HF datasets. The image is a PIL image, a uint8
     array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it is taken upright as it is. The first item's target determines the
@@ -76,8 +74,7 @@ def pack_dataset(
 
     Args:
         dataset: len() and dataset[i]; read by worker processes, so under spawn it must pickle and not be from __main__.
-        size: as for `pack`; None: that of the first image, and others are rejected.
-        classes: names of the classes; without it those of `dataset.classes`, or of the feature `label`, else 0, 1, ...
+        options: as keywords: the fields of `DatasetOptions`. Without size, images of another size than the first are rejected.
 
     Raises:
         ScanError: the dataset is empty, or its first item is no pair of image and target.
@@ -88,15 +85,15 @@ def pack_dataset(
         >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
         10
     """
-    given, clock, target = locals(), StageClock("begin"), resolved_out(out)
-    if fit == "none":
+    clock, target = StageClock("begin"), resolved_out(out)
+    if options.has_own_sizes:
         raise OptionsError(
             "fit 'none' needs to know all sizes before, which a dataset does not tell. Pack the files, by pack."
         )
     first, first_target = _first(dataset)
-    options = PackOptions.of(given, size=parsed_size(size) or first.size[::-1], classes=None)
+    pack_options = PackOptions.among(vars(options) | {"size": options.size or first.size[::-1], "classes": None})
     kind = _Kind.of(first_target)
-    names = tuple(classes if classes is not None else _class_names(dataset))
+    names = tuple(options.classes if options.classes is not None else _class_names(dataset))
     if not all(isinstance(name, str) for name in names):
         raise OptionsError(f"classes are {names[:3]!r}, expected names.")
     if kind.name == "multi-hot" and names and len(names) != kind.count:
@@ -107,12 +104,16 @@ def pack_dataset(
     inputs.targets = Column.of(kind.dtype, [blank] * len(dataset), kind.count)
     inputs.roots = _roots(dataset)
     inputs.identity = hashlib.sha256(first.tobytes() + repr(first_target).encode()).hexdigest()
-    if shuffle is not None:
-        inputs = inputs.shuffled(shuffle)
+    if options.shuffle is not None:
+        inputs = inputs.shuffled(options.shuffle)
     make_job = functools.partial(
-        DatasetJob, dataset=dataset, kind=kind, only=None if size else first.size, class_count=len(inputs.classes)
+        DatasetJob,
+        dataset=dataset,
+        kind=kind,
+        only=None if options.size else first.size,
+        class_count=len(inputs.classes),
     )
-    return pack_parts({"": inputs}, target, options, progress or (lambda _: None), clock, make_job)
+    return pack_parts({"": inputs}, target, pack_options, clock, make_job)
 
 
 @dataclass(frozen=True)
@@ -161,20 +162,28 @@ class DatasetJob(Job):
     only: tuple[int, int] | None = None
     class_count: int = 0
 
-    def worker(self, in_flight: Any, clock: StageClock) -> DatasetWorker:
-        """Make what does this job in a process of its own."""
+    def row_maker(self, in_flight: InFlight, clock: StageClock) -> DatasetRows:
+        """Make what makes the rows, in the process of a worker."""
         # as torch's DataLoader does: the threads of a forked process are gone
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)
-        return DatasetWorker(self, in_flight, clock)
+        return DatasetRows(self, in_flight, clock)
 
 
-class DatasetWorker(BlockWorker):
+class DatasetRows:
     """Makes rows of a dataset's items."""
 
-    _job: DatasetJob
+    def __init__(self, job: DatasetJob, in_flight: InFlight, clock: StageClock) -> None:
+        self._job, self._in_flight, self._clock = job, in_flight, clock
 
-    def _decode(self, task: Task, index: int, attempt: Any) -> None:
+    def expect(self, task: Task) -> None:
+        """Do nothing: the dataset reads by itself."""
+
+    def forget(self, start: int, stop: int) -> None:
+        """Do nothing: the dataset reads by itself."""
+
+    def make(self, task: Task, index: int, attempt: Attempt) -> None:
+        """Fill in the row and the line of an item; raises DecodeError."""
         job, path = self._job, task.paths[index - task.start]
 
         def read() -> Any:
@@ -196,7 +205,7 @@ class DatasetWorker(BlockWorker):
             raise DecodeError(f"it has {image.width} x {image.height} pixels, the first item {job.only}; give a size")
         target = job.kind.checked(target, job.class_count)
         self._clock.enter("resize")
-        image = to_mode(image, _MODES[job.channels])
+        image = to_mode(image, _MODES[job.rows.channels])
         placed, content = job.geometry.place(image, job.geometry.resized(*image.size))
         self._clock.enter("other")
         attempt.line = Sample(path, target, None, None, *image.size, {"decoder": "dataset"}).encode()

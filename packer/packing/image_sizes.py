@@ -9,7 +9,7 @@ import collections
 import concurrent.futures
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError, SourceError
@@ -34,9 +34,7 @@ _HEADER_BYTES = 64 << 10
 Sizes = collections.Counter[tuple[int, int]]
 
 
-def count_sizes(
-    parts: dict[str, Inputs], options: PackOptions, progress: Callable[[Progress], None]
-) -> dict[str, Sizes]:
+def count_sizes(parts: dict[str, Inputs], options: PackOptions) -> dict[str, Sizes]:
     """Count the sizes of the images of each split, on worker processes.
 
     Raises:
@@ -57,7 +55,7 @@ def count_sizes(
         for future in concurrent.futures.as_completed(waiting):
             counts[waiting[future]].update(future.result())
             done = min(total, done + _SIZES_CHUNK)
-            progress(Progress("sizes", done, total))
+            options.report(Progress("sizes", done, total))
     except concurrent.futures.BrokenExecutor:
         raise PackError(
             "a worker was killed while it read headers. Give --size, then no header is read before."
@@ -72,15 +70,13 @@ def count_sizes(
     return counts
 
 
-def common_size(
-    parts: dict[str, Inputs], options: PackOptions, out: Path, progress: Callable[[Progress], None]
-) -> tuple[int, int]:
+def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tuple[int, int]:
     """Return the one size that all images have, by their headers.
 
     Raises:
         PackError: they have several; shows the most frequent ones and proposes a command.
     """
-    counts = sum(count_sizes(parts, options, progress).values(), collections.Counter())
+    counts = sum(count_sizes(parts, options).values(), collections.Counter())
     if not counts:
         first = next((path for inputs in parts.values() for path in inputs.paths), "")
         total = sum(len(inputs) for inputs in parts.values())
@@ -96,7 +92,7 @@ def common_size(
             f" Choose one for all rows, for example: pack {images} {out} --size 224"
         )
     height, width = next(iter(counts))
-    return PackOptions(size=(height, width)).size or (height, width)
+    return PackOptions(size=(height, width)).sides or (height, width)
 
 
 def pixel_bytes(sizes: Sizes, layout: RowLayout) -> int:

@@ -23,6 +23,7 @@ from packer.options import PackOptions, lasting_path
 from packer.packing.build import Build, put_in_place, release
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
+from packer.packing.keywords import takes
 from packer.pixels.ffmpeg import open_ffmpeg
 from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
@@ -38,64 +39,18 @@ from packer.store.swap import finish_swap
 from packer.workers.block_worker import Job
 from reader.format.manifest import MANIFEST
 
+Images = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-def pack(
-    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    out: str | os.PathLike[str],
-    *,
-    size: int | str | tuple[int, int] | None = None,
-    fit: str = PackOptions.fit,
-    crop_fraction: float = PackOptions.crop_fraction,
-    resample: str = PackOptions.resample,
-    exact: bool = PackOptions.exact,
-    channels: str = PackOptions.channels,
-    classes: str | None = None,
-    root: str | os.PathLike[str] | None = None,
-    path_column: str | None = None,
-    target_column: str | None = None,
-    extension: str | None = None,
-    missing: str | Sequence[str] = (),
-    requantize: int | None = None,
-    icc: str = PackOptions.icc,
-    bit_depth: int | None = None,
-    max_size: int | str | None = None,
-    boxes: str | os.PathLike[str] | None = None,
-    min_visibility: float = PackOptions.min_visibility,
-    max_boxes: int | None = None,
-    upright_labels: bool = PackOptions.upright_labels,
-    masks: str | os.PathLike[str] | None = None,
-    shuffle: int | None = None,
-    workers: int | None = None,
-    on_error: str = PackOptions.on_error,
-    max_rejects: int | str = PackOptions.max_rejects,
-    strict: bool = PackOptions.strict,
-    max_pixels: int = PackOptions.max_pixels,
-    timeout: float = PackOptions.timeout,
-    resume: bool = PackOptions.resume,
-    overwrite: bool = PackOptions.overwrite,
-    part: str | None = None,
-    engine: str = PackOptions.engine,
-    address: str | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> PackReport:
+
+@takes(PackOptions)
+def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> PackReport:
     """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
 
     Args:
         images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
-        size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size.
-        missing: words that mean no label in a manifest or tar, beside an empty cell and NaN.
-        max_size: with fit "none", the most pixels that the longer side of a row may have; "short:256": the shorter; None: any.
-        boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
-        engine: "local", or "ray": workers on a Ray cluster, that at address (host:port) or the one that Ray finds itself.
-        part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
-        masks: a folder with a mask for each image, which become extras too; "boxes": drawn of the outlines that boxes has.
-        icc: "keep" the colours of images with another ICC profile than sRGB as they are, or "convert" them to sRGB.
-        bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
-        requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
-        resume: begin, continue, or confirm a finished store of the same inputs and options; with overwrite, its replacement.
-        progress: called a few times a second from this thread.
+        options: as keywords: the fields of `PackOptions`, described in its groups (`packer.options`).
 
     Raises:
         OptionsError: an option has a value it cannot have.
@@ -108,22 +63,20 @@ def pack(
         >>> pack(images_path, out_path, size=32).rows
         6
     """
-    options = PackOptions.of(locals())
-    return pack_sources(images, resolved_out(out), options, progress)
+    return pack_sources(images, resolved_out(out), options)
 
 
 def pack_parts(
     parts: dict[str, Inputs],
     target: Path,
     options: PackOptions,
-    progress: Callable[[Progress], None],
     clock: StageClock,
     make_job: Callable[..., Job] = Job,
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
     places = {split: target / split if split else target for split in parts}
     if options.part is not None and options.size is not None:
-        return _pack_one_part(parts, places, target, options, progress, clock)
+        return _pack_one_part(parts, places, target, options, clock)
     finished = _finished(parts, places, target, options)
     unfinished = [split for split in parts if split not in finished]
     # an unfinished split says more than a finished one
@@ -134,7 +87,7 @@ def pack_parts(
     if set(finished) == set(parts) or options.has_own_sizes:
         shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
-        shape = options.size or common_size(parts, options, target, progress)
+        shape = options.sides or common_size(parts, options, target)
     # where one store is replaced, all that is packed is made beside its place: train and val change together
     replaces = any(replaces_store(places[split], options) for split in unfinished)
     for split in unfinished if replaces else ():
@@ -149,7 +102,6 @@ def pack_parts(
                 places[split],
                 shape,
                 options,
-                progress,
                 split,
                 clock,
                 make_job,
@@ -223,7 +175,6 @@ def _pack_one_part(
     places: dict[str, Path],
     target: Path,
     options: PackOptions,
-    progress: Callable[[Progress], None],
     clock: StageClock,
 ) -> PackReport:
     """Pack the same part of each split, or of all there is."""
@@ -236,9 +187,7 @@ def _pack_one_part(
         if split in reports:
             continue
         held: list[Lock] = []
-        build = Build(
-            inputs, places[split], options.size or (1, 1), options, progress, split, clock, Job, part, held=held
-        )
+        build = Build(inputs, places[split], options.sides or (1, 1), options, split, clock, Job, part, held=held)
         try:
             reports[split] = build.run()
         finally:
@@ -249,17 +198,15 @@ def _pack_one_part(
 
 
 def pack_sources(
-    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    images: Images,
     target: Path,
     options: PackOptions,
-    progress: Callable[[Progress], None] | None,
     check: Callable[[dict[str, Inputs]], None] | None = None,
 ) -> PackReport:
     """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`.
 
     check: called with the inputs of each split before anything is made, to raise where they may not be packed.
     """
-    progress = progress or (lambda _: None)
     sources = named_sources(images)
     clock = StageClock("list")
     guard_standard_streams()
@@ -267,7 +214,7 @@ def pack_sources(
     check_destination(sources, target)
     finish_swap(target)
     try:
-        parts = _listed(sources, options, progress)
+        parts = _listed(sources, options)
     except (ScanError, SourceError) as e:
         raise _away(e, sources, target) from None
     if "" not in parts and (target / MANIFEST).exists():
@@ -278,7 +225,7 @@ def pack_sources(
     if check is not None:
         check(parts)
     clock.enter("begin")
-    return pack_parts(parts, target, options, progress, clock)
+    return pack_parts(parts, target, options, clock)
 
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
@@ -295,7 +242,7 @@ def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> E
     return error
 
 
-def named_sources(images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+def named_sources(images: Images) -> list[str]:
     """Return IMAGES, one or several, as text."""
     return [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
 
@@ -341,15 +288,16 @@ def _check_ray(address: str | None) -> None:
         raise PackError(str(e)) from None
 
 
-def _listed(sources: list[str], options: PackOptions, progress: Callable[[Progress], None]) -> dict[str, Inputs]:
+def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
     """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
     imposed = None if options.classes is None else load_classes(options.classes)
     parts = scan(
         sources,
         classes=imposed,
         options=options,
-        listed=lambda seen: progress(Progress("list", seen, 0)),
-        waiting=lambda what: progress(Progress("list", 0, 0, waits_for=what)),
+        max_pixels=options.max_pixels,
+        listed=lambda seen: options.report(Progress("list", seen, 0)),
+        waiting=lambda what: options.report(Progress("list", 0, 0, waits_for=what)),
     )
     _check_names(parts)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):

@@ -18,9 +18,10 @@ from packer.errors import PackError
 from packer.inputs.lists import STDIN_NAMES
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.scan import belongs
-from packer.options import PackOptions, allowed_share
+from packer.options import PackOptions
 from packer.store.row_files import EXTRAS
 from packer.text import names_difference, some
+from packer.values import allowed_share
 from reader.format.manifest import Manifest
 from reader.format.samples import read_samples
 

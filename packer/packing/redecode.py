@@ -15,7 +15,7 @@ from typing import Any
 
 from packer.errors import DecodeError
 from packer.inputs.archives import member_places
-from packer.options import is_url
+from packer.options import RowOptions, is_url
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions, row_decoder
 from packer.sources import roots
@@ -52,16 +52,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
     samples = {row: sample for row, sample in enumerate(read_samples(root)) if row in wanted}
     # what was accepted under a larger limit than the recorded one, before a resume or a merge, is no bomb either
     max_pixels = max([options["max_pixels"], *(one.width * one.height for one in samples.values())])
-    decoder = row_decoder(
-        Geometry.recorded(manifest),
-        channels=options["channels"],
-        exact=options["exact"],
-        strict=options["strict"],
-        max_pixels=max_pixels,
-        requantize=options.get("requantize"),
-        icc=options.get("icc", "keep"),
-        bit_depth=options.get("bit_depth"),
-    )
+    decoder = row_decoder(Geometry.recorded(manifest), RowOptions.among(options | {"max_pixels": max_pixels}))
     finder = Finder(images)
     rows = stored_rows(root, manifest)
     with open(root / PIXELS, "rb") as file:

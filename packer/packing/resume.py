@@ -86,7 +86,7 @@ def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Com
     Under a larger --max-pixels than before, what was rejected for its size is tried again, with all from its block on.
     """
     committed, seen, end = Committed(start), start, journals.header_end(out)
-    is_larger, is_valid = job.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
+    is_larger, is_valid = job.rows.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
     for result, line_end in journals.read_blocks(out):
         # the first journals do not say it
         result.size_bytes = job.layout.size_bytes(result.rows, result.shapes)

@@ -18,7 +18,7 @@ from typing import Any
 from packer.errors import JournalError, LockedError, PackError
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import stores_of
-from packer.options import RunOptions, allowed_rejects
+from packer.options import RunOptions
 from packer.packing.differences import header_difference
 from packer.packing.part_inputs import load_inputs
 from packer.pixels.geometry import Geometry
@@ -40,6 +40,7 @@ from packer.store.out_folder import (
 from packer.store.parts import Part, begun_parts, resume_command
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
+from packer.values import allowed_share
 from reader.format.check import check_store
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.journal import Header
@@ -65,7 +66,7 @@ def seal_parts(
         PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
     """
     target, progress = resolved_out(out), progress or (lambda _: None)
-    allowed_rejects(str(max_rejects), 0)
+    allowed_share("--max-rejects", max_rejects, 0)
     splits = stores_of(target, _has_parts)
     with contextlib.ExitStack() as locked:
         found = {}
@@ -76,7 +77,7 @@ def seal_parts(
         reports = {}
         for split, destination in splits.items():
             report = _sealed(destination, found.get(split), split, progress)
-            too_many = report.rejected > allowed_rejects(str(max_rejects), report.inputs)
+            too_many = report.rejected > allowed_share("--max-rejects", max_rejects, report.inputs)
             reports[split] = dataclasses.replace(report, too_many_rejects=too_many)
     return reports[""] if "" in reports else summed_report(target, reports)
 

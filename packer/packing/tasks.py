@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packer.inputs.samples import Inputs
-from packer.options import PackOptions
+from packer.options import PackOptions, RowOptions
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.sources import roots
@@ -29,14 +29,8 @@ def pack_job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions
         root=inputs.url or str(inputs.root.absolute()),
         pixels_path=str(out / PIXELS),
         geometry=geometry,
-        channels=options.channels,
-        exact=options.is_exact,
-        strict=options.strict,
-        max_pixels=options.max_pixels,
+        rows=RowOptions.among(options),
         archives=inputs.archives,
-        requantize=options.requantize,
-        icc=options.icc,
-        bit_depth=options.bit_depth,
         has_masks=layout.has_masks,
         masks_root=os.path.abspath(options.masks or ""),
         draws_masks=options.draws_masks,

@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from packer.options import RowOptions, side_limit
+from packer.options import RowOptions
+from packer.values import side_limit
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,7 +13,7 @@ from typing import Any
 
 from packer.clock import StageClock
 from packer.errors import NotRequantized
-from packer.options import MAX_PIXELS
+from packer.options import MAX_PIXELS, RowOptions
 from packer.pixels.decode import Decoder
 from packer.pixels.ffmpeg import open_ffmpeg, versions
 from packer.pixels.formats import icc, jpeg
@@ -117,31 +117,24 @@ class RequantizingDecoder:
 
 
 def row_decoder(
-    geometry: Geometry,
-    *,
-    channels: str,
-    exact: bool,
-    strict: bool,
-    max_pixels: int,
-    requantize: int | None,
-    icc: str = "keep",
-    bit_depth: int | None = None,
-    clock: StageClock | None = None,
+    geometry: Geometry, options: RowOptions, clock: StageClock | None = None
 ) -> Decoder | RequantizingDecoder:
-    """Return what makes the rows of a pack; exact must be given together with requantize."""
+    """Return what makes the rows of a pack."""
     decoder = Decoder(
         geometry,
-        channels=channels,
-        exact=exact,
-        strict=strict,
-        max_pixels=max_pixels,
-        icc=icc,
-        bit_depth=bit_depth,
+        channels=options.channels,
+        exact=options.is_exact,
+        strict=options.strict,
+        max_pixels=options.max_pixels,
+        icc=options.icc,
+        bit_depth=options.bit_depth,
         clock=clock,
     )
-    if requantize is None:
+    if options.requantize is None:
         return decoder
-    return RequantizingDecoder(requantize, decoder, strict=strict, max_pixels=max_pixels, clock=clock)
+    return RequantizingDecoder(
+        options.requantize, decoder, strict=options.strict, max_pixels=options.max_pixels, clock=clock
+    )
 
 
 def pixel_versions(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from packer.clock import StageClock
 from packer.errors import DecodeError, SourceError
-from packer.options import is_url
+from packer.options import RowOptions, is_url
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.mask import drawn_row, mask_row
@@ -43,14 +43,8 @@ class Job:
     root: str
     pixels_path: str
     geometry: Geometry
-    channels: str
-    exact: bool
-    strict: bool
-    max_pixels: int
+    rows: RowOptions
     archives: tuple[Archive, ...] = ()
-    requantize: int | None = None
-    icc: str = "keep"
-    bit_depth: int | None = None
     # whether there are masks; where they lie, or that they are drawn of what a task says; and the file of their rows, if any
     has_masks: bool = False
     masks_root: str = ""
@@ -69,6 +63,10 @@ class Job:
         """Make what does this job in a process of its own."""
         return BlockWorker(self, in_flight, clock)
 
+    def row_maker(self, in_flight: InFlight, clock: StageClock) -> RowMaker:
+        """Make what makes the rows, in the process of a worker."""
+        return ImageRows(self, in_flight, clock)
+
     def mask_source(self, path: str) -> Source:
         """Locate a mask."""
         return Source(os.path.join(self.masks_root, path), roots=self.roots)
@@ -84,11 +82,11 @@ class Job:
     @property
     def layout(self) -> RowLayout:
         """How the rows lie in the store's files."""
-        return RowLayout.of(self.geometry, self.channels, has_masks=self.has_masks)
+        return RowLayout.of(self.geometry, self.rows.channels, has_masks=self.has_masks)
 
 
 @dataclass
-class _Attempt:
+class Attempt:
     """What became of one input: a row and its line, or a reason."""
 
     source: State = (-1, -1)
@@ -101,39 +99,30 @@ class _Attempt:
     reason: str = ""
 
 
+class RowMaker(Protocol):
+    """Makes the rows of inputs, one after the other."""
+
+    def expect(self, task: Task) -> None:
+        """Ask for the sources of a task that will be decoded, where they are far away; called by another thread."""
+
+    def forget(self, start: int, stop: int) -> None:
+        """Ask for the sources of inputs [start, stop) no more; called by another thread."""
+
+    def make(self, task: Task, index: int, attempt: Attempt) -> None:
+        """Fill in the row and all else that is known of an input; raises DecodeError."""
+
+
 class BlockWorker:
     """Decodes blocks and holds their rows until their offset is known."""
 
     def __init__(self, job: Job, in_flight: Any = None, clock: StageClock | None = None) -> None:
         self._job, self._clock = job, clock or StageClock("other")
-        self._decoder = row_decoder(
-            job.geometry,
-            channels=job.channels,
-            exact=job.exact,
-            strict=job.strict,
-            max_pixels=job.max_pixels,
-            requantize=job.requantize,
-            icc=job.icc,
-            bit_depth=job.bit_depth,
-            clock=self._clock,
-        )
-        self._rows = row_buffer(job.layout, self._clock)
         self._in_flight = InFlight(in_flight, job.pauses)
+        self._maker = job.row_maker(self._in_flight, self._clock)
+        self.expect, self.forget = self._maker.expect, self._maker.forget
+        self._rows = row_buffer(job.layout, self._clock)
         self._held: dict[int, DecodedRows] = {}
         self._files: dict[str, int] = {}
-        self._fetcher = Fetcher(job.root) if is_url(job.root) else None
-        self._reused = ReusedRows.open(*job.reused_store)
-
-    def expect(self, task: Task) -> None:
-        """Ask for the sources of a task that will be decoded, where they are far away; called by another thread."""
-        if self._fetcher is not None:
-            numbered = enumerate(task.paths, start=task.start)
-            self._fetcher.expect((index, path) for index, path in numbered if index not in task.refused)
-
-    def forget(self, start: int, stop: int) -> None:
-        """Ask for the sources of inputs [start, stop) no more; called by another thread."""
-        if self._fetcher is not None:
-            self._fetcher.forget(start, stop)
 
     def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
         """Decode a task, up to the first input that may not be begun, or to many bytes; its rows stay here until `write`."""
@@ -176,14 +165,14 @@ class BlockWorker:
         with error_path(path):
             write_at(self._files[path], data, offset)
 
-    def _attempt(self, task: Task, index: int) -> _Attempt:
+    def _attempt(self, task: Task, index: int) -> Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
         self._clock.enter("read")
-        attempt = _Attempt()
+        attempt = Attempt()
         try:
             if index in task.refused:
                 raise DecodeError(task.refused[index])
-            self._decode(task, index, attempt)
+            self._maker.make(task, index, attempt)
         except DecodeError as e:
             attempt.reason = str(e)
         except (MemoryError, SourceError):
@@ -196,7 +185,39 @@ class BlockWorker:
         self._clock.enter("other")
         return attempt
 
-    def _decode(self, task: Task, index: int, attempt: _Attempt) -> None:
+    def _add(self, result: Result, row: Row, attempt: Attempt) -> None:
+        """Append one row; nothing here can fail: an input is a row or a reject, never both."""
+        self._rows.add(result, row, attempt.mask)
+        result.rows += 1
+        result.kept += attempt.is_reused
+        result.samples.append(attempt.line)
+        if self._job.geometry.has_content:
+            result.content.append(row.content)
+        y0, x0, y1, x1 = row.content
+        result.pixel_count += (y1 - y0) * (x1 - x0)
+
+
+class ImageRows:
+    """Reads images from their sources and decodes them, or reuses their rows."""
+
+    def __init__(self, job: Job, in_flight: InFlight, clock: StageClock) -> None:
+        self._job, self._in_flight, self._clock = job, in_flight, clock
+        self._decoder = row_decoder(job.geometry, job.rows, clock)
+        self._fetcher = Fetcher(job.root) if is_url(job.root) else None
+        self._reused = ReusedRows.open(*job.reused_store)
+
+    def expect(self, task: Task) -> None:
+        """Ask for the sources of a task, where they are far away."""
+        if self._fetcher is not None:
+            numbered = enumerate(task.paths, start=task.start)
+            self._fetcher.expect((index, path) for index, path in numbered if index not in task.refused)
+
+    def forget(self, start: int, stop: int) -> None:
+        """Ask for the sources of inputs [start, stop) no more."""
+        if self._fetcher is not None:
+            self._fetcher.forget(start, stop)
+
+    def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
         path = task.paths[index - task.start]
         member = task.members[index - task.start] if task.members else None
@@ -209,7 +230,7 @@ class BlockWorker:
             """Read it; the states stand also where that fails."""
             attempt.source = source.state()
             attempt.mask_source = attempt.mask_source if mask is None else mask.state()
-            return source.read(max_pixels=self._job.max_pixels)
+            return source.read(max_pixels=self._job.rows.max_pixels)
 
         data, attempt.source = self._in_flight.patiently(index, read)
         attempt.source_bytes = len(data)
@@ -230,11 +251,11 @@ class BlockWorker:
         attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done).encode()
         attempt.row = row
 
-    def _mask(self, index: int, path: str, row: Row, attempt: _Attempt) -> bytes:
+    def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> bytes:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
         if self._job.draws_masks:
             return drawn_row(path, row, self._job.geometry, is_upright=self._job.upright_masks)
-        read = functools.partial(self._job.mask_source(path).read, max_pixels=self._job.max_pixels)
+        read = functools.partial(self._job.mask_source(path).read, max_pixels=self._job.rows.max_pixels)
         try:
             self._clock.enter("read")
             data, attempt.mask_source = self._in_flight.patiently(index, read)
@@ -242,14 +263,3 @@ class BlockWorker:
             return mask_row(data, row, self._job.geometry, is_upright=self._job.upright_masks)
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e
-
-    def _add(self, result: Result, row: Row, attempt: _Attempt) -> None:
-        """Append one row; nothing here can fail: an input is a row or a reject, never both."""
-        self._rows.add(result, row, attempt.mask)
-        result.rows += 1
-        result.kept += attempt.is_reused
-        result.samples.append(attempt.line)
-        if self._job.geometry.has_content:
-            result.content.append(row.content)
-        y0, x0, y1, x1 = row.content
-        result.pixel_count += (y1 - y0) * (x1 - x0)

@@ -35,7 +35,7 @@ from PIL import Image
 
 import reader
 from packer import pack
-from packer.options import MAX_PIXELS
+from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.store.blocks import Task
 from packer.workers.block_worker import BlockWorker, Job
@@ -169,7 +169,7 @@ def worker_series(corpus: Path, rows: list[dict[str, str]]) -> dict[str, Any]:
 
 def decode_all(root: str, paths: list[str], broken: int, pipe: Any) -> None:
     """Decode each file as a block of its own, as a worker does, and tell what it took."""
-    job = Job(root, os.devnull, Geometry(_SIZE, _SIZE), "rgb", exact=False, strict=False, max_pixels=MAX_PIXELS)
+    job = Job(root, os.devnull, Geometry(_SIZE, _SIZE), RowOptions())
     silence_pillow()
     worker = BlockWorker(job)
     # what the libraries open once, for good

@@ -645,13 +645,14 @@ def test_the_manifest_records_what_shaped_the_rows(images: Path, tmp_path: Path)
 
 def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_path: Path) -> None:
     """4 queued tasks of 400 kB one way, results of 1 MB the other: a parent that sends and a worker that answers."""
+    from packer.options import RowOptions
     from packer.pixels.geometry import Geometry
     from packer.store.blocks import Task
     from packer.workers.block_worker import Job
     from packer.workers.engine import LocalEngine
 
     (tmp_path / "pixels").touch()
-    job = Job(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), "rgb", False, False, 1000)
+    job = Job(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), RowOptions(max_pixels=1000))
     paths = [f"{'x' * 200}/{n}.jpg" for n in range(2000)]
     engine = LocalEngine(job, workers=2, timeout=30)
 

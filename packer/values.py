@@ -1,0 +1,90 @@
+"""The forms in which sizes and limits may be given. Knows no option's default or meaning."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from packer.errors import OptionsError
+
+
+def parsed_size(size: Any) -> tuple[int, int] | None:
+    """Return (height, width) from pixels, a pair or text; None stays None. Raises OptionsError."""
+    if size is None:
+        return None
+    if isinstance(size, str | int):
+        return parse_size(str(size))
+    try:
+        height, width = (operator.index(side) for side in size)
+    except (TypeError, ValueError):
+        raise OptionsError(f"size is {size!r}, expected pixels, (height, width), or text such as '192x256'.") from None
+    return height, width
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Parse "224" or "192x256" (height x width).
+
+    Example:
+        >>> parse_size("192x256")
+        (192, 256)
+    """
+    match = re.fullmatch(r"(\d{1,9})(?:x(\d{1,9}))?", text.strip().lower())
+    if not match:
+        raise OptionsError(f"--size is {text!r}, expected pixels such as 224, or height x width such as 192x256.")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def side_limit(max_size: int | str | None) -> tuple[int, bool]:
+    """Return the pixels that --max-size allows a side, 0 for any, and whether that is the shorter side.
+
+    Example:
+        >>> side_limit(512), side_limit("long:512"), side_limit("short:256"), side_limit(None)
+        ((512, False), (512, False), (256, True), (0, False))
+    """
+    match = re.fullmatch(r"(?:(long|short):)?(\d{1,9})", "0" if max_size is None else str(max_size).strip().lower())
+    if not match:
+        raise OptionsError(
+            f"--max-size is {max_size!r}, expected pixels such as 512 for the longer side, or short:256 for the shorter."
+        )
+    return int(match[2]), match[1] == "short"
+
+
+def format_size(size: tuple[int, int]) -> str:
+    """Write (height, width) as the command takes it: 224 or 192x256."""
+    height, width = size
+    return str(height) if height == width else f"{height}x{width}"
+
+
+def allowed_share(option: str, limit: int | str, count: int) -> int:
+    """Return how many of so many an option allows: a number, or a share such as "1%", rounded down."""
+    text = str(limit).strip()
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text)
+    if not match or (not match[2] and "." in text) or (match[2] and float(match[1]) > 100):
+        raise OptionsError(f"{option} is {text!r}, expected a count such as 10 or a share such as 1%.")
+    return math.floor(count * float(match[1]) / 100) if match[2] else int(match[1])
+
+
+def check_quality(option: str, quality: int | None) -> None:
+    """Refuse what is no -q:v of FFmpeg's, 2 (best) to 31 (smallest); None is none."""
+    if quality is not None and not (isinstance(quality, int) and 2 <= quality <= 31):
+        raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")
+
+
+def check_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a value of an option that is none of those known."""
+    if value not in known:
+        raise OptionsError(f"--{name} is {value!r}, expected {', '.join(known[:-1])} or {known[-1]}.")
+
+
+def words_of(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one word, or several, as a tuple."""
+    return (words,) if isinstance(words, str) else tuple(words)
+
+
+def path_text(path: str | os.PathLike[str] | None) -> str | None:
+    """Return a path as text; None stays None."""
+    return None if path is None else os.fspath(path)
