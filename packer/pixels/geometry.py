@@ -109,12 +109,21 @@ class Geometry:
             return self._cropped_strip(image, *resized), (0, 0, self.height, self.width)
         if image.size != resized:
             # the whole picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
-            image = image.resize(resized, _RESAMPLE[self.resample])
+            image = image.resize(resized, self.filter)
         if resized == self.row_size(resized):
             return image, self.content(resized)
         left, top = self.origin(resized)
         # Pillow fills with 0 what a crop takes from outside the picture
         return image.crop((left, top, left + self.width, top + self.height)), self.content(resized)
+
+    @property
+    def filter(self) -> int:
+        """What resizes, by the number of PIL.Image.Resampling."""
+        return _RESAMPLE[self.resample]
+
+    def resizes_whole(self, stored: tuple[int, int], resized: tuple[int, int]) -> bool:
+        """Say whether a picture decoded to (width, height) is resized, and all of it, before it is cropped."""
+        return stored != resized and not self._is_strip(*resized)
 
     def origin(self, resized: tuple[int, int]) -> tuple[int, int]:
         """Return x, y of a row's upper left corner in the picture resized to (width, height); negative where it is padded."""
@@ -147,4 +156,4 @@ class Geometry:
         across, down = image.width / width, image.height / height
         right, bottom = min(image.width, (left + self.width) * across), min(image.height, (top + self.height) * down)
         box = (left * across, top * down, right, bottom)
-        return image.resize((self.width, self.height), _RESAMPLE[self.resample], box=box)
+        return image.resize((self.width, self.height), self.filter, box=box)

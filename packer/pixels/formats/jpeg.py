@@ -6,6 +6,7 @@ refuses. What it accepts decodes to the same bytes as Pillow's. CMYK and YCCK ar
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from dataclasses import dataclass
@@ -169,13 +170,16 @@ def version() -> str | None:
     return distribution_version("jpeg4py")
 
 
-def library_version() -> str | None:
-    """Return libjpeg-turbo's version as the loaded library states it (TurboJPEG 2 has no call for it), None if unknown."""
+def library_version(name: str = "turbojpeg") -> str | None:
+    """Return libjpeg-turbo's version as the loaded library states it (TurboJPEG 2 has no call for it), None if unknown.
+
+    name: what is in the name of its file.
+    """
     if _load() is None:
         return None
     try:
         with open("/proc/self/maps") as maps:
-            path = next(line.split()[-1] for line in maps if "turbojpeg" in line)
+            path = next(line.split()[-1] for line in maps if name in os.path.basename(line))
         with open(path, "rb") as library:
             match = re.search(rb"libjpeg-turbo version (\d+(?:\.\d+)*)", library.read())
     except (OSError, StopIteration):

@@ -1,0 +1,172 @@
+/* A JPEG to a row in one pass: lines come from libjpeg a few at a time, are resized while they are in the CPU's cache, and only
+ * what the row keeps is made. Serves sound JPEGs of 1 or 3 components; all else, and whatever libjpeg complains about, it leaves
+ * to the caller, who words the reasons. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include "resample.h"
+
+/* libjpeg computes the columns and lines at a crop's edge from fewer neighbours than those of the whole picture. */
+#define MARGIN 16
+/* A line that begins on 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
+#define LINE_OFFSET 4
+
+typedef struct {
+    struct jpeg_error_mgr base;
+    jmp_buf leave;
+} Errors;
+
+static void leave(j_common_ptr info) {
+    longjmp(((Errors *)info->err)->leave, 1);
+}
+
+/* Leaves at the first warning: level -1; higher ones are traces. */
+static void judge(j_common_ptr info, int level) {
+    if (level < 0)
+        leave(info);
+}
+
+typedef struct {
+    struct jpeg_decompress_struct info;
+    Errors errors;
+    Resampler resampler;
+    uint8_t *lines;
+} Work;
+
+static void close_work(Work *work) {
+    jpeg_destroy_decompress(&work->info);
+    resampler_free(&work->resampler);
+    free(work->lines);
+}
+
+static void skip_lines(j_decompress_ptr info, JDIMENSION count) {
+    if (count && jpeg_skip_scanlines(info, count) != count)
+        leave((j_common_ptr)info);
+}
+
+/* Decodes all of the file, of which the kept lines are resized into `out`. Does not return where libjpeg complains. */
+static int decode(Work *work, const uint8_t *data, size_t size, int scale, Wanted *wanted, uint8_t *out, long stride) {
+    j_decompress_ptr info = &work->info;
+    jpeg_create_decompress(info);
+    jpeg_mem_src(info, data, size);
+    jpeg_read_header(info, TRUE);
+    if (info->num_components != 1 && info->num_components != 3)
+        return 0;
+    info->scale_num = 1;
+    info->scale_denom = (unsigned)scale;
+    info->out_color_space = JCS_EXT_RGBX;
+    jpeg_start_decompress(info);
+    if (!resampler_init(&work->resampler, wanted, out, stride) || (int)info->output_width != wanted->source_width ||
+        (int)info->output_height != wanted->source_height)
+        return 0;
+    Resampler *resampler = &work->resampler;
+    JDIMENSION height = info->output_height, column = 0;
+    JDIMENSION first = resampler->first_line > MARGIN ? (JDIMENSION)resampler->first_line - MARGIN : 0;
+    int last_column = resampler->last_column + MARGIN;
+    column = resampler->first_column > MARGIN ? (JDIMENSION)resampler->first_column - MARGIN : 0;
+    JDIMENSION width = (last_column < (int)info->output_width ? (JDIMENSION)last_column : info->output_width) - column;
+    if (width < info->output_width)
+        jpeg_crop_scanline(info, &column, &width);
+    resampler_begin_at(resampler, (int)column);
+
+    size_t line_bytes = ((size_t)info->output_width * 4 + LINE_PADDING + 63) / 64 * 64;
+    work->lines = malloc(LINES * line_bytes + 64);
+    if (!work->lines)
+        return 0;
+    uint8_t *aligned = work->lines + (64 - (uintptr_t)work->lines % 64) % 64 + LINE_OFFSET, *rows[LINES];
+    memset(work->lines, 0, LINES * line_bytes + 64);
+    for (int n = 0; n < LINES; n++)
+        rows[n] = aligned + n * line_bytes;
+    skip_lines(info, first);
+    while ((int)info->output_scanline < resampler->first_line)
+        jpeg_read_scanlines(info, rows, 1);
+    while ((int)info->output_scanline < resampler->last_line) {
+        int left = resampler->last_line - (int)info->output_scanline, ready = 0;
+        while (ready < LINES && ready < left)
+            ready += (int)jpeg_read_scanlines(info, rows + ready, (JDIMENSION)(LINES - ready < left - ready ? LINES - ready : left - ready));
+        resampler_push(resampler, rows, ready);
+    }
+    /* libjpeg reads nothing of lines that are skipped to the end: the last one is read, so that damage before it shows */
+    if (info->output_scanline < height) {
+        skip_lines(info, height - 1 - info->output_scanline);
+        jpeg_read_scanlines(info, rows, 1);
+    }
+    jpeg_finish_decompress(info);
+    return resampler->output == resampler->down.outputs;
+}
+
+static int decode_row(const uint8_t *data, size_t size, int scale, Wanted *wanted, uint8_t *out, long stride) {
+    Work *work = calloc(1, sizeof(Work));
+    if (!work)
+        return 0;
+    work->info.err = jpeg_std_error(&work->errors.base);
+    work->errors.base.error_exit = leave;
+    work->errors.base.emit_message = judge;
+    int is_decoded = setjmp(work->errors.leave) ? 0 : decode(work, data, size, scale, wanted, out, stride);
+    close_work(work);
+    free(work);
+    return is_decoded;
+}
+
+PyDoc_STRVAR(row_doc,
+    "row(data, scale, source, resized, origin, size, resample) -> bytes | None\n\n"
+    "Decode a JPEG at 1/scale, which gives source = (width, height), resize that to resized, and cut out the size = (width,\n"
+    "height) that begins at origin = (x, y): uint8[height, width, 3] of RGB, 0 outside the picture. None: not to be had here.");
+
+static PyObject *row(PyObject *module, PyObject *args) {
+    const char *data;
+    Py_ssize_t size;
+    int scale, left, top, width, height;
+    Wanted wanted;
+    if (!PyArg_ParseTuple(args, "y#i(ii)(ii)(ii)(ii)i", &data, &size, &scale, &wanted.source_width, &wanted.source_height,
+                          &wanted.width, &wanted.height, &left, &top, &width, &height, &wanted.filter))
+        return NULL;
+    if (width < 1 || height < 1 || width > 65535 || height > 65535 || scale < 1 || scale > 8)
+        Py_RETURN_NONE;
+    wanted.x0 = left > 0 ? left : 0;
+    wanted.y0 = top > 0 ? top : 0;
+    wanted.x1 = left + width < wanted.width ? left + width : wanted.width;
+    wanted.y1 = top + height < wanted.height ? top + height : wanted.height;
+    Py_ssize_t row_bytes = (Py_ssize_t)width * height * 3;
+    PyObject *pixels = PyBytes_FromStringAndSize(NULL, row_bytes);
+    if (!pixels)
+        return NULL;
+    uint8_t *out = (uint8_t *)PyBytes_AsString(pixels);
+    if (wanted.x1 - wanted.x0 < width || wanted.y1 - wanted.y0 < height)
+        memset(out, 0, (size_t)row_bytes);
+    out += ((Py_ssize_t)(wanted.y0 - top) * width + (wanted.x0 - left)) * 3;
+    int is_decoded;
+    Py_BEGIN_ALLOW_THREADS;
+    is_decoded = decode_row((const uint8_t *)data, (size_t)size, scale, &wanted, out, (long)width * 3);
+    Py_END_ALLOW_THREADS;
+    if (is_decoded)
+        return pixels;
+    Py_DECREF(pixels);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(library_doc, "library() -> int\n\nReturn the address of a function of the live libjpeg.");
+
+static PyObject *library(PyObject *module, PyObject *unused) {
+    return PyLong_FromVoidPtr((void *)jpeg_std_error);
+}
+
+static PyMethodDef methods[] = {
+    {"row", row, METH_VARARGS, row_doc},
+    {"library", library, METH_NOARGS, library_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,306 @@
+/* Pillow-SIMD's resampling of 8-bit pixels, in the same numbers: each direction by itself, across first, its result rounded to
+ * bytes; weights of 16 bits, of as many binary digits as the largest of all outputs leaves room for. */
+
+#include "resample.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
+#define HAS_AVX2 1
+#include <immintrin.h>
+#endif
+
+/* PIL.Image.Resampling */
+enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
+
+#define MOST_SIDE 65535
+/* Longer columns of wider rows are another's: the lines that one output row is made of do not fit in any cache. */
+#define MOST_RING_BYTES (16 << 20)
+/* 32 bits, less 8 of a pixel, less a sign and the overshoot of weights below 0 */
+#define MOST_PRECISION 22
+#define WEIGHT_LIMIT (1 << 15)
+#define PI 3.14159265358979323846
+
+static double support_of(int filter) {
+    static const double supports[] = {0, 3.0, 1.0, 2.0, 0.5};
+    return supports[filter];
+}
+
+static double sinc(double x) {
+    return x == 0.0 ? 1.0 : sin(x * PI) / (x * PI);
+}
+
+static double weight_at(int filter, double x) {
+    switch (filter) {
+    case BOX:
+        return x > -0.5 && x <= 0.5 ? 1.0 : 0.0;
+    case LANCZOS:
+        return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
+    case BICUBIC: /* Keys 1981, a = -0.5 */
+        x = fabs(x);
+        if (x < 1.0)
+            return ((-0.5 + 2.0) * x - (-0.5 + 3.0)) * x * x + 1;
+        return x < 2.0 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0.0;
+    default:
+        x = fabs(x);
+        return x < 1.0 ? 1.0 - x : 0.0;
+    }
+}
+
+/* Writes the weights of one output, which sum to 1; returns how many. */
+static int weigh(double *weights, int *start, int output, int source, int outputs, int filter) {
+    double scale = (double)source / outputs, spread = scale < 1.0 ? 1.0 : scale;
+    double support = support_of(filter) * spread, center = (output + 0.5) * scale, sum = 0.0;
+    int first = (int)(center - support + 0.5), last = (int)(center + support + 0.5);
+    first = first < 0 ? 0 : first;
+    last = last > source ? source : last;
+    for (int n = 0; n < last - first; n++) {
+        weights[n] = weight_at(filter, (n + first - center + 0.5) * (1.0 / spread));
+        sum += weights[n];
+    }
+    for (int n = 0; n < last - first && sum != 0.0; n++)
+        weights[n] /= sum;
+    *start = first;
+    return last - first;
+}
+
+/* Makes the coefficients of outputs [from, to). The precision hangs on all outputs, also on those that are not kept. */
+static int axis_init(Axis *axis, int source, int outputs, int filter, int from, int to) {
+    double spread = source > outputs ? (double)source / outputs : 1.0, largest = 0.0;
+    int most = (int)ceil(support_of(filter) * spread) * 2 + 1, kept = to - from;
+    axis->outputs = kept;
+    axis->taps = (most + 1) & ~1; /* pairs: the odd last one gets a weight of 0 */
+    axis->precision = 0;
+    axis->starts = calloc((size_t)kept, sizeof(int));
+    axis->counts = calloc((size_t)kept, sizeof(int));
+    axis->weights = calloc((size_t)kept * axis->taps, sizeof(int16_t));
+    double *exact = calloc((size_t)outputs * most, sizeof(double));
+    if (!axis->starts || !axis->counts || !axis->weights || !exact) {
+        free(exact);
+        return 0;
+    }
+    for (int i = 0; i < outputs; i++) {
+        int start, count = weigh(exact + (size_t)i * most, &start, i, source, outputs, filter);
+        if (i >= from && i < to) {
+            axis->starts[i - from] = start;
+            axis->counts[i - from] = count;
+        }
+        for (int n = 0; n < count; n++)
+            largest = exact[(size_t)i * most + n] > largest ? exact[(size_t)i * most + n] : largest;
+    }
+    while (axis->precision < MOST_PRECISION && (int)(0.5 + largest * (1 << (axis->precision + 1))) < WEIGHT_LIMIT)
+        axis->precision++;
+    for (int i = 0; i < kept; i++)
+        for (int n = 0; n < axis->counts[i]; n++) {
+            double weight = exact[(size_t)(i + from) * most + n] * (1 << axis->precision);
+            axis->weights[(size_t)i * axis->taps + n] = (int16_t)(int)(weight < 0 ? weight - 0.5 : weight + 0.5);
+        }
+    free(exact);
+    return 1;
+}
+
+int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out_stride) {
+    memset(self, 0, sizeof(*self));
+    int sides[] = {wanted->source_width, wanted->source_height, wanted->width, wanted->height};
+    for (int i = 0; i < 4; i++)
+        if (sides[i] < 1 || sides[i] > MOST_SIDE)
+            return 0;
+    if (wanted->filter < LANCZOS || wanted->filter > BOX || wanted->x0 < 0 || wanted->x1 > wanted->width ||
+        wanted->x0 >= wanted->x1 || wanted->y0 < 0 || wanted->y1 > wanted->height || wanted->y0 >= wanted->y1)
+        return 0;
+    Axis *across = &self->across, *down = &self->down;
+    if (!axis_init(across, wanted->source_width, wanted->width, wanted->filter, wanted->x0, wanted->x1) ||
+        !axis_init(down, wanted->source_height, wanted->height, wanted->filter, wanted->y0, wanted->y1))
+        return 0;
+    self->first_column = across->starts[0];
+    self->last_column = across->starts[across->outputs - 1] + across->counts[across->outputs - 1];
+    self->first_line = self->line = down->starts[0];
+    self->last_line = down->starts[down->outputs - 1] + down->counts[down->outputs - 1];
+    self->ring_lines = down->taps + LINES;
+    self->ring_bytes = across->outputs * 4 + LINE_PADDING;
+    if ((size_t)self->ring_lines * (size_t)self->ring_bytes > MOST_RING_BYTES)
+        return 0;
+    self->ring = calloc((size_t)self->ring_lines, (size_t)self->ring_bytes);
+    self->packed = calloc((size_t)self->ring_bytes, 1);
+    self->sources = calloc((size_t)down->taps, sizeof(*self->sources));
+    self->out = out;
+    self->out_stride = out_stride;
+    return self->ring && self->packed && self->sources;
+}
+
+void resampler_begin_at(Resampler *self, int column) {
+    for (int i = 0; i < self->across.outputs; i++)
+        self->across.starts[i] -= column;
+}
+
+void resampler_free(Resampler *self) {
+    free(self->across.starts);
+    free(self->across.counts);
+    free(self->across.weights);
+    free(self->down.starts);
+    free(self->down.counts);
+    free(self->down.weights);
+    free(self->ring);
+    free(self->packed);
+    free(self->sources);
+}
+
+static uint8_t byte_of(int sum, int precision) {
+    int value = sum >> precision;
+    return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+}
+
+static void across_plain(const Axis *axis, uint8_t *const in[LINES], uint8_t *const out[LINES], int count) {
+    for (int line = 0; line < count; line++)
+        for (int i = 0; i < axis->outputs; i++) {
+            const int16_t *weights = axis->weights + (size_t)i * axis->taps;
+            const uint8_t *pixel = in[line] + 4 * axis->starts[i];
+            int sums[3] = {1 << (axis->precision - 1), 1 << (axis->precision - 1), 1 << (axis->precision - 1)};
+            for (int n = 0; n < axis->counts[i]; n++, pixel += 4)
+                for (int c = 0; c < 3; c++)
+                    sums[c] += pixel[c] * weights[n];
+            for (int c = 0; c < 3; c++)
+                out[line][4 * i + c] = byte_of(sums[c], axis->precision);
+        }
+}
+
+static void down_plain(const int16_t *weights, uint8_t *const *lines, int count, int precision, uint8_t *out, int size) {
+    for (int i = 0; i < size; i++) {
+        int sum = 1 << (precision - 1);
+        for (int n = 0; n < count; n++)
+            sum += lines[n][i] * weights[n];
+        out[i] = byte_of(sum, precision);
+    }
+}
+
+#ifdef HAS_AVX2
+#define AVX2 __attribute__((target("avx2")))
+
+AVX2 static inline __m256i two_weights(const int16_t *weights) {
+    int pair;
+    memcpy(&pair, weights, 4);
+    return _mm256_set1_epi32(pair);
+}
+
+/* Four lines at once, two to a register; per step two or four neighbouring pixels of each: r0 r1 g0 g1 b0 b1 x0 x1 as words. */
+AVX2 static void across_avx2(const Axis *axis, uint8_t *const in[LINES], uint8_t *const out[LINES]) {
+    const __m256i low = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
+    const __m256i high = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
+    const __m256i half = _mm256_set1_epi32(1 << (axis->precision - 1));
+    const __m128i shift = _mm_cvtsi32_si128(axis->precision);
+    for (int i = 0; i < axis->outputs; i++) {
+        const int16_t *weights = axis->weights + (size_t)i * axis->taps;
+        long at = 4L * axis->starts[i];
+        int left = axis->counts[i];
+        __m256i first = half, second = half;
+        for (; left > 2; left -= 4, weights += 4, at += 16) {
+            __m256i near = two_weights(weights), far = two_weights(weights + 2);
+            __m256i pixels = _mm256_inserti128_si256(
+                _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(in[0] + at))),
+                _mm_loadu_si128((const __m128i *)(in[1] + at)), 1);
+            first = _mm256_add_epi32(first, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), near));
+            first = _mm256_add_epi32(first, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, high), far));
+            pixels = _mm256_inserti128_si256(
+                _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(in[2] + at))),
+                _mm_loadu_si128((const __m128i *)(in[3] + at)), 1);
+            second = _mm256_add_epi32(second, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), near));
+            second = _mm256_add_epi32(second, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, high), far));
+        }
+        if (left > 0) {
+            __m256i near = two_weights(weights);
+            __m256i pixels = _mm256_inserti128_si256(
+                _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(in[0] + at))),
+                _mm_loadl_epi64((const __m128i *)(in[1] + at)), 1);
+            first = _mm256_add_epi32(first, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), near));
+            pixels = _mm256_inserti128_si256(
+                _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(in[2] + at))),
+                _mm_loadl_epi64((const __m128i *)(in[3] + at)), 1);
+            second = _mm256_add_epi32(second, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, low), near));
+        }
+        __m256i words = _mm256_packs_epi32(_mm256_sra_epi32(first, shift), _mm256_sra_epi32(second, shift));
+        __m256i bytes = _mm256_packus_epi16(words, words); /* lines 0, 2, 0, 2, 1, 3, 1, 3 */
+        long long even = _mm_cvtsi128_si64(_mm256_castsi256_si128(bytes));
+        long long odd = _mm_cvtsi128_si64(_mm256_extracti128_si256(bytes, 1));
+        int pixel[LINES] = {(int)even, (int)odd, (int)(even >> 32), (int)(odd >> 32)};
+        for (int line = 0; line < LINES; line++)
+            memcpy(out[line] + 4 * i, pixel + line, 4);
+    }
+}
+
+/* Lines are padded, so that whole registers may be written. */
+AVX2 static void down_avx2(
+    const int16_t *weights, uint8_t *const *lines, int count, int precision, uint8_t *out, int size) {
+    const __m256i zero = _mm256_setzero_si256(), half = _mm256_set1_epi32(1 << (precision - 1));
+    const __m128i shift = _mm_cvtsi32_si128(precision);
+    for (int i = 0; i < size; i += 32) {
+        __m256i sums[4] = {half, half, half, half};
+        for (int n = 0; n < count; n += 2) {
+            __m256i pair = two_weights(weights + n);
+            __m256i above = _mm256_loadu_si256((const __m256i *)(lines[n] + i));
+            __m256i below = n + 1 < count ? _mm256_loadu_si256((const __m256i *)(lines[n + 1] + i)) : zero;
+            __m256i mixed = _mm256_unpacklo_epi8(above, below);
+            sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(_mm256_unpacklo_epi8(mixed, zero), pair));
+            sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(_mm256_unpackhi_epi8(mixed, zero), pair));
+            mixed = _mm256_unpackhi_epi8(above, below);
+            sums[2] = _mm256_add_epi32(sums[2], _mm256_madd_epi16(_mm256_unpacklo_epi8(mixed, zero), pair));
+            sums[3] = _mm256_add_epi32(sums[3], _mm256_madd_epi16(_mm256_unpackhi_epi8(mixed, zero), pair));
+        }
+        for (int n = 0; n < 4; n++)
+            sums[n] = _mm256_sra_epi32(sums[n], shift);
+        __m256i words = _mm256_packs_epi32(sums[0], sums[1]), more = _mm256_packs_epi32(sums[2], sums[3]);
+        _mm256_storeu_si256((__m256i *)(out + i), _mm256_packus_epi16(words, more));
+    }
+}
+#endif
+
+static int has_avx2(void) {
+#ifdef HAS_AVX2
+    return __builtin_cpu_supports("avx2");
+#else
+    return 0;
+#endif
+}
+
+static void pack_rgb(const uint8_t *rgbx, uint8_t *rgb, int pixels) {
+    for (int i = 0; i < pixels; i++, rgbx += 4, rgb += 3)
+        memcpy(rgb, rgbx, 3);
+}
+
+static uint8_t *ring_line(const Resampler *self, int line) {
+    return self->ring + (size_t)(line % self->ring_lines) * self->ring_bytes;
+}
+
+void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
+    uint8_t *into[LINES], *from[LINES];
+    for (int n = 0; n < LINES; n++) {
+        into[n] = ring_line(self, self->line + n);
+        from[n] = n < count ? lines[n] : lines[0]; /* what no line is made of is written over by the next */
+    }
+#ifdef HAS_AVX2
+    if (has_avx2())
+        across_avx2(&self->across, from, into);
+    else
+#endif
+        across_plain(&self->across, from, into, count);
+    self->line += count;
+    const Axis *down = &self->down;
+    for (; self->output < down->outputs; self->output++) {
+        int start = down->starts[self->output], taps = down->counts[self->output];
+        if (start + taps > self->line)
+            return;
+        for (int n = 0; n < taps; n++)
+            self->sources[n] = ring_line(self, start + n);
+        const int16_t *weights = down->weights + (size_t)self->output * down->taps;
+#ifdef HAS_AVX2
+        if (has_avx2())
+            down_avx2(weights, self->sources, taps, down->precision, self->packed, self->across.outputs * 4);
+        else
+#endif
+            down_plain(weights, self->sources, taps, down->precision, self->packed, self->across.outputs * 4);
+        pack_rgb(self->packed, self->out + (size_t)self->output * self->out_stride, self->across.outputs);
+    }
+}

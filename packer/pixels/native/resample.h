@@ -1,0 +1,45 @@
+/* Resize and crop a picture line by line. Knows pixels of four bytes, and no file format. */
+
+#ifndef PIXPACK_RESAMPLE_H
+#define PIXPACK_RESAMPLE_H
+
+#include <stdint.h>
+
+/* Lines are taken so many at a time: one load of coefficients serves them all. */
+#define LINES 4
+/* What may be read behind the last pixel of a line; its value does not matter. */
+#define LINE_PADDING 64
+
+/* The coefficients of one direction: output i is the sum of weights[i * taps + n] * pixel[starts[i] + n], n < counts[i]. */
+typedef struct {
+    int outputs, taps, precision;
+    int *starts, *counts;
+    int16_t *weights;
+} Axis;
+
+/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept. */
+typedef struct {
+    int source_width, source_height, width, height, x0, x1, y0, y1, filter;
+} Wanted;
+
+typedef struct {
+    Axis across, down;
+    /* the source lines and columns that the kept pixels are made of */
+    int first_line, last_line, first_column, last_column;
+    int line, output, ring_lines, ring_bytes;
+    uint8_t *ring, *packed, *out, **sources;
+    long out_stride;
+} Resampler;
+
+/* Returns 0 where there is no memory, or the sizes are out of range; then too free is to be called. */
+int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out_stride);
+
+/* Lets lines begin at this column of the source. Once, before the first line. */
+void resampler_begin_at(Resampler *self, int column);
+
+/* Takes the next `count` <= LINES lines of RGBX, from first_line on, and writes the rows of RGB that are complete. */
+void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count);
+
+void resampler_free(Resampler *self);
+
+#endif

@@ -1,0 +1,21 @@
+"""The compiled part of packer: built where there are a C compiler and libjpeg's headers, left out elsewhere."""
+
+import sys
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "packer.pixels.native._native",
+            ["packer/pixels/native/native.c", "packer/pixels/native/resample.c"],
+            depends=["packer/pixels/native/resample.h"],
+            libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
+            extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-ffp-contract=off", "-fvisibility=hidden"],
+            define_macros=[("Py_LIMITED_API", "0x030A0000")],
+            py_limited_api=True,
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

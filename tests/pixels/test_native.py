@@ -1,0 +1,257 @@
+"""The compiled part makes the bytes that the Python path makes, and refuses what that refuses."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.errors import DecodeError
+from packer.pixels.decode import Decoder
+from packer.pixels.formats import jpeg, versions
+from packer.pixels.geometry import Geometry
+from packer.pixels.native import live
+from packer.pixels.row import Row
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = live.native()
+
+
+@pytest.fixture(autouse=True)
+def _is_built() -> None:
+    if versions.pillow_distribution() != "pillow-simd":
+        pytest.skip(NATIVE.reason)
+    # Pillow-SIMD was compiled here, with the same headers
+    assert NATIVE.row is not None, NATIVE.reason
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A picture with edges, smooth parts and noise."""
+    generator = np.random.default_rng([width, height, seed])
+    coarse = generator.integers(0, 256, (max(1, height // 9), max(1, width // 9), 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(int)
+    noisy = smooth + generator.integers(-30, 31, (height, width, 3)) * (generator.random((height, 1, 1)) < 0.5)
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+
+
+def encoded(image: Image.Image, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", **{"quality": 90} | options)
+    return file.getvalue()
+
+
+def both(data: bytes, geometry: Geometry, **options: Any) -> tuple[Row | str, Row | str, int]:
+    """Return what the two paths make of it, a row or a reason, and how many rows the compiled part made."""
+    found: list[Row | str] = []
+    served = 0
+    for is_native in (True, False):
+        decoder = Decoder(geometry, **options)
+        if is_native:
+
+            def counting(*args: Any) -> bytes | None:
+                nonlocal served
+                pixels = NATIVE.row(*args) if NATIVE.row else None
+                served += pixels is not None
+                return pixels
+
+            decoder._one_pass = counting
+        else:
+            decoder._one_pass = None
+        try:
+            found.append(decoder.row(data))
+        except DecodeError as e:
+            found.append(str(e))
+    return found[0], found[1], served
+
+
+SIZES = [(500, 375), (375, 500), (333, 250), (641, 97), (97, 641), (17, 13), (1, 1), (2, 300), (300, 1), (225, 225)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("subsampling", [0, 1, 2, "4:1:1"])
+def test_rows_are_the_same_bytes(size: tuple[int, int], subsampling: int | str) -> None:
+    data = encoded(picture(*size), subsampling=subsampling)
+    for geometry in (
+        Geometry(224, 224),
+        Geometry(224, 224, crop_fraction=0.875),
+        Geometry(64, 200, "crop", resample="bicubic"),
+        Geometry(100, 31, "squash", resample="lanczos"),
+        Geometry(96, 96, "pad", resample="box"),
+        Geometry(96, 160, "inside", resample="bicubic"),
+        Geometry(128, 128, "none"),
+    ):
+        for exact in (False, True):
+            ours, plain, _ = both(data, geometry, exact=exact)
+            assert ours == plain
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"progressive": True},
+        {"optimize": True, "quality": 20},
+        {"restart_marker_blocks": 3},
+        {"progressive": True, "subsampling": 0},
+        {"quality": 100, "subsampling": 0},
+    ],
+    ids=str,
+)
+def test_every_kind_of_jpeg_is_served(options: dict[str, Any]) -> None:
+    for size in SIZES[:5]:
+        ours, plain, served = both(encoded(picture(*size), **options), Geometry(160, 160))
+        assert ours == plain
+        assert served == 1
+
+
+def test_gray_jpegs_are_served() -> None:
+    ours, plain, served = both(encoded(picture(500, 375).convert("L")), Geometry(224, 224))
+    assert ours == plain
+    assert served == 1
+
+
+def test_what_it_does_not_serve_takes_the_python_path() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for data, options in (
+        (encoded(picture(300, 200), exif=exif), {}),
+        (encoded(picture(300, 200).convert("CMYK")), {}),
+        (encoded(picture(300, 200)), {"channels": "gray"}),
+        (encoded(picture(300, 200)), {"channels": "rgba"}),
+    ):
+        ours, plain, served = both(data, Geometry(64, 64), **options)
+        assert ours == plain
+        assert served == 0
+
+
+def test_a_picture_of_the_row_s_size_is_not_resized() -> None:
+    ours, plain, served = both(encoded(picture(224, 224)), Geometry(224, 224))
+    assert ours == plain
+    assert served == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_jpegs_become_the_same_row_or_the_same_reason(seed: int) -> None:
+    rng = random.Random(seed)
+    geometry = Geometry(64, 64, crop_fraction=0.875)
+    whole = [
+        encoded(picture(rng.randint(20, 300), rng.randint(20, 300), seed), subsampling=rng.choice([0, 1, 2]), **options)
+        for options in ({}, {"progressive": True}, {"restart_marker_blocks": 4}, {"quality": 40})
+    ]
+    reasons = rows = 0
+    for _ in range(60):
+        data = bytearray(rng.choice(whole))
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(2, len(data))
+            match rng.randrange(4):
+                case 0:
+                    data[at] ^= 1 << rng.randrange(8)
+                case 1:
+                    data[at : at + rng.randint(1, 30)] = b""
+                case 2:
+                    data[at:at] = rng.randbytes(rng.randint(1, 8))
+                case _:
+                    data = data[: max(at, 100)]
+        ours, plain, _ = both(bytes(data), geometry, max_pixels=1 << 20)
+        assert ours == plain
+        reasons += isinstance(plain, str)
+        rows += not isinstance(plain, str)
+    assert reasons > 5
+    assert rows > 5
+
+
+def test_damage_below_the_crop_is_noticed() -> None:
+    """The lines below what is kept are skipped, not left unread."""
+    data = encoded(picture(100, 900), quality=95)
+    ours, plain, served = both(data[: int(len(data) * 0.97)], Geometry(96, 96))
+    assert ours == plain
+    assert isinstance(ours, str)
+    assert served == 0
+
+
+def test_sizes_that_are_not_the_picture_s_give_none() -> None:
+    assert NATIVE.row is not None
+    data = encoded(picture(300, 200))
+    right = (data, 1, (300, 200), (96, 64), (16, 0), (64, 64), 2)
+    assert len(NATIVE.row(*right) or b"") == 64 * 64 * 3
+    for at, value in (
+        (1, 0),
+        (1, 9),
+        (2, (299, 200)),
+        (2, (300, 201)),
+        (2, (0, 200)),
+        (3, (0, 64)),
+        (3, (70_000, 64)),
+        (4, (200, 0)),
+        (4, (-64, 0)),
+        (4, (1 << 31 - 1, 0)),
+        (5, (0, 64)),
+        (5, (64, -1)),
+        (5, (70_000, 70_000)),
+        (6, 0),
+        (6, 7),
+        (0, b""),
+        (0, data[:200]),
+        (0, b"\xff\xd8\xff"),
+    ):
+        arguments: list[Any] = list(right)
+        arguments[at] = value
+        assert NATIVE.row(*arguments) is None, arguments[1:]
+
+
+def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = ROOT / "packer" / "pixels" / "native"
+    include = sysconfig.get_paths()["include"]
+    command = [
+        compiler,
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-ffp-contract=off",
+        "-DPy_LIMITED_API=0x030A0000",
+        "-DPIXPACK_PLAIN_C",
+    ]
+    command += [f"-I{include}", str(folder / "native.c"), str(folder / "resample.c"), "-ljpeg", "-lm"]
+    subprocess.run([*command, "-o", str(tmp_path / "_native.so")], check=True)
+    sources = [encoded(picture(*size, seed=3), subsampling=2) for size in SIZES]
+    geometry = Geometry(96, 80, "squash", resample="lanczos")
+    cases = [
+        (data, 1, (header.width, header.height), geometry.resized(header.width, header.height), (0, 0), (80, 96), 1)
+        for data in sources
+        if (header := jpeg.read_header(data))
+    ]
+    program = "import sys, pickle; sys.path.insert(0, sys.argv[1]); import _native\n"
+    program += "sys.stdout.buffer.write(pickle.dumps([_native.row(*case) for case in pickle.load(sys.stdin.buffer)]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], input=pickle.dumps(cases), capture_output=True, check=True
+    )
+    assert NATIVE.row is not None
+    assert pickle.loads(done.stdout) == [NATIVE.row(*case) for case in cases]
+    assert len(cases) == len(SIZES)
+
+
+def test_it_says_why_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other_versions(name: str = "turbojpeg") -> str:
+        return "2.0" if name == "turbojpeg" else "1.0"
+
+    for what, value, reason in (
+        (live, ("pillow_distribution", lambda: "pillow"), "plain Pillow is installed"),
+        (live.jpeg, ("library_version", other_versions), "libturbojpeg is 2.0"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(what, *value)
+            found = live.native.__wrapped__()
+            assert found.row is None
+            assert reason in found.reason
