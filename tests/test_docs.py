@@ -41,7 +41,7 @@ MODULES = sorted(
     found.name
     for package in (packer, reader)
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    if not found.name.endswith("__main__")
+    if not found.name.endswith(("__main__", "._native"))  # compiled: it has no source to read
 )
 
 
