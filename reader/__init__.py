@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from reader.loading.loader import MemmapLoader
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
+    from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
     from reader.transforms.center_crop import CenterCrop
     from reader.transforms.color import ColorJitter, Normalize
     from reader.transforms.composition import Compose, RandomApply, RandomChoice
-    from reader.transforms.erasing import RandomErasing
+    from reader.transforms.mixing import CutMix, MixUp, RandomErasing
     from reader.transforms.padding import Pad
     from reader.transforms.pixel_transforms import (
         GaussianBlur,
@@ -69,17 +70,26 @@ _HOMES = {
     "Compose": "reader.transforms.composition",
     "RandomApply": "reader.transforms.composition",
     "RandomChoice": "reader.transforms.composition",
-    "RandomErasing": "reader.transforms.erasing",
+    "RandomErasing": "reader.transforms.mixing",
     "Pad": "reader.transforms.padding",
     "Resize": "reader.transforms.resize",
     "AlternatingFlip": "reader.transforms.random_crops",
+    "AugMix": "reader.transforms.auto_augment",
+    "AutoAugment": "reader.transforms.auto_augment",
+    "RandAugment": "reader.transforms.auto_augment",
+    "TrivialAugmentWide": "reader.transforms.auto_augment",
+    "CutMix": "reader.transforms.mixing",
+    "MixUp": "reader.transforms.mixing",
 }
 
 __all__ = [
     "AlternatingFlip",
+    "AugMix",
+    "AutoAugment",
     "CenterCrop",
     "ColorJitter",
     "Compose",
+    "CutMix",
     "GaussianBlur",
     "Grayscale",
     "ImageBatch",
@@ -87,9 +97,11 @@ __all__ = [
     "Manifest",
     "MemmapDataset",
     "MemmapLoader",
+    "MixUp",
     "Normalize",
     "Pad",
     "RaggedBatch",
+    "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
     "RandomApply",
@@ -107,6 +119,7 @@ __all__ = [
     "RandomSolarize",
     "Resize",
     "StoreError",
+    "TrivialAugmentWide",
     "open_store",
     "to_device",
 ]

@@ -18,9 +18,10 @@ _HOMES = {
         " RandomInvert RandomPosterize RandomSolarize",
         "random_crops": "AlternatingFlip RandomCrop RandomHorizontalFlip RandomResizedCrop",
         "composition": "Compose RandomApply RandomChoice",
-        "erasing": "RandomErasing",
+        "mixing": "CutMix MixUp RandomErasing",
         "padding": "Pad",
         "resize": "Resize",
+        "auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
     }.items()
     for name in names.split()
 }

@@ -124,13 +124,21 @@ class RandomRotation:
 
 def moved(batch: ImageBatch, matrices: torch.Tensor, interpolation: str, fill: Fill) -> ImageBatch:
     """Move pixels, content, boxes and masks by matrices from `inverse_matrices`, float64[B, 2, 3]."""
-    pixels, content, extras = warped(batch.pixels, matrices, interpolation, fill), batch.content, batch.extras
-    if content is not None or extras is not None:
-        height, width = pixels.shape[1:3]
-        motion = AffineMotion(_forward(matrices, height, width), width, height)
-        content = None if content is None else moved_content(content, motion)
-        extras = moved_extras(extras, motion, lambda masks: warped(masks[..., None], matrices, "nearest", None)[..., 0])
-    return replaced(batch, pixels=pixels, content=content, extras=extras)
+    batch = moved_labels(batch, matrices)
+    pixels = warped(batch.pixels, matrices, interpolation, fill)
+    return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+
+def moved_labels(batch: ImageBatch, matrices: torch.Tensor) -> ImageBatch:
+    """Move content, boxes and masks alone; what stays where it is stays the same to the bit."""
+    content, extras = batch.content, batch.extras
+    if content is None and extras is None:
+        return batch
+    height, width = batch.pixels.shape[1:3]
+    motion = AffineMotion(_forward(matrices, height, width), width, height)
+    content = None if content is None else moved_content(content, motion)
+    extras = moved_extras(extras, motion, lambda masks: warped(masks[..., None], matrices, "nearest", None)[..., 0])
+    return replaced(batch, pixels=batch.pixels, content=content, extras=extras)
 
 
 def rotations(batch: ImageBatch, angle: torch.Tensor, center: Sequence[float] | None = None) -> torch.Tensor:

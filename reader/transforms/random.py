@@ -34,9 +34,17 @@ ERASING = range(45, 68)
 APPLY = range(68, 69)
 CHOICE = range(69, 70)
 ALTERNATING = range(70, 71)
+TRIVIAL_AUGMENT = range(71, 74)
+AUTO_AUGMENT = range(74, 79)
+RAND_AUGMENT = range(128, 256)
+# First of them: of two gamma numbers, and of a place.
+MIXUP, CUTMIX = 256, 320
 
-# Numbers of pixels, as many as there are, begin here.
+# Where numbers begin that there may be many of: those of chains, and of pixels.
+AUGMIX = 1 << 32
 _NOISE_STREAM = 1 << 20
+# Tries until a gamma number is accepted: one fails in 1 of 20 or less.
+_GAMMA_TRIES = 8
 
 _NO_ROWS = "the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader."
 
@@ -117,6 +125,22 @@ def noise(batch: ImageBatch, sample: torch.Tensor, seed: int, count: int) -> tor
     drawn = _uniform(batch.rows[sample], origin, wrapped(seed), _NOISE_STREAM, count)
     # never 0 or 1, whose normal numbers are infinite
     return torch.special.ndtri(drawn.T * (1 - 2**-30) + 2**-31)
+
+
+def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -> torch.Tensor:
+    """Draw float64[count, B] of the gamma distribution: as shares of a sum, count of them have Dirichlet's.
+
+    first: the first stream of 17 for each. By Marsaglia and Tsang (2000), with alpha + 1 where alpha is below 1.
+    """
+    streams = 2 * _GAMMA_TRIES + 1
+    drawn = draw(batch, seed, range(first, first + count * streams)).view(count, streams, -1)
+    normal, share = torch.special.ndtri(drawn[:, :_GAMMA_TRIES] * (1 - 2**-30) + 2**-31), drawn[:, _GAMMA_TRIES:-1]
+    d = (alpha if alpha >= 1 else alpha + 1) - 1 / 3
+    v = (1 + normal / math.sqrt(9 * d)).clamp(min=1e-9) ** 3
+    is_accepted = share.log() < 0.5 * normal**2 + d - d * v + d * v.log()
+    made = d * v.gather(1, is_accepted.byte().argmax(1, keepdim=True))[:, 0]
+    # so that no sum of them is 0
+    return (made if alpha >= 1 else made * drawn[:, -1] ** (1 / alpha)).clamp(min=1e-300)
 
 
 # An op of its own, since torch.compile must neither trace the epoch, which would become a constant of the graph, nor record

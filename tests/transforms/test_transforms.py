@@ -26,10 +26,14 @@ from reader import (
     GaussianBlur,
     ImageBatch,
     Normalize,
+    RandAugment,
     RandomAffine,
+    RandomApply,
     RandomCrop,
     RandomEqualize,
+    RandomErasing,
     RandomHorizontalFlip,
+    RandomInvert,
     RandomResizedCrop,
     RandomRotation,
     RandomSolarize,
@@ -108,6 +112,9 @@ ALL = [
     GaussianBlur(3, seed=3),
     RandomSolarize(100, seed=3),
     RandomEqualize(seed=3),
+    RandomErasing(1, value="random", seed=3),
+    RandAugment(3, 20, seed=3),
+    RandomApply([RandomInvert()], seed=3),
 ]
 MOVING = ALL[:6]
 

@@ -1,0 +1,346 @@
+"""Augmentation by policies: RandAugment, TrivialAugmentWide, AutoAugment and AugMix, each image by draws of its own.
+
+Magnitudes and tables are those of torchvision's v2; the operations stand in `policy_steps`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from reader.store import ImageBatch, replaced
+from reader.transforms import pixel_ops
+from reader.transforms.affine import Fill, checked_interpolation
+from reader.transforms.policy_steps import OPERATIONS, applied, signed, table_of
+from reader.transforms.random import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT, check_batch, draw, gammas
+
+# Of each policy 25 pairs: operation, probability and, for those that have one, number of the magnitude of 10.
+_POLICIES = {
+    "imagenet": """
+    Posterize 0.4 8, Rotate 0.6 9
+    Solarize 0.6 5, AutoContrast 0.6
+    Equalize 0.8, Equalize 0.6
+    Posterize 0.6 7, Posterize 0.6 6
+    Equalize 0.4, Solarize 0.2 4
+    Equalize 0.4, Rotate 0.8 8
+    Solarize 0.6 3, Equalize 0.6
+    Posterize 0.8 5, Equalize 1.0
+    Rotate 0.2 3, Solarize 0.6 8
+    Equalize 0.6, Posterize 0.4 6
+    Rotate 0.8 8, Color 0.4 0
+    Rotate 0.4 9, Equalize 0.6
+    Equalize 0.0, Equalize 0.8
+    Invert 0.6, Equalize 1.0
+    Color 0.6 4, Contrast 1.0 8
+    Rotate 0.8 8, Color 1.0 2
+    Color 0.8 8, Solarize 0.8 7
+    Sharpness 0.4 7, Invert 0.6
+    ShearX 0.6 5, Equalize 1.0
+    Color 0.4 0, Equalize 0.6
+    Equalize 0.4, Solarize 0.2 4
+    Solarize 0.6 5, AutoContrast 0.6
+    Invert 0.6, Equalize 1.0
+    Color 0.6 4, Contrast 1.0 8
+    Equalize 0.8, Equalize 0.6
+    """,
+    "cifar10": """
+    Invert 0.1, Contrast 0.2 6
+    Rotate 0.7 2, TranslateX 0.3 9
+    Sharpness 0.8 1, Sharpness 0.9 3
+    ShearY 0.5 8, TranslateY 0.7 9
+    AutoContrast 0.5, Equalize 0.9
+    ShearY 0.2 7, Posterize 0.3 7
+    Color 0.4 3, Brightness 0.6 7
+    Sharpness 0.3 9, Brightness 0.7 9
+    Equalize 0.6, Equalize 0.5
+    Contrast 0.6 7, Sharpness 0.6 5
+    Color 0.7 7, TranslateX 0.5 8
+    Equalize 0.3, AutoContrast 0.4
+    TranslateY 0.4 3, Sharpness 0.2 6
+    Brightness 0.9 6, Color 0.2 8
+    Solarize 0.5 2, Invert 0.0
+    Equalize 0.2, AutoContrast 0.6
+    Equalize 0.2, Equalize 0.6
+    Color 0.9 9, Equalize 0.6
+    AutoContrast 0.8, Solarize 0.2 8
+    Brightness 0.1 3, Color 0.7 0
+    Solarize 0.4 5, AutoContrast 0.9
+    TranslateY 0.9 9, TranslateY 0.7 9
+    AutoContrast 0.9, Solarize 0.8 3
+    Equalize 0.8, Invert 0.1
+    TranslateY 0.7 9, AutoContrast 0.9
+    """,
+    "svhn": """
+    ShearX 0.9 4, Invert 0.2
+    ShearY 0.9 8, Invert 0.7
+    Equalize 0.6, Solarize 0.6 6
+    Invert 0.9, Equalize 0.6
+    Equalize 0.6, Rotate 0.9 3
+    ShearX 0.9 4, AutoContrast 0.8
+    ShearY 0.9 8, Invert 0.4
+    ShearY 0.9 5, Solarize 0.2 6
+    Invert 0.9, AutoContrast 0.8
+    Equalize 0.6, Rotate 0.9 3
+    ShearX 0.9 4, Solarize 0.3 3
+    ShearY 0.8 8, Invert 0.7
+    Equalize 0.9, TranslateY 0.6 6
+    Invert 0.9, Equalize 0.6
+    Contrast 0.3 3, Rotate 0.8 4
+    Invert 0.8, TranslateY 0.0 2
+    ShearY 0.7 6, Solarize 0.4 8
+    Invert 0.6, Rotate 0.8 4
+    ShearY 0.3 7, TranslateX 0.9 3
+    ShearX 0.1 6, Invert 0.6
+    Solarize 0.7 2, TranslateY 0.6 7
+    ShearY 0.8 4, Invert 0.8
+    ShearX 0.7 9, TranslateY 0.8 3
+    ShearY 0.8 5, AutoContrast 0.7
+    ShearX 0.7 2, Invert 0.1
+    """,
+}
+
+
+class _Policy:
+    """Draws operations with magnitudes for each image, and applies them one after the other.
+
+    Boxes, masks and content move with what shears, shifts and rotates.
+    """
+
+    def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
+        self.interpolation, self.fill, self.seed = checked_interpolation(interpolation), fill, seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return a batch of the same shapes.
+
+        Raises:
+            ValueError: the images have neither 1 nor 3 channels.
+        """
+        check_batch(self, batch)
+        pixel_ops.check_channels(self, batch.pixels)
+        for operation, magnitude in self.drawn(batch):
+            batch = applied(batch, operation, magnitude, self.interpolation, self.fill)
+        return batch
+
+    def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Draw what a call would do: int64[B] operations and float32[B] magnitudes, step by step."""
+        raise NotImplementedError
+
+
+class RandAugment(_Policy):
+    """Apply num_ops random operations of one magnitude to each image, as torchvision does. See https://arxiv.org/abs/1909.13719.
+
+    Args:
+        num_ops: how many, one after the other.
+        magnitude: 0 to num_magnitude_bins - 1, how strong.
+        num_magnitude_bins: how many strengths there are.
+        interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
+        fill: level beyond the image, or one for each channel; None: 0.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+
+    Raises:
+        ValueError: an argument is none of that.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> RandAugment()(batch).images.shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        num_ops: int = 2,
+        magnitude: int = 9,
+        num_magnitude_bins: int = 31,
+        interpolation: str = "nearest",
+        fill: Fill = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(interpolation, fill, seed)
+        if not isinstance(num_ops, int) or not 0 <= num_ops <= len(RAND_AUGMENT) // 2:
+            raise ValueError(f"num_ops is {num_ops!r}, expected 0 to {len(RAND_AUGMENT) // 2}.")
+        if not 0 <= magnitude < num_magnitude_bins:
+            raise ValueError(f"magnitude is {magnitude!r}, expected 0 to {num_magnitude_bins - 1}.")
+        self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
+
+    def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Draw as any policy does."""
+        shares = draw(batch, self.seed, RAND_AUGMENT[: 2 * self.num_ops])
+        table = table_of(batch, self.num_magnitude_bins, 0.3, 150 / 331, 30, 0.9, 4)[:, self.magnitude]
+        steps = []
+        for n in range(self.num_ops):
+            # all but Invert
+            operation = (shares[2 * n] * 14).long()
+            steps.append((operation, signed(table[operation], operation, shares[2 * n + 1])))
+        return steps
+
+
+class TrivialAugmentWide(_Policy):
+    """Apply one random operation of a random magnitude to each image, as torchvision does. See https://arxiv.org/abs/2103.10158.
+
+    Args:
+        num_magnitude_bins: how many strengths there are.
+        interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
+        fill: level beyond the image, or one for each channel; None: 0.
+        seed: as of RandAugment.
+    """
+
+    def __init__(
+        self, num_magnitude_bins: int = 31, interpolation: str = "nearest", fill: Fill = None, *, seed: int = 0
+    ) -> None:
+        super().__init__(interpolation, fill, seed)
+        self.num_magnitude_bins = num_magnitude_bins
+
+    def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Draw as any policy does."""
+        which, strength, sign = draw(batch, self.seed, TRIVIAL_AUGMENT)
+        operation = (which * 14).long()
+        table = table_of(batch, self.num_magnitude_bins, 0.99, None, 135, 0.99, 6)
+        magnitude = table[operation, (strength * self.num_magnitude_bins).long()]
+        return [(operation, signed(magnitude, operation, sign))]
+
+
+class AutoAugment(_Policy):
+    """Apply one of 25 learned pairs of operations to each image, as torchvision does. See https://arxiv.org/abs/1805.09501.
+
+    Args:
+        policy: "imagenet", "cifar10" or "svhn"; torchvision's AutoAugmentPolicy is taken too.
+        interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
+        fill: level beyond the image, or one for each channel; None: 0.
+        seed: as of RandAugment.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+
+    def __init__(
+        self, policy: str = "imagenet", interpolation: str = "nearest", fill: Fill = None, *, seed: int = 0
+    ) -> None:
+        super().__init__(interpolation, fill, seed)
+        self.policy = str(getattr(policy, "value", policy))
+        if self.policy not in _POLICIES:
+            raise ValueError(f"policy is {policy!r}, expected one of {', '.join(_POLICIES)}.")
+        rows = [
+            [_parsed(operation) for operation in line.split(",")]
+            for line in _POLICIES[self.policy].split("\n")
+            if line.strip()
+        ]
+        # [25, 2, 3]: operation, probability, number of the magnitude
+        self._pairs = torch.tensor(rows, dtype=torch.float64)
+
+    def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Draw as any policy does."""
+        shares = draw(batch, self.seed, AUTO_AUGMENT)
+        pairs = self._pairs.to(batch.pixels.device)[(shares[0] * len(self._pairs)).long()]
+        table = table_of(batch, 10, 0.3, 150 / 331, 30, 0.9, 4)
+        steps = []
+        for n in range(2):
+            operation, probability, number = pairs[:, n].unbind(1)
+            operation = torch.where(shares[1 + 2 * n] < probability, operation, 0).long()
+            magnitude = table[operation, number.long()]
+            steps.append((operation, signed(magnitude, operation, shares[2 + 2 * n])))
+        return steps
+
+
+class AugMix:
+    """Mix each image with chains of random operations on it, as torchvision does. See https://arxiv.org/abs/1912.02781.
+
+    Args:
+        severity: 1 to 10, how strong operations are at most.
+        mixture_width: how many chains are mixed.
+        chain_depth: operations of a chain; below 1 draws 1 to 3 for each.
+        alpha: of the Dirichlet and beta distributions that weights are drawn from.
+        all_ops: with brightness, contrast, color and sharpness.
+        interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
+        fill: level beyond the image, or one for each channel; None: 0.
+        seed: as of RandAugment.
+
+    Raises:
+        ValueError: an argument is none of that.
+    """
+
+    def __init__(
+        self,
+        severity: int = 3,
+        mixture_width: int = 3,
+        chain_depth: int = -1,
+        alpha: float = 1.0,
+        all_ops: bool = True,
+        interpolation: str = "bilinear",
+        fill: Fill = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        if not 1 <= severity <= 10:
+            raise ValueError(f"severity is {severity!r}, expected 1 to 10.")
+        if mixture_width < 1 or not alpha > 0:
+            raise ValueError(
+                f"mixture_width is {mixture_width!r} and alpha {alpha!r}, expected 1 or more, and above 0."
+            )
+        self.severity, self.mixture_width, self.chain_depth = severity, mixture_width, chain_depth
+        self.alpha, self.all_ops, self.fill, self.seed = alpha, all_ops, fill, seed
+        self.interpolation = checked_interpolation(interpolation)
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return uint8 pixels of the same shape.
+
+        Raises:
+            ValueError: the images have neither 1 nor 3 channels, or the rows boxes or masks: a mixture has several of each.
+        """
+        check_batch(self, batch)
+        pixel_ops.check_channels(self, batch.pixels)
+        if batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items())):
+            raise ValueError(
+                "AugMix mixes images that were moved in several ways: it takes no rows with boxes or masks."
+            )
+        chains = []
+        for steps in self.drawn(batch):
+            # of a chain the pixels alone
+            chain = replaced(batch, pixels=batch.pixels, content=None, extras=None)
+            for operation, magnitude in steps:
+                chain = applied(chain, operation, magnitude, self.interpolation, self.fill)
+            chains.append(chain.pixels)
+        pixels = pixel_ops.in_parts(_mixed, batch.pixels, self.weights(batch), *chains)
+        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+    def drawn(self, batch: ImageBatch) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+        """Draw the steps of each chain, as a policy does."""
+        table = table_of(batch, 10, 0.3, 1 / 3, 30, 0.9, 4, most_bits=4)
+        # without Identity and Invert; those of pixels that are not all_ops
+        names = [name for name in OPERATIONS[1:14] if self.all_ops or name not in OPERATIONS[6:10]]
+        numbers = torch.tensor([OPERATIONS.index(name) for name in names], device=batch.pixels.device)
+        longest = self.chain_depth if self.chain_depth > 0 else 3
+        shares = iter(draw(batch, self.seed, range(AUGMIX, AUGMIX + self.mixture_width * (1 + 3 * longest))))
+        chains = []
+        for _ in range(self.mixture_width):
+            depth, steps = next(shares) * 3 + 1, []
+            for n in range(longest):
+                operation = numbers[(next(shares) * len(numbers)).long()]
+                magnitude = table[operation, (next(shares) * self.severity).long()]
+                magnitude = signed(magnitude, operation, next(shares))
+                is_there = depth > n + 1 if n and self.chain_depth < 1 else torch.ones_like(depth, dtype=torch.bool)
+                steps.append((torch.where(is_there, operation, 0), magnitude))
+            chains.append(steps)
+        return chains
+
+    def weights(self, batch: ImageBatch) -> torch.Tensor:
+        """Draw how much the image and each chain count: float32[B, 1 + mixture_width], which sum to 1."""
+        first = AUGMIX + (1 << 20)
+        two, of_chains = gammas(batch, self.seed, first, 2 + self.mixture_width, self.alpha).split(
+            [2, self.mixture_width]
+        )
+        whole = two / two.sum(0)
+        return torch.cat([whole[:1], whole[1:] * of_chains / of_chains.sum(0)]).T.float()
+
+
+def _mixed(pixels: torch.Tensor, weights: torch.Tensor, *chains: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros_like(pixels, dtype=torch.float32)
+    for part, weight in zip((pixels, *chains), weights.unbind(1), strict=True):
+        made.addcmul_(part.float(), weight.view(-1, 1, 1, 1))
+    return made.clamp(0, 255).to(torch.uint8)
+
+
+def _parsed(operation: str) -> list[float]:
+    """Read "Rotate 0.6 9", or "Equalize 0.6"."""
+    name, probability, *number = operation.split()
+    return [OPERATIONS.index(name), float(probability), float(number[0]) if number else 0.0]

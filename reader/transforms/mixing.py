@@ -1,0 +1,248 @@
+"""Images overwritten in part, by a level or by another image of the batch, and mixed: RandomErasing, CutMix and MixUp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from reader.store import ImageBatch, replaced
+from reader.transforms.pixel_ops import in_parts
+from reader.transforms.random import CUTMIX, ERASING, MIXUP, check_batch, checked_p, draw, gammas, noise
+
+# As often torchvision draws a rectangle before it leaves an image as it is.
+_TRIES = 10
+# Mean and standard deviation of photographs of ImageNet, all channels alike, in levels: so timm's noise, which is drawn after
+# Normalize, looks before it.
+_NOISE = (0.449 * 255, 0.226 * 255)
+
+
+class RandomErasing:
+    """Overwrite a random rectangle of each image with probability p, as torchvision does; boxes and masks stay.
+
+    Args:
+        p: 0..1.
+        scale: lowest and highest area of the rectangle, as a share of the image's, 0..1.
+        ratio: lowest and highest height / width of it.
+        value: level, 0..255, one for each channel, or "random": noise, with the mean and deviation of photographs.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
+
+    Raises:
+        ValueError: an argument is none of that.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> int((RandomErasing(1, scale=(0.5, 0.5), ratio=(1, 1))(batch).pixels == 0).all(-1).sum(1).sum(1).min()) >= 500
+        True
+    """
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] | str = 0,
+        *,
+        seed: int = 0,
+    ) -> None:
+        if len(scale) != 2 or not 0 <= scale[0] <= scale[1] <= 1:
+            raise ValueError(f"scale is {scale!r}, expected two shares from 0 to 1, the smaller one first.")
+        if len(ratio) != 2 or not 0 < ratio[0] <= ratio[1] < math.inf:
+            raise ValueError(f"ratio is {ratio!r}, expected two numbers above 0, the smaller one first.")
+        if isinstance(value, str) and value != "random":
+            raise ValueError(f'value is {value!r}, expected a level, one for each channel, or "random".')
+        self.p, self.scale, self.ratio, self.value, self.seed = checked_p(p), scale, ratio, value, seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return uint8 pixels of the same shape.
+
+        Raises:
+            ValueError: value has another number of channels.
+        """
+        check_batch(self, batch)
+        boxes, sample = self.boxes(batch), torch.arange(len(batch), device=batch.pixels.device)
+
+        def erased(pixels: torch.Tensor, boxes: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+            """Overwrite a rectangle of each."""
+            height, width = pixels.shape[1:3]
+            x0, y0, x1, y1 = boxes[..., None].unbind(1)
+            y, x = torch.arange(height, device=pixels.device), torch.arange(width, device=pixels.device)
+            is_down, is_across = (y >= y0) & (y < y1), (x >= x0) & (x < x1)
+            is_erased = is_down[:, :, None] & is_across[:, None, :]
+            return torch.where(is_erased[..., None], self._levels(batch, pixels, sample), pixels)
+
+        pixels = in_parts(erased, batch.pixels, boxes, sample)
+        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+    def boxes(self, batch: ImageBatch) -> torch.Tensor:
+        """Draw the rectangles that a call would overwrite: int64[B, 4] x0, y0, x1, y1; of no area where it overwrites none."""
+        height, width = batch.pixels.shape[1:3]
+        drawn = draw(batch, self.seed, ERASING)
+        areas, ratios, (down, across) = (
+            drawn[1 : 1 + _TRIES],
+            drawn[1 + _TRIES : 1 + 2 * _TRIES],
+            drawn[1 + 2 * _TRIES :],
+        )
+        area = height * width * (self.scale[0] + areas * (self.scale[1] - self.scale[0]))
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        ratio = (low + ratios * (high - low)).exp()
+        tall, wide = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
+        fits = (tall < height) & (wide < width)
+        first = fits.byte().argmax(0, keepdim=True)
+        is_erased = fits.any(0) & (drawn[0] < self.p)
+        tall, wide = (torch.where(is_erased, side.gather(0, first)[0], 0) for side in (tall, wide))
+        y0, x0 = (down * (height - tall + 1)).long(), (across * (width - wide + 1)).long()
+        return torch.stack([x0, y0, x0 + wide, y0 + tall], -1)
+
+    def _levels(self, batch: ImageBatch, pixels: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+        """Give uint8 levels that broadcast to the pixels of these samples."""
+        channels = pixels.shape[-1]
+        if isinstance(self.value, str):
+            numbers = noise(batch, sample, self.seed, pixels[0].numel()).view(pixels.shape)
+            return (_NOISE[0] + numbers * _NOISE[1]).round().clamp(0, 255).to(torch.uint8)
+        given = [self.value] if isinstance(self.value, int | float) else list(self.value)
+        if len(given) not in (1, channels):
+            raise ValueError(f"value is {self.value!r}, expected one level, or one for each of {channels} channels.")
+        return torch.tensor(given, device=pixels.device).to(torch.uint8)
+
+
+class _OfTwo:
+    """Mixes each image with the one before it in the batch, and their targets as much: the batch should be shuffled."""
+
+    # asked by RandomApply and RandomChoice: there is one draw for a batch
+    of_whole_batch = True
+
+    def __init__(self, alpha: float, num_classes: int | None, label_smoothing: float, seed: int) -> None:
+        if not alpha > 0:
+            raise ValueError(f"alpha is {alpha!r}, expected a number above 0.")
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing is {label_smoothing!r}, expected a share from 0 to 1.")
+        self.alpha, self.num_classes, self.label_smoothing, self.seed = alpha, num_classes, label_smoothing, seed
+
+    def _share(self, batch: ImageBatch, first_stream: int) -> torch.Tensor:
+        """Draw from the beta distribution what an image keeps of itself: float64[1, 1], of the first row."""
+        check_batch(self, batch)
+        if batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items())):
+            raise ValueError(f"{type(self).__name__} mixes images and classes: it takes no rows with boxes or masks.")
+        both = gammas(batch[:1], self.seed, first_stream, 2, self.alpha)
+        return both[:1] / both.sum(0)
+
+    def _targets(self, targets: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        """Mix float32[B, classes] of int64[B], a row of zeros for what has no label, or of [B, classes]."""
+        if targets.ndim == 1 and not targets.dtype.is_floating_point:
+            if self.num_classes is None:
+                raise ValueError(f"{type(self).__name__} needs num_classes=, since targets are numbers of classes.")
+            classes = torch.arange(self.num_classes, device=targets.device)
+            made = (targets[:, None] == classes).float()
+            made = made * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes * (targets >= 0)[:, None]
+        elif targets.ndim == 2:
+            made = targets.float()
+            made = made * (1 - self.label_smoothing) + self.label_smoothing / made.shape[1]
+        else:
+            raise ValueError(
+                f"{type(self).__name__} mixes classes, and targets are {targets.dtype}{list(targets.shape)}."
+            )
+        share = share.float()
+        return made * share + made.roll(1, 0) * (1 - share)
+
+
+class MixUp(_OfTwo):
+    """Mix each image of a batch with the one before it, by one share for the batch, as torchvision does.
+
+    The share is drawn from Beta(alpha, alpha), by the first row of the batch.
+
+    Args:
+        alpha: above 0.
+        num_classes: how many targets there are; not needed where targets have a column for each class.
+        label_smoothing: share of each target that all classes get alike.
+        seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a batch.
+
+    Raises:
+        ValueError: alpha or label_smoothing are none.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 80]]
+        >>> MixUp(num_classes=3)(batch).targets.sum(1).tolist()
+        [1.0, 1.0]
+    """
+
+    def __init__(
+        self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
+    ) -> None:
+        super().__init__(alpha, num_classes, label_smoothing, seed)
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return uint8 pixels of the same shape, rounded, and targets float32[B, classes].
+
+        Raises:
+            ValueError: there is no num_classes, or the rows have boxes or masks.
+        """
+        share = self.share(batch)
+
+        def mixed(pixels: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+            """Mix two images each."""
+            return others.float().lerp(pixels.float(), share[0, 0].float()).round().to(torch.uint8)
+
+        made = replaced(
+            batch, pixels=in_parts(mixed, batch.pixels, batch.pixels.roll(1, 0)), content=None, extras=batch.extras
+        )
+        made.targets = self._targets(batch.targets, share)
+        return made
+
+    def share(self, batch: ImageBatch) -> torch.Tensor:
+        """Draw what each image keeps of itself: float64[1, 1]."""
+        return self._share(batch, MIXUP)
+
+
+class CutMix(_OfTwo):
+    """Put a rectangle of the one before it into each image of a batch, the same for all, as torchvision does.
+
+    Its area is one minus a share drawn from Beta(alpha, alpha), by the first row of the batch, and what lies in the image counts.
+
+    Args:
+        alpha: above 0.
+        num_classes: how many targets there are; not needed where targets have a column for each class.
+        label_smoothing: share of each target that all classes get alike.
+        seed: as of MixUp.
+
+    Raises:
+        ValueError: alpha or label_smoothing are none.
+    """
+
+    def __init__(
+        self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
+    ) -> None:
+        super().__init__(alpha, num_classes, label_smoothing, seed)
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return uint8 pixels of the same shape, and targets float32[B, classes].
+
+        Raises:
+            ValueError: there is no num_classes, or the rows have boxes or masks.
+        """
+        height, width = batch.pixels.shape[1:3]
+        x0, y0, x1, y1 = self.box(batch)
+        y, x = (
+            torch.arange(height, device=batch.pixels.device)[:, None],
+            torch.arange(width, device=batch.pixels.device),
+        )
+        is_other = ((y >= y0) & (y < y1) & (x >= x0) & (x < x1))[..., None]
+        pixels = torch.where(is_other, batch.pixels.roll(1, 0), batch.pixels)
+        share = 1 - (x1 - x0) * (y1 - y0) / (height * width)
+        made = replaced(batch, pixels=pixels, content=None, extras=batch.extras)
+        made.targets = self._targets(batch.targets, share.view(1, 1))
+        return made
+
+    def box(self, batch: ImageBatch) -> torch.Tensor:
+        """Draw the rectangle that a call would put in: int64[4] x0, y0, x1, y1."""
+        share, (height, width) = self._share(batch, CUTMIX)[0, 0], batch.pixels.shape[1:3]
+        across, down = draw(batch[:1], self.seed, range(CUTMIX + 34, CUTMIX + 36))[:, 0]
+        x, y = (across * width).long(), (down * height).long()
+        half = 0.5 * (1 - share).sqrt()
+        wide, tall = (half * width).long(), (half * height).long()
+        limits = torch.stack([x - wide, y - tall, x + wide, y + tall])
+        sides = torch.tensor([width, height, width, height], device=limits.device)
+        return torch.minimum(limits.clamp(min=0), sides)

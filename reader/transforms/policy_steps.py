@@ -1,0 +1,113 @@
+"""The operations that policies of augmentation are made of, each image by its own: what, how strong, and done by groups.
+
+Operations and magnitudes are those of torchvision's v2. Knows no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from reader.store import ImageBatch, replaced
+from reader.transforms import pixel_ops
+from reader.transforms.affine import Fill, inverse_matrices, moved_labels, rotations, warped
+
+# All operations there are; the number of one is its place. Those from 1 to 9 have a sign.
+_SHEAR_X, _SHEAR_Y, _TRANSLATE_X, _TRANSLATE_Y, _ROTATE = range(1, 6)
+_NAMES = (
+    "Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness Posterize Solarize AutoContrast"
+    " Equalize Invert"
+)
+OPERATIONS = tuple(_NAMES.split())
+_PIXEL_KERNELS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "Brightness": lambda pixels, magnitude: pixel_ops.brightness(pixels, 1 + magnitude),
+    "Color": lambda pixels, magnitude: pixel_ops.saturation(pixels, 1 + magnitude),
+    "Contrast": lambda pixels, magnitude: pixel_ops.contrast(pixels, 1 + magnitude),
+    "Sharpness": lambda pixels, magnitude: pixel_ops.sharpness(pixels, 1 + magnitude),
+    "Posterize": lambda pixels, magnitude: pixel_ops.posterize(pixels, magnitude.long()),
+    "Solarize": lambda pixels, magnitude: pixel_ops.solarize(pixels, 255 * magnitude),
+    "AutoContrast": lambda pixels, magnitude: pixel_ops.autocontrast(pixels),
+    "Equalize": lambda pixels, magnitude: pixel_ops.equalize(pixels),
+    "Invert": lambda pixels, magnitude: pixel_ops.invert(pixels),
+}
+
+
+def applied(
+    batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor, interpolation: str, fill: Fill
+) -> ImageBatch:
+    """Apply to each image its operation, int64[B], all images of one at once.
+
+    On CUDA that waits for the device once, to learn who goes where.
+    """
+    numbers = operation.tolist()
+    groups: dict[str, list[int]] = {}
+    for place, number in enumerate(numbers):
+        name = "moved" if _SHEAR_X <= number <= _ROTATE else OPERATIONS[number]
+        groups.setdefault(name, []).append(place)
+    made = batch.pixels.clone()
+    for name in sorted(groups.keys() - {"Identity"}):
+        index = torch.tensor(groups[name], device=made.device)
+        if name == "moved":
+            matrices = _matrices(batch, operation, magnitude)
+            made[index] = warped(batch.pixels[index], matrices[index], interpolation, fill)
+            batch = moved_labels(batch, matrices)
+        else:
+            kernel = _PIXEL_KERNELS[name]
+            made[index] = pixel_ops.in_parts(kernel, batch.pixels[index], magnitude[index])
+    return replaced(batch, pixels=made, content=batch.content, extras=batch.extras)
+
+
+def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
+    """Give float64[B, 2, 3] as `affine.inverse_matrices` does, the identity for operations that move nothing."""
+    strength, one, none = (
+        magnitude.double(),
+        torch.ones_like(magnitude).double(),
+        torch.zeros(len(operation), 2).double(),
+    )
+    none = none.to(magnitude.device)
+
+    def only(number: int, value: torch.Tensor) -> torch.Tensor:
+        """Leave a value where that operation is, and 0 elsewhere."""
+        return torch.where(operation == number, value, 0.0)
+
+    shear = torch.stack([only(_SHEAR_X, strength), only(_SHEAR_Y, strength)], 1).atan().rad2deg()
+    # in whole pixels, cut
+    shift = torch.stack([only(_TRANSLATE_X, strength), only(_TRANSLATE_Y, strength)], 1).trunc()
+    matrices = inverse_matrices(batch, only(0, strength), shift, one, none)
+    # sheared around the upper left corner, turned around the middle
+    sheared = inverse_matrices(batch, only(0, none[:, 0]), none, one, shear, (0.0, 0.0))
+    turned = rotations(batch, only(_ROTATE, strength).remainder(360))
+    kind = operation.view(-1, 1, 1)
+    is_shear = (kind == _SHEAR_X) | (kind == _SHEAR_Y)
+    return torch.where(is_shear, sheared, torch.where(kind == _ROTATE, turned, matrices))
+
+
+def table_of(
+    batch: ImageBatch,
+    bins: int,
+    shear: float,
+    shift: float | None,
+    turn: float,
+    factor: float,
+    bits: int,
+    most_bits: int = 8,
+) -> torch.Tensor:
+    """Give float32[15, bins], how strong each operation is: up to this shear, this share of a side, these degrees, this factor.
+
+    shift: None is 32 pixels. Posterize keeps most_bits, down to so many bits less.
+    """
+    height, width = batch.pixels.shape[1:3]
+    across, down = (32.0, 32.0) if shift is None else (shift * width, shift * height)
+    table = torch.zeros(len(OPERATIONS), bins)
+    for number, most in enumerate([shear, shear, across, down, turn, factor, factor, factor, factor], 1):
+        table[number] = torch.linspace(0, most, bins)
+    table[OPERATIONS.index("Posterize")] = (most_bits - torch.arange(bins) / ((bins - 1) / bits)).round()
+    table[OPERATIONS.index("Solarize")] = torch.linspace(1, 0, bins)
+    return table.to(batch.pixels.device)
+
+
+def signed(magnitude: torch.Tensor, operation: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Turn half of the magnitudes that have a sign around."""
+    has_sign = (operation >= 1) & (operation <= 9)
+    return torch.where(has_sign & (share <= 0.5), -magnitude, magnitude)
