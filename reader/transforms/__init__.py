@@ -17,6 +17,7 @@ _HOMES = {
         "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
         " RandomInvert RandomPosterize RandomSolarize",
         "random_crops": "AlternatingFlip RandomCrop RandomHorizontalFlip RandomResizedCrop",
+        "conversions": "ConvertImageDtype PILToTensor ToDtype ToImage ToPureTensor ToTensor",
         "composition": "Compose RandomApply RandomChoice",
         "mixing": "CutMix MixUp RandomErasing",
         "padding": "Pad",

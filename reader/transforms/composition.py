@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from reader.epoch import wrapped
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import content_of
+from reader.transforms.conversions import without_conversions
 from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw
 
 Transform = Callable[[Any], Any]
@@ -26,7 +27,8 @@ _NEXT_SEED = 0x9E3779B97F4A7C15
 class Compose:
     """Call transforms one after the other, ours or any function of an ImageBatch.
 
-    Two of one kind with one seed get two: the second draws as if it had been made with another.
+    Two of one kind with one seed get two: the second draws as if it had been made with another. A recipe of torchvision's v2
+    stands here as it is: ToImage, PILToTensor and ToDtype are known, and Normalize takes the batch and makes its pixels floats.
 
     Args:
         transforms: called in this order, each with what the one before it returned.
@@ -43,7 +45,7 @@ class Compose:
     """
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = distinct(_checked(transforms))
+        self.transforms = distinct(without_conversions(_checked(transforms)))
 
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""

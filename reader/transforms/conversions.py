@@ -1,0 +1,135 @@
+"""What a recipe of torchvision's says of types: a store's rows are uint8 tensors already, so that most of it changes nothing.
+
+So a list of transforms that was written for torchvision's Compose stands in ours as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from reader.store import ImageBatch, replaced
+from reader.transforms.color import Normalize
+from reader.transforms.random import check_batch
+
+Transform = Callable[[Any], Any]
+
+
+class ToImage:
+    """Return the batch as it is: a row is an image already. Also PILToTensor and ToPureTensor."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Return what is given."""
+        return batch
+
+
+class PILToTensor(ToImage):
+    """Return the batch as it is: a row is a tensor already."""
+
+
+class ToPureTensor(ToImage):
+    """Return the batch as it is: a row is a plain tensor already."""
+
+
+class ToDtype:
+    """Make pixels floats from 0 to 1; in a Compose with Normalize right behind it that does both in one step.
+
+    Args:
+        dtype: torch.float32, float16 or bfloat16; torch.uint8 changes nothing.
+        scale: True divides by 255; without it torchvision leaves 0 to 255, which no network here expects.
+
+    Raises:
+        ValueError: another dtype, or a float one without scale=True.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> ToDtype(torch.float32, scale=True)(batch).images.dtype
+        torch.float32
+    """
+
+    def __init__(self, dtype: torch.dtype, scale: bool = False) -> None:
+        if dtype != torch.uint8 and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"dtype is {dtype!r}, expected a float one such as torch.float32, or torch.uint8.")
+        if dtype != torch.uint8 and not scale:
+            raise ValueError(f"ToDtype({dtype}) without scale=True leaves pixels from 0 to 255. Give scale=True.")
+        self.dtype = dtype
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return dtype[B, H, W, C] from 0 to 1; pixels that are floats already keep their values."""
+        check_batch(self, batch)
+        made = batch.pixels.to(self.dtype) if batch.pixels.dtype != torch.uint8 else batch.pixels.float() / 255
+        pixels = batch.pixels if self.dtype == torch.uint8 else made.to(self.dtype)
+        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+
+class ConvertImageDtype(ToDtype):
+    """ToDtype with scale=True, by its older name."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype, scale=True)
+
+
+class ToTensor(ToDtype):
+    """ToDtype(torch.float32, scale=True), by its oldest name."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32, scale=True)
+
+
+class Normalized:
+    """Normalize, of a batch: what it is inside a Compose."""
+
+    def __init__(self, normalize: Normalize) -> None:
+        self.normalize = normalize
+
+    def __call__(self, batch: Any) -> Any:
+        """Return a batch whose pixels are normalised floats[B, H, W, C]; a tensor is normalised as `Normalize` does.
+
+        Raises:
+            ValueError: pixels are floats from 0 to 1 already.
+        """
+        if not isinstance(batch, ImageBatch):
+            return self.normalize(batch)
+        if batch.pixels.dtype != torch.uint8:
+            raise ValueError(
+                "Normalize takes uint8 pixels, and what comes before it made them floats. Let it come right behind ToDtype."
+            )
+        pixels = self.normalize.to(batch.pixels.device)(batch.images).movedim(-3, -1)
+        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+
+def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
+    """Leave out what changes nothing, and ToDtype where Normalize comes right behind it; Normalize is then of batches.
+
+    Raises:
+        ValueError: a transform of uint8 pixels comes behind what makes them floats.
+
+    Example:
+        >>> recipe = [ToImage(), ToDtype(torch.float32, scale=True), Normalize([0.5], [0.5])]
+        >>> [type(transform).__name__ for transform in without_conversions(recipe)]
+        ['Normalized']
+    """
+    found = [transform for transform in transforms if not isinstance(transform, ToImage)]
+    kept: list[Transform] = []
+    for transform, after in zip(found, [*found[1:], None], strict=True):
+        if kept and isinstance(kept[-1], Normalized | ToDtype):
+            _check_takes_floats(transform)
+        if isinstance(transform, Normalize):
+            kept.append(Normalized(transform))
+        elif not (isinstance(transform, ToDtype) and isinstance(after, Normalize)):
+            kept.append(transform)
+    return kept or [ToImage()]
+
+
+def _check_takes_floats(transform: Transform) -> None:
+    """Refuse what computes levels of uint8; zeros are zeros in floats too, and a program's own function knows what it does."""
+    is_ours = type(transform).__module__.startswith("reader.transforms.")
+    is_erasing = type(transform).__name__ == "RandomErasing" and getattr(transform, "value", None) == 0
+    if is_ours and not is_erasing and not isinstance(transform, ToDtype | Normalize):
+        raise ValueError(
+            f"{type(transform).__name__} takes uint8 pixels, and what comes before it makes them floats. Let it come before"
+            " ToDtype and Normalize."
+        )

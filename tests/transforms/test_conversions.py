@@ -1,0 +1,82 @@
+"""A recipe that was written for torchvision's Compose stands in ours as it is, and gives what torchvision gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import torchvision_or_skip
+
+from reader import MemmapDataset, MemmapLoader, Normalize, transforms
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture
+def train(shared_store: Path) -> MemmapDataset:
+    return MemmapDataset(shared_store)
+
+
+def test_a_recipe_gives_the_floats_that_torchvision_gives(train: MemmapDataset) -> None:
+    v2 = torchvision_or_skip().transforms.v2
+
+    def recipe(names: Any) -> Any:
+        return names.Compose(
+            [
+                names.Resize((24, 24)),
+                names.PILToTensor(),
+                names.ToDtype(torch.float32, scale=True),
+                names.Normalize(mean=MEAN, std=STD),
+            ]
+        )
+
+    images, targets = next(iter(MemmapLoader(train, 16, transform=recipe(transforms))))
+    expected = torch.stack([recipe(v2)(train[n][0]) for n in range(16)])
+    assert targets.tolist() == train.targets[:16]
+    assert images.dtype == torch.float32
+    # a level of uint8 is a 255th of 1 / std: the resize may round one apart
+    assert (images - expected).abs().max() <= 1 / 255 / min(STD) + 1e-5
+    assert (images - expected).abs().mean() < 1e-3
+
+
+@pytest.mark.parametrize("last", [transforms.ToTensor(), transforms.ConvertImageDtype(torch.float16)])
+def test_floats_from_0_to_1_without_normalize(train: MemmapDataset, last: transforms.ToDtype) -> None:
+    images, _ = next(iter(MemmapLoader(train, 8, transform=transforms.Compose([transforms.ToImage(), last]))))
+    assert images.dtype == last.dtype
+    assert torch.equal(images, (train[:8][0].float() / 255).to(last.dtype))
+
+
+def test_what_changes_nothing_is_left_out(train: MemmapDataset) -> None:
+    recipe = transforms.Compose([transforms.ToImage(), transforms.ToDtype(torch.uint8), transforms.ToPureTensor()])
+    images, _ = next(iter(MemmapLoader(train, 8, transform=recipe)))
+    assert torch.equal(images, train[:8][0])
+
+
+def test_erasing_behind_normalize_leaves_zeros(train: MemmapDataset) -> None:
+    recipe = [transforms.ToDtype(torch.float32, scale=True), Normalize(MEAN, STD), transforms.RandomErasing(p=1.0)]
+    images, _ = next(iter(MemmapLoader(train, 8, transform=transforms.Compose(recipe))))
+    plain = Normalize(MEAN, STD)(train[:8][0])
+    is_erased = (images == 0).all(1)
+    assert is_erased.flatten(1).any(1).all()
+    assert torch.equal(images.movedim(1, -1)[~is_erased], plain.movedim(1, -1)[~is_erased])
+
+
+@pytest.mark.parametrize(
+    "behind", [transforms.ColorJitter(0.4), transforms.RandomHorizontalFlip(), transforms.RandomErasing(1.0, value=9)]
+)
+def test_what_takes_uint8_is_refused_behind_floats(behind: object) -> None:
+    with pytest.raises(ValueError, match="takes uint8 pixels, and what comes before it makes them floats"):
+        transforms.Compose([transforms.ToDtype(torch.float32, scale=True), Normalize(MEAN, STD), behind])
+
+
+def test_floats_that_are_not_scaled_are_refused(train: MemmapDataset) -> None:
+    with pytest.raises(ValueError, match="without scale=True leaves pixels from 0 to 255"):
+        transforms.ToDtype(torch.float32)
+    with pytest.raises(ValueError, match="expected a float one such as torch.float32"):
+        transforms.ToDtype(torch.int64)
+    # two that are apart would divide twice
+    apart = transforms.Compose([transforms.ToTensor(), lambda batch: batch, Normalize(MEAN, STD)])
+    with pytest.raises(ValueError, match="Let it come right behind ToDtype"):
+        next(iter(MemmapLoader(train, 8, transform=apart)))
