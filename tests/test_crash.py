@@ -1,4 +1,4 @@
-"""Processes killed: at random moments and at every call that changes a file. The large series: scripts/stress/crash_test.py."""
+"""Processes killed: at random moments and at every call that changes a file. In full: crash_test.py and fault_test.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,29 +20,29 @@ pytestmark = [
 
 
 def test_packs_killed_at_random_moments_resume_to_the_same_bytes() -> None:
-    result = crash_test("--images", "250", "--kills", "4", "--enumerated-images", "0")
-    assert result["random"]["kills"] == 4
-    assert result["random"]["redone"] == 0
-    assert result["random"]["lost_blocks"] <= 8
+    result = run("crash_test", "--images", "250", "--kills", "4")
+    assert result["kills"] == 4
+    assert result["redone"] == 0
+    assert result["lost_blocks"] <= 8
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the shim needs a C compiler")
 def test_a_death_at_any_call_that_changes_a_file_is_survived() -> None:
-    result = crash_test("--kills", "0", "--enumerated-images", "16", "--kinds", "fresh", "--every", "4")
+    result = run("fault_test", "--faults", "kill", "--images", "16", "--kinds", "fresh", "--every", "4")
     # two blocks: folders, lock, journal, allocation, rows, syncs, sealed files, renames, removal
-    assert result["enumerated"]["deaths"] > 8
+    assert result["fresh"]["kill"]["spoilt"] > 8
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the shim needs a C compiler")
 def test_a_death_of_a_push_or_a_pull_leaves_the_old_store_or_the_new_one() -> None:
     kinds = ("push", "repush", "pull")
-    result = crash_test("--kills", "0", "--enumerated-images", "16", "--kinds", *kinds, "--every", "9")
-    assert {kind for kind in kinds if result["enumerated"]["kinds"][kind] > 8} == {*kinds}  # type: ignore[index]
+    result = run("fault_test", "--faults", "kill", "--images", "16", "--kinds", *kinds, "--every", "9")
+    assert {kind for kind in kinds if result[kind]["kill"]["spoilt"] > 8} == {*kinds}
 
 
-def crash_test(*arguments: str) -> dict[str, dict[str, int]]:
-    command = [sys.executable, "-m", "scripts.stress.crash_test", *arguments]
+def run(name: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"scripts.stress.{name}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    result: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

@@ -5,9 +5,12 @@ Knows how to bring a disk to where such a run starts, what must come out, and ho
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,9 @@ from typing import Any
 from packer import merge, pack, pull, push, update
 from packer.errors import PackError
 from packer.report import Progress
+from packer.store.journal import JOURNAL
 from reader.format.check import check_store
-from reader.format.errors import StoreError
+from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.manifest import MANIFEST
 from scripts.benchmarks._bench import photographs, repeat_files
 
@@ -49,7 +53,12 @@ _SIZE = 32
 # pad: so that the store has a content.memmap too
 _OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
 _REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge"), ("workers", "max_rejects")
+_OPEN_SECONDS = 0.05
 ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
+
+
+class TrialError(RuntimeError):
+    """Something was not survived, or did not end as it must; says which, and what was found."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +196,11 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+def digests(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file below a folder, by relative path."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files(folder).items()}
+
+
 def are_mixed(run: Run) -> bool:
     """Whether splits open of which one is the old store and one the new."""
     seen = set()
@@ -201,8 +215,37 @@ def are_mixed(run: Run) -> bool:
     return len(seen) > 1
 
 
-def difference(found: dict[str, bytes], expected: dict[str, bytes]) -> str:
-    """Name the files in which two disks differ."""
+def check_unfinished(out: Path) -> bool:
+    """See that a store without a manifest is called incomplete, or is not there at all; returns whether it was.
+
+    Raises:
+        TrialError: it opens, is called something else, or the answer took too long.
+    """
+    if (out / MANIFEST).exists():
+        check_store(out)
+        return False
+    took = min(_seconds_to_refuse(out) for _ in range(3))  # other programs may hold the core for longer than that once
+    if took > _OPEN_SECONDS:
+        raise TrialError(f"it took {took:.3f} s to say that a store is incomplete")
+    return True
+
+
+def _seconds_to_refuse(out: Path) -> float:
+    begun = time.monotonic()
+    try:
+        check_store(out)
+    except IncompleteStoreError:
+        pass
+    except StoreError as e:
+        if (out / JOURNAL).exists():
+            raise TrialError(f"an unfinished store is called: {e}") from e
+    else:
+        raise TrialError("an unfinished store opens")
+    return time.monotonic() - begun
+
+
+def difference(found: Mapping[str, object], expected: Mapping[str, object]) -> str:
+    """Name the files in which two folders differ."""
     return ", ".join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))
 
 

@@ -5,15 +5,17 @@
 For each kind of run (scripts/stress/_runs.py) and each fault the n-th call that the fault can hit is spoilt, n = 1, 2, 3, ...
 until a run comes through untouched:
 
-    EIO      any call that changes a file below OUT's folder: writes, syncs, closes, renames, allocations, new names, removals
+    kill     the process group dies at any call that changes a file below OUT's folder
+    EIO      any call of these: writes, syncs, closes, renames, allocations, new names, removals
     ENOSPC   those that need room;  EDQUOT: writes and allocations alone
     short    a write that does only half: it simply goes on
     lost     a read of what the interrupted pack or the old store left fails with EIO
     unread   a read of an image fails with EIO: it is rejected with that reason, all others are packed
 
-A run that fails says one sentence that names the file and the errno, exits with 1 (28 for ENOSPC and EDQUOT), leaves no
-process behind, and then goes on to the bytes of an undisturbed run. A run that succeeds has those bytes. Prints a line for
-each series and one JSON object last; exits 1 at the first failure.
+After a death no manifest means that opening says "incomplete", in under 50 ms, and no old split opens beside a new one. What
+fails says one sentence that names the file and the errno, exits with 1 (28 for ENOSPC and EDQUOT), and leaves no process behind.
+Either then goes on to the bytes of an undisturbed run. A run that succeeds has those bytes. Prints a line for each series and one
+JSON object last; exits 1 at the first failure.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,19 +34,26 @@ from typing import Any
 from packer.store.lock import LOCK
 from scripts.benchmarks._bench import BenchError
 from scripts.stress._calls import Call, Shim
-from scripts.stress._runs import COPYING, KINDS, PUSHING, Run, difference, files, make_run
+from scripts.stress._runs import (
+    COPYING,
+    KINDS,
+    PUSHING,
+    Run,
+    TrialError,
+    are_mixed,
+    check_unfinished,
+    difference,
+    files,
+    make_run,
+)
 
 _ROOM = "create,mkdir,write,pwrite,fallocate,fsync,fdatasync"
 _ALL = f"{_ROOM},close,truncate,ftruncate,rename,exchange,unlink,rmdir"
 
 
-class FaultError(RuntimeError):
-    """A failing call that was not handled; says which, and what was found."""
-
-
 @dataclass(frozen=True)
 class Fault:
-    """What a call comes back with ("short", or an errno's name), which calls, and where the spoilt files lie."""
+    """What a call comes back with ("die": never; "short", or an errno's name), which calls, and where the spoilt files lie."""
 
     what: str
     names: str
@@ -51,6 +61,7 @@ class Fault:
 
 
 FAULTS = {
+    "kill": Fault("die", ""),
     "EIO": Fault("EIO", _ALL),
     "ENOSPC": Fault("ENOSPC", _ROOM),
     "EDQUOT": Fault("EDQUOT", "write,pwrite,fallocate"),
@@ -75,7 +86,7 @@ def main() -> int:
                 work = Path(folder).resolve()
                 run = make_run(kind, work, options.images)
                 results[kind] = {name: series(run, work, name, options.every) for name in options.faults}
-    except (FaultError, BenchError) as e:
+    except (TrialError, BenchError) as e:
         print(f"fault_test: {e}", file=sys.stderr)
         return 1
     print(json.dumps(results))
@@ -86,23 +97,42 @@ def series(run: Run, work: Path, name: str, every: int) -> dict[str, int]:
     """Spoil one call after the other; returns how many, and how many of the runs succeeded all the same."""
     fault = FAULTS[name]
     shim = Shim(work, run.images if fault.hits_images else run.disk)
-    do = fault.what if fault.what == "short" else str(getattr(errno, fault.what))
+    do = fault.what if fault.what in ("die", "short") else str(getattr(errno, fault.what))
     spoilt, successes, at = 0, 0, 1
     while True:
         run.lay_out()
         done = shim.run(run.command(), at=at, do=do, names=fault.names)
-        call = next((call for call in shim.calls() if call.is_spoilt), None)
+        # the log of a killed process may end anywhere
+        is_killed = fault.what == "die" and done.returncode == -signal.SIGKILL
+        call = None if is_killed else next((call for call in shim.calls() if call.is_spoilt), None)
         where = f"{run.kind} run, {name} at call {at}" + (f", {call.name} {call.path}" if call else "")
-        if call is None:
+        if call is None and not is_killed:
             if done.returncode or files(run.disk) != run.expected:
-                raise FaultError(f"{where}: untouched, yet it exits with {done.returncode}: {done.stderr.strip()}")
+                raise TrialError(f"{where}: untouched, yet it exits with {done.returncode}: {done.stderr.strip()}")
             print(f"{run.kind}, {name}: {spoilt} spoilt calls, {successes} of the runs succeeded all the same")
             return {"spoilt": spoilt, "succeeded": successes}
         spoilt, successes, at = spoilt + 1, successes + (done.returncode == 0), at + every
-        if fault.hits_images and run.kind not in (*COPYING, *PUSHING):
+        if call is None:
+            _check_death(run, where)
+        elif fault.hits_images and run.kind not in (*COPYING, *PUSHING):
             _check_patient(run, done, where)
         else:
             _check_outcome(run, done, call, fault, where)
+
+
+def _check_death(run: Run, where: str) -> None:
+    try:
+        if run.kind not in PUSHING or run.kind == "pull":
+            check_unfinished(run.out)
+        # a URL pulls as the old store or the new one, or, before the first was there, as none
+        elif problem := run.unreadable():
+            raise TrialError(problem)
+    except TrialError as e:
+        raise TrialError(f"{where}: {e}") from e
+    if are_mixed(run):
+        raise TrialError(f"{where}: an old and a new split open")
+    run.go_on()
+    _check_bytes(run, f"{where}: after resuming")
 
 
 def _check_outcome(run: Run, done: subprocess.CompletedProcess[str], call: Call, fault: Fault, where: str) -> None:
@@ -111,11 +141,11 @@ def _check_outcome(run: Run, done: subprocess.CompletedProcess[str], call: Call,
         names_it = fault.what in done.stderr and (call.path in done.stderr or bool(call.to and call.to in done.stderr))
         is_clean = done.stderr.startswith("pack: ") and done.stderr.count("\n") == 1 and names_it
         if done.returncode != expected or not is_clean or fault.what == "short":
-            raise FaultError(f"{where}: exit code {done.returncode}: {done.stderr.strip()}")
+            raise TrialError(f"{where}: exit code {done.returncode}: {done.stderr.strip()}")
     elif fault.what == "short" or not _is_tidying(call):
         _check_bytes(run, f"{where}: the run succeeds, and")
         if fault.what != "short" and not _is_harmless(call):
-            raise FaultError(f"{where}: the run succeeds, and says nothing of it")
+            raise TrialError(f"{where}: the run succeeds, and says nothing of it")
     run.go_on()
     _check_bytes(run, f"{where}: after going on")
 
@@ -133,13 +163,13 @@ def _is_harmless(call: Call) -> bool:
 def _check_patient(run: Run, done: subprocess.CompletedProcess[str], where: str) -> None:
     """See that an image that could not be read once was read again."""
     if done.returncode:
-        raise FaultError(f"{where}: exit code {done.returncode}: {done.stderr.strip()}")
+        raise TrialError(f"{where}: exit code {done.returncode}: {done.stderr.strip()}")
     _check_bytes(run, f"{where}: the run succeeds, and")
 
 
 def _check_bytes(run: Run, where: str) -> None:
     if files(run.disk) != run.expected:
-        raise FaultError(f"{where} these differ: {difference(files(run.disk), run.expected)}")
+        raise TrialError(f"{where} these differ: {difference(files(run.disk), run.expected)}")
 
 
 if __name__ == "__main__":

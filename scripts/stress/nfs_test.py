@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -41,6 +40,7 @@ from reader import system
 from reader.format.manifest import PIXELS
 from scripts.benchmarks._bench import BenchError, photographs, repeat_files
 from scripts.stress._loopback import NoNfsError, two_mounts
+from scripts.stress._runs import TrialError, difference, digests
 
 SIZE = 32
 SHAPE = ("--size", str(SIZE), "--workers", "2", "--exact")
@@ -85,10 +85,6 @@ while loaders:
 """
 
 
-class TrialError(RuntimeError):
-    """Something did not end as it must; says what was found."""
-
-
 @dataclass(frozen=True)
 class Place:
     """Images, a folder on a local disk with `whole`, their store, and two mounts of one folder."""
@@ -105,10 +101,9 @@ class Place:
     def check_bytes(self, out: Path, what: str) -> None:
         """Compare a store with the one on the local disk; raises TrialError."""
         until = time.monotonic() + _SEEN_SECONDS
-        while (found := digests(out)) != (wanted := digests(self.local / "whole")):
+        while (found := digests_if_seen(out)) != (wanted := digests(self.local / "whole")):
             if time.monotonic() > until:
-                names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-                raise TrialError(f"{what}: {', '.join(names)} differ from a local pack's")
+                raise TrialError(f"{what}: {difference(found, wanted)} differ from a local pack's")
             time.sleep(0.5)
 
 
@@ -305,13 +300,11 @@ def checksum(out: Path) -> str:
     return str(zlib.crc32((out / PIXELS).read_bytes()))
 
 
-def digests(out: Path) -> dict[str, str]:
-    """Return the sha256 of every file; empty while OUT is not seen, or changes."""
-    files = [path for path in sorted(out.rglob("*")) if path.is_file()]
-    try:
-        return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    except OSError:
-        return {}
+def digests_if_seen(out: Path) -> dict[str, str]:
+    """Return the sha256 of every file; none while OUT is not seen, or changes."""
+    with contextlib.suppress(OSError):
+        return digests(out)
+    return {}
 
 
 if __name__ == "__main__":

@@ -39,11 +39,7 @@ from scripts.benchmarks._bench import BenchError
 from scripts.stress._calls import Call, Shim, read_strace, strace_words, without_opens
 from scripts.stress._disk import Disk, Tree, write_tree
 from scripts.stress._order import OrderError, check_order
-from scripts.stress._runs import KINDS, PUSHING, Run, are_mixed, difference, files, make_run
-
-
-class PowerError(RuntimeError):
-    """A power loss that was not survived; says which, and what was found."""
+from scripts.stress._runs import KINDS, PUSHING, Run, TrialError, are_mixed, difference, files, make_run
 
 
 def main() -> int:
@@ -62,7 +58,7 @@ def main() -> int:
         for kind in options.kinds:
             with tempfile.TemporaryDirectory(prefix="pixpack-power-") as folder:
                 results[kind] = cut_everywhere(kind, Path(folder).resolve(), options)
-    except (PowerError, OrderError, BenchError) as e:
+    except (TrialError, OrderError, BenchError) as e:
         print(f"power_test: {e}", file=sys.stderr)
         return 1
     print(json.dumps(results))
@@ -92,20 +88,20 @@ def record(run: Run, work: Path, *, with_strace: bool) -> list[Call]:
     """Do the run once, undisturbed; returns its calls in order.
 
     Raises:
-        PowerError: it failed, its bytes differ, or strace saw other calls.
+        TrialError: it failed, its bytes differ, or strace saw other calls.
     """
     shim, trace = Shim(work, run.disk), work / "strace.log"
     done = shim.run(run.command(), under=strace_words(trace) if with_strace else ())
     if done.returncode:
-        raise PowerError(f"the {run.kind} run exits with {done.returncode}: {done.stderr.strip()}")
+        raise TrialError(f"the {run.kind} run exits with {done.returncode}: {done.stderr.strip()}")
     if files(run.disk) != run.expected:
-        raise PowerError(f"the {run.kind} run differs in {difference(files(run.disk), run.expected)}")
+        raise TrialError(f"the {run.kind} run differs in {difference(files(run.disk), run.expected)}")
     calls = shim.calls()
     if with_strace:
         seen, traced = without_opens(calls), without_opens(read_strace(trace, run.disk))
         if seen != traced:
             odd = next((pair for pair in zip(seen, traced, strict=False) if pair[0] != pair[1]), "one ends early")
-            raise PowerError(f"shim and strace saw {len(seen)} and {len(traced)} calls: {str(odd)[:500]}")
+            raise TrialError(f"shim and strace saw {len(seen)} and {len(traced)} calls: {str(odd)[:500]}")
     return [call for call in calls if call.is_done and call.name not in ("close", "read")]
 
 
@@ -125,7 +121,7 @@ def disks(run: Run, calls: list[Call], cuts: set[int], options: argparse.Namespa
     shutil.rmtree(run.disk)
     write_tree(disk.everything(), run.disk)
     if files(run.disk) != run.expected:
-        raise PowerError(f"the record does not give what the run gave: {difference(files(run.disk), run.expected)}")
+        raise TrialError(f"the record does not give what the run gave: {difference(files(run.disk), run.expected)}")
 
 
 def survive(run: Run, tree: Tree, where: str) -> None:
@@ -134,20 +130,20 @@ def survive(run: Run, tree: Tree, where: str) -> None:
     write_tree(tree, run.disk)
     if run.kind in PUSHING and run.kind != "pull":
         if problem := run.unreadable():
-            raise PowerError(f"{where}: {problem}")
+            raise TrialError(f"{where}: {problem}")
     else:
         for manifest in sorted(run.disk.rglob(MANIFEST)):
             _check_whole(run, manifest.parent, where)
     if are_mixed(run):
-        raise PowerError(f"{where}: an old and a new split open, which do not belong together")
+        raise TrialError(f"{where}: an old and a new split open, which do not belong together")
     flags = " ".join(run.flags_to_go_on()) or "the command again"
     try:
         run.go_on()
     except (PackError, StoreError, OSError) as e:
-        raise PowerError(f"{where}: {flags} fails: {e}") from e
+        raise TrialError(f"{where}: {flags} fails: {e}") from e
     found = files(run.disk)
     if found != run.expected:
-        raise PowerError(f"{where}: after {flags} these differ: {difference(found, run.expected)}")
+        raise TrialError(f"{where}: after {flags} these differ: {difference(found, run.expected)}")
 
 
 def _check_whole(run: Run, store: Path, where: str) -> None:
@@ -161,7 +157,7 @@ def _check_whole(run: Run, store: Path, where: str) -> None:
     place = store.with_name(store.name[1:].partition(".packing")[0]) if store.name.startswith(".") else store
     wholes = [_below(run.expected, place, run.disk), _below(files(run.start), place, run.disk)]
     if found not in wholes:
-        raise PowerError(f"{where}: {store} opens, and differs in {difference(found, wholes[0])}")
+        raise TrialError(f"{where}: {store} opens, and differs in {difference(found, wholes[0])}")
 
 
 def _below(disk: dict[str, bytes], place: Path, root: Path) -> dict[str, bytes]:

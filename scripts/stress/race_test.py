@@ -13,7 +13,6 @@ JSON object last; exits 1 at the first failure.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import random
@@ -27,15 +26,12 @@ import time
 from pathlib import Path
 
 from scripts.benchmarks._bench import BenchError, photographs, repeat_files
+from scripts.stress._runs import TrialError, digests
 
 _SIZE = 64
 _GATE = "import sys, packer.cli.app, packer.packing.pack; sys.stdin.read(1); sys.exit(packer.cli.app.run(sys.argv[1:]))"
 _LATE = ("was finished by another pack just now", "already holds a store")
 _KINDS = ("new", "overwrite", "resume", "dead holder")
-
-
-class RaceError(RuntimeError):
-    """A race that did not end as it must; says which, and what was found."""
 
 
 def main() -> int:
@@ -54,14 +50,14 @@ def main() -> int:
                 photographs(None, work / "sample", _SIZE, most=options.images), images, options.images, link=True
             )
             _run(images, work / "whole")
-            whole = _digests(work / "whole")
+            whole = digests(work / "whole")
             seconds: list[float] = []
             for race in range(options.races):
                 kind = _KINDS[race % len(_KINDS)]
                 took = _race(kind, images, work / "race" / "out", whole, draw.uniform(0, 0.03))
                 seconds += [] if took is None else [took]
                 shutil.rmtree(work / "race")
-    except (RaceError, BenchError) as e:
+    except (TrialError, BenchError) as e:
         print(f"race_test: {e}", file=sys.stderr)
         return 1
     if not seconds:
@@ -98,13 +94,13 @@ def _race(kind: str, images: Path, out: Path, whole: dict[str, str], apart: floa
     else:
         is_late = False
         if f"is being packed by process {winner.pid} on {os.uname().nodename}" not in error:
-            raise RaceError(f"{kind}: the loser does not name process {winner.pid}: {error}")
+            raise TrialError(f"{kind}: the loser does not name process {winner.pid}: {error}")
     if winner.returncode != 0 or (loser.returncode != 1 and not is_late):
-        raise RaceError(f"{kind}: exit codes {winner.returncode} and {loser.returncode}: {winner_error}{error}")
-    if _digests(out) != whole:
-        raise RaceError(f"{kind}: the store differs from that of an undisturbed pack")
+        raise TrialError(f"{kind}: exit codes {winner.returncode} and {loser.returncode}: {winner_error}{error}")
+    if digests(out) != whole:
+        raise TrialError(f"{kind}: the store differs from that of an undisturbed pack")
     if os.listdir(out.parent) != [out.name]:
-        raise RaceError(f"{kind}: {sorted(os.listdir(out.parent))} lie beside the store")
+        raise TrialError(f"{kind}: {sorted(os.listdir(out.parent))} lie beside the store")
     return None if is_late else seconds
 
 
@@ -118,7 +114,7 @@ def _prepare(kind: str, images: Path, out: Path) -> None:
         journal = out / ".packing/journal"
         while not (journal.exists() and journal.read_bytes().count(b"\n") > 1):
             if process.poll() is not None:
-                raise RaceError(f"the pack to be interrupted ended by itself: {process.communicate()[1]}")
+                raise TrialError(f"the pack to be interrupted ended by itself: {process.communicate()[1]}")
             time.sleep(0.002)
         # not SIGINT, which is ignored where this is run by nohup or with &
         process.send_signal(signal.SIGTERM if kind == "resume" else signal.SIGKILL)
@@ -141,13 +137,7 @@ def _run(images: Path, out: Path, *options: str) -> None:
     process = _start(images, out, *options)
     _, errors = process.communicate("\n", timeout=120)
     if process.returncode:
-        raise RaceError(f"packing {images} failed: {errors}")
-
-
-def _digests(out: Path) -> dict[str, str]:
-    """Return the sha256 of every file; what lies in OUT beside the store differs too."""
-    files = sorted(path for path in out.rglob("*") if path.is_file())
-    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        raise TrialError(f"packing {images} failed: {errors}")
 
 
 if __name__ == "__main__":
