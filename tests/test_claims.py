@@ -199,6 +199,19 @@ def test_what_a_gpu_decides_is_not_judged_without_one(claim: Any) -> None:
         assert module.conclude(figures).holds is holds
 
 
+@pytest.mark.cuda
+def test_augmentations_on_the_cpu_on_a_gpu_and_on_both_give_batches_there(claim: Any, tmp_path: Path) -> None:
+    from reader import MemmapDataset
+    from scripts.samples.stores import random_store
+
+    module = claim("augmentation")
+    data = MemmapDataset(random_store(tmp_path, 16, 32), as_tuple=False)
+    found = module.ways(data, 24, 8, torch.device("cuda"))
+    for name in (module.ON_CPU, module.ON_GPU, module.ON_BOTH):
+        batches = list(found[name]())
+        assert [(batch.device.type, batch.dtype, len(batch)) for batch in batches] == [("cuda", torch.float32, 8)] * 2
+
+
 def test_a_round_is_measured_and_drawn_after_the_untimed_batches(claim: Any) -> None:
     module = claim("seven_loaders")
 

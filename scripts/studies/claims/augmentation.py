@@ -75,7 +75,8 @@ def ways(data: MemmapDataset, size: int, batch: int, device: torch.device) -> di
         return to_floats[batch.pixels.device.type](batch.images)
 
     def loader(transform: Stage | None, where: str = "cpu") -> MemmapLoader:
-        return MemmapLoader(data, batch, shuffle="full", device=where, transform=transform, residency="cache")
+        options: dict[str, Any] = {"shuffle": "full", "residency": "cache", "as_tuple": False}
+        return MemmapLoader(data, batch, device=where, transform=transform, **options)
 
     whole, some = Chain(moved, jitter, normalised), data[:2]
     if jitter(moved(some)).pixels.dtype != torch.uint8 or whole(some).dtype != torch.float32:
