@@ -130,7 +130,7 @@ def moved(batch: ImageBatch, matrices: torch.Tensor, interpolation: str, fill: F
 
 
 def moved_labels(batch: ImageBatch, matrices: torch.Tensor) -> ImageBatch:
-    """Move content, boxes and masks alone; what stays where it is stays the same to the bit."""
+    """Move content, boxes and masks alone."""
     content, extras = batch.content, batch.extras
     if content is None and extras is None:
         return batch

@@ -49,13 +49,29 @@ def applied(
     for name in sorted(groups.keys() - {"Identity"}):
         index = torch.tensor(groups[name], device=made.device)
         if name == "moved":
-            matrices = _matrices(batch, operation, magnitude)
-            made[index] = warped(batch.pixels[index], matrices[index], interpolation, fill)
-            batch = moved_labels(batch, matrices)
+            matrices = _matrices(batch, operation, magnitude)[index]
+            made[index] = warped(batch.pixels[index], matrices, interpolation, fill)
+            batch = _with_labels_moved(batch, index, matrices)
         else:
             kernel = _PIXEL_KERNELS[name]
             made[index] = pixel_ops.in_parts(kernel, batch.pixels[index], magnitude[index])
     return replaced(batch, pixels=made, content=batch.content, extras=batch.extras)
+
+
+def _with_labels_moved(batch: ImageBatch, index: torch.Tensor, matrices: torch.Tensor) -> ImageBatch:
+    """Move content, boxes and masks of some images; those of the others stay what they are, to the bit."""
+    if batch.content is None and batch.extras is None:
+        return batch
+    moved = moved_labels(batch[index], matrices)
+    content, extras = batch.content, batch.extras
+    if content is not None and moved.content is not None:
+        content = content.index_copy(0, index, moved.content)
+    if extras is not None and moved.extras is not None:
+        extras = extras.clone(recurse=False)
+        for name, value in moved.extras.items():
+            if name in ("boxes", "box_count", "box_targets", "masks"):
+                extras.set(name, extras.get(name).index_copy(0, index, value))
+    return replaced(batch, pixels=batch.pixels, content=content, extras=extras)
 
 
 def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
