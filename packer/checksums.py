@@ -1,4 +1,4 @@
-"""Digests of files, and checksums of pieces that become that of the whole without reading it again."""
+"""Digests of files, and the crc32 of a file from those of its pieces, without reading it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that a caller of packer may catch, each also a builtin; what the command answers each with stands in `cli/app.py`."""
+"""Errors that a caller of packer may catch, each also a builtin; the exit code of each is in `cli/app.py`."""
 
 from __future__ import annotations
 

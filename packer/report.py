@@ -1,4 +1,4 @@
-"""What a pack tells while it runs and when it is done: plain values, without click and without printing."""
+"""What a pack reports while it runs and when it is done: plain values, without click and without printing."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import os
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
-# Windows opens files as text unless told otherwise.
+# Without it Windows opens files as text.
 BINARY = getattr(os, "O_BINARY", 0)
 # This process, or the system, can open nothing more: no file is to blame.
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)

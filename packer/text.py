@@ -1,7 +1,8 @@
-"""Sentences about differences and counts: names and numbers of things, in words. Knows no store."""
+"""Differences, counts and errors of the system in words. Knows no store."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ def labels_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
 
 
 def with_and_without(option: str, was_given: bool) -> str:
+    """Say that an option was given and is not any more, or the reverse."""
     return f" (with {option}, now without)" if was_given else f" (without {option}, now with it)"
 
 
@@ -57,6 +59,11 @@ def some(names: Sequence[str]) -> str:
     """Name the first few, and say how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
+
+
+def system_reason(error: OSError) -> str:
+    """Give the system's message of an error and its name: "No space left on device (ENOSPC)"."""
+    return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, '?')})"
 
 
 def counted(count: int, one: str, many: str) -> str:

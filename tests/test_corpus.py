@@ -24,7 +24,7 @@ from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 from reader import MemmapDataset
 from reader.format.manifest import read_json_lines
 
@@ -67,7 +67,7 @@ def test_every_file_comes_out_as_expected(row: dict[str, str], corpus: Path) -> 
     assert os.path.lexists(path)
     if row["path"] in DANGLING:
         with pytest.raises(DecodeError, match="it is a symbolic link to a file that does not exist"):
-            Source(path).read()
+            LocalSource(path).read()
         return
     # this process's own time: a machine that does other work as well must not fail it
     begun = time.process_time()
@@ -92,7 +92,7 @@ def test_every_file_comes_out_as_expected(row: dict[str, str], corpus: Path) -> 
 
 def _decoded(path: str) -> Any:
     """Decode at full size; the header tells the size, as `pack` without --size does it."""
-    data, _ = Source(path).read()
+    data, _ = LocalSource(path).read()
     try:
         height, width = Decoder(None).upright_size(data)
     except DecodeError:

@@ -99,7 +99,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     options: dict[str, bool],
     moment: str,
 ) -> None:
-    """The other packs all of OUT after this one's look, and before this one makes its scaffold or its lock."""
+    """The other packs all of OUT after this one's look, and before this one makes its working folder or its lock."""
     out = tmp_path / "out"
     if begun:
         _interrupt(images, out)
@@ -115,7 +115,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
         return original(*arguments)
 
     monkeypatch.setattr(owner, name, late)
-    with pytest.raises(PackError, match="was finished by another pack just now"):
+    with pytest.raises(PackError, match="was finished by another process just now"):
         pack(images, out, size=32, **options)
     assert store_bytes(out) == whole
     assert inode == [(out / "manifest.json").stat().st_ino]

@@ -108,12 +108,12 @@ def bench(out: str, as_json: bool, quiet: bool, **options: Any) -> int:
 
 def _check_pictures(pictures: dict[str, str | None]) -> None:
     """Refuse places where a picture or the trace cannot be, before anything is measured; raises OptionsError."""
-    from packer.operations.pictures import check_place
+    from packer.operations.pictures import check_picture_path
 
     taken: dict[str, str] = {}
     for name, path in pictures.items():
         if path is not None:
-            check_place(f"--{name}", path)
+            check_picture_path(f"--{name}", path)
             other = taken.setdefault(os.path.realpath(path), name)
             if other != name:
                 raise OptionsError(f"--{other} and --{name} name the same file, {path}. Give each one of its own.")

@@ -25,7 +25,7 @@ from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
     type=click.Choice(FITS),
     default=PackOptions.fit,
     show_default=True,
-    help="crop: cover, then centre crop, as torchvision does; pad: all of it, centred; squash: stretch; inside: upper left;"
+    help="crop: cover, then center crop, as torchvision does; pad: all of it, centered; squash: stretch; inside: upper left;"
     " none: each row keeps its image's size.",
 )
 @click.option(
@@ -127,7 +127,7 @@ def build(
 
     IMAGES is a folder of class folders, a folder of images, or a folder of splits (train, val, test and the like); each of
     those is packed into OUT/<name>, all with one class list; also as a URL, s3://bucket/images. Or it is a .csv, .tsv,
-    .jsonl or .parquet manifest, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
+    .jsonl or .parquet table, one or more tars, a zip, or - for a list of paths on standard input. Broken images are left out,
     recorded and summed up.
 
     \b

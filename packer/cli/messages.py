@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packer.clock import STAGES, Profile, added
 
 if TYPE_CHECKING:
-    from packer.operations.info import Sources
+    from packer.operations.info import SourceStatistics
     from packer.operations.requantize import RequantizeReport
     from packer.packing.source_check import SourcesReport
     from packer.report import PackReport
@@ -189,7 +189,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     }
 
 
-def source_lines(manifest: Manifest, sources: Sources) -> dict[str, str]:
+def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str]:
     """Say how rows spread over classes, and what sizes their sources had."""
     lines = {}
     if counts := sources.class_counts:

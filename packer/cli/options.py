@@ -72,7 +72,7 @@ INPUTS = combined(
     click.option(
         "--path-column",
         metavar="NAME",
-        help="Column of a manifest that holds the path.  [default: path, file_name, image or the like]",
+        help="Column of a table that holds the path.  [default: path, file_name, image or the like]",
     ),
     click.option(
         "--target-column",

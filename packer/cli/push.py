@@ -13,7 +13,7 @@ from packer.cli.progress import ProgressBar
 @click.argument("out", type=StorePath())
 @click.argument("url", type=StorePath())
 @click.option(
-    "--overwrite", is_flag=True, help="Replace another store, which stays whole at the URL until the new one is."
+    "--overwrite", is_flag=True, help="Replace another store, which stays complete at the URL until the new one is."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")

@@ -36,7 +36,7 @@ def show(
       pack show out/ --rows 7 --single -o seven.png
     """
     from packer.inputs.splits import check_one_store, stores_of
-    from packer.operations.pictures import check_place, save
+    from packer.operations.pictures import check_picture_path, save
     from packer.operations.show import class_sheet, contact_sheet, png, row_image
 
     if per_class and (rows or single):
@@ -48,7 +48,7 @@ def show(
         raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
     for split, store in stores_of(out).items():
         path = _sheet_path(out, split, output)
-        check_place("-o", path)
+        check_picture_path("-o", path)
         try:
             if single and chosen:
                 image = row_image(store, chosen[0])

@@ -1,7 +1,7 @@
-"""Tars and zips: which members are inputs, what they are called, their labels, and where their bytes lie.
+"""Tars and zips: which members are inputs, their names, their labels, and where their bytes are.
 
 A tar is read as WebDataset does: members with one key are one sample, wherever they stand. A zip is a folder that was zipped.
-Nothing is unpacked: members are read at their place when their turn comes.
+Nothing is unpacked: members are read where they lie when their turn comes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from packer.inputs.lists import folder_labels, with_labels
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_junk_file, is_split, junk_above, split_folders
 from packer.inputs.target_columns import label_columns
-from packer.inputs.tree import Counter, Tree, inputs_of, named_trees
+from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.options import InputOptions
-from packer.sources.members import DEFLATED, RAW, STORED, Archive, Place
+from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE
 from packer.text import counted
 
@@ -36,24 +36,25 @@ _LABEL_SUFFIXES = ("cls", "json", "txt")
 _MOST_LABEL_BYTES = 16 << 20
 _BLOCK_BYTES = 512
 
-# Where a member lies, and why it cannot be read if it cannot.
-_Member = tuple[Place, str | None]
+# A member, and why it cannot be read if it cannot.
+_Listed = tuple[Member, str | None]
 
 
 @dataclass(slots=True)
-class _Record:
+class _SampleLabels:
     """What the label members of one key say, by column, and the suffixes of these members."""
 
     cells: dict[str, Any] = field(default_factory=dict)
     suffixes: list[str] = field(default_factory=list)
 
     def add(self, suffix: str, data: bytes, where: str) -> None:
+        """Add what a label member says; where names it in an error."""
         self.cells |= _tar_labels(suffix, data, where)
         self.suffixes.append(sys.intern(suffix))
 
 
 def archive_kind(path: Path) -> str | None:
-    """Tell by its first bytes whether a file is a "tar", a "zip", a "gzip", or none of them."""
+    """Return "tar", "zip" or "gzip", as a file's first bytes say, or None."""
     try:
         with open(path, "rb") as file:
             head = file.read(_BLOCK_BYTES)
@@ -71,7 +72,7 @@ def archive_kind(path: Path) -> str | None:
 
 
 def read_tars(
-    paths: list[Path], classes: tuple[str, ...] | None, options: InputOptions, count: Counter
+    paths: list[Path], classes: tuple[str, ...] | None, options: InputOptions, count: FileCounter
 ) -> dict[str, Inputs]:
     """List the members of one or more tars, in their order.
 
@@ -82,14 +83,14 @@ def read_tars(
     Raises:
         ScanError: a tar cannot be read, is cut short, a label makes no sense, or some samples have one and others none.
     """
-    inputs, records, places = _empty(paths), list[_Record](), dict[str, _Member]()
+    inputs, records, members = _empty(paths), list[_SampleLabels](), dict[str, _Listed]()
     for number, path in enumerate(paths):
-        for name, place, refusal, record in _tar_samples(path, number, count):
-            places[name] = place, refusal
+        for name, member, refusal, record in _tar_samples(path, number, count):
+            members[name] = member, refusal
             if not _is_left_out(name):
-                inputs.add_member(f"{inputs.archives[number].path}/{name}", place, refusal)
+                inputs.add_member(f"{inputs.archives[number].path}/{name}", member, refusal)
                 records.append(record)
-    left_out = Tree.of_names(filter(_is_left_out, places)).left_out_in_words()
+    left_out = Tree.of_names(filter(_is_left_out, members)).left_out_in_words()
     if not inputs.paths:
         besides = f" but what is left out: {left_out}" if left_out else ""
         raise ScanError(
@@ -106,9 +107,9 @@ def read_tars(
     target = options.target_column
     if target is None and "txt" in names and not target_names(table, None):
         target = "txt"
-    targets, splits = target_names(table, target), _splits(places)
+    targets, splits = target_names(table, target), _splits(members)
     if not targets and splits != [""]:
-        found = _as_folder(_empty(paths), paths[0], places, classes, count, are_classes=options.boxes is None)
+        found = _as_folder(_empty(paths), paths[0], members, classes, count, are_classes=options.boxes is None)
         next(iter(found.values())).notes += [_no_labels_note(table, "left out")] if names else []
         return found
     inputs.notes += [f"left out: {left_out}."] if left_out else []
@@ -142,7 +143,7 @@ def _no_labels_note(table: Table, what: str) -> str:
     )
 
 
-def _check_labels(inputs: Inputs, records: list[_Record], targets: list[str]) -> None:
+def _check_labels(inputs: Inputs, records: list[_SampleLabels], targets: list[str]) -> None:
     """Raise ScanError where some samples have a label and others none: a file was lost, or what others have is no label.
 
     A .json without the field beside others with it is no lost file, and its label is missing, as on a line of a .jsonl.
@@ -162,13 +163,13 @@ def _check_labels(inputs: Inputs, records: list[_Record], targets: list[str]) ->
         )
 
 
-def _says(record: _Record, name: str, *, is_field: bool) -> bool:
+def _says(record: _SampleLabels, name: str, *, is_field: bool) -> bool:
     """Whether a sample has a column, or a .json in which it is missing."""
     return name in record.cells or (is_field and any(suffix.endswith("json") for suffix in record.suffixes))
 
 
 def read_zip(
-    path: Path, classes: tuple[str, ...] | None, count: Counter, *, are_classes: bool = True
+    path: Path, classes: tuple[str, ...] | None, count: FileCounter, *, are_classes: bool = True
 ) -> dict[str, Inputs]:
     """List a zipped folder by the rules of a folder: class folders, images, or splits of those.
 
@@ -178,14 +179,14 @@ def read_zip(
     blank = _empty([path])
     try:
         with zipfile.ZipFile(path) as file:
-            members, notes = _zip_members(file)
+            infos, notes = _zip_members(file)
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:
         if isinstance(e, OSError):
             NOWHERE.check(str(path), e)
         raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
-    count.add(len(members))
-    places = {name: _zip_place(member) for name, member in members.items()}
-    found = _as_folder(blank, path, places, classes, count, are_classes=are_classes)
+    count.add(len(infos))
+    members = {name: _zip_member(info) for name, info in infos.items()}
+    found = _as_folder(blank, path, members, classes, count, are_classes=are_classes)
     next(iter(found.values())).notes += notes
     return found
 
@@ -193,23 +194,23 @@ def read_zip(
 def _as_folder(
     blank: Inputs,
     images: Path,
-    places: dict[str, _Member],
+    members: dict[str, _Listed],
     classes: tuple[str, ...] | None,
-    count: Counter,
+    count: FileCounter,
     *,
     are_classes: bool,
 ) -> dict[str, Inputs]:
     """List members, by name, as the folder would be that they were made of."""
-    above = _common_above(places)
-    trees = named_trees(name.removeprefix(above) for name in places)
+    above = _common_above(members)
+    trees = named_trees(name.removeprefix(above) for name in members)
     found = inputs_of(trees, images, classes, count, are_classes=are_classes)
     for split, listed in found.items():
         listed.root, listed.archives = blank.root, blank.archives
         for index, name in enumerate(listed.paths):
             inside = f"{above}{split}/{name}" if split else above + name
-            place, refusal = places[inside]
-            listed.places.values.extend(place)
-            listed.paths[index] = f"{blank.archives[place.archive].path}/{inside}"
+            member, refusal = members[inside]
+            listed.members.values.extend(member)
+            listed.paths[index] = f"{blank.archives[member.archive].path}/{inside}"
             if refusal:
                 listed.refused[index] = refusal
     return found
@@ -226,13 +227,13 @@ def _is_left_out(name: str) -> bool:
     return bool(junk_above(name)) or is_junk_file(name.rpartition("/")[2])
 
 
-def member_places(path: Path) -> dict[str, Place]:
+def list_members(path: Path) -> dict[str, Member]:
     """Return where the members of a tar or zip lie, by the names that a store gives them."""
     if archive_kind(path) == "zip":
         with zipfile.ZipFile(path) as file:
-            return {name: _zip_place(member)[0] for name, member in _zip_members(file)[0].items()}
+            return {name: _zip_member(info)[0] for name, info in _zip_members(file)[0].items()}
     with tarfile.open(path, "r:") as tar:
-        return {_inside(member.name): _tar_place(0, member) for member in tar}
+        return {_inside(info.name): _tar_member(0, info) for info in tar}
 
 
 def _empty(paths: list[Path]) -> Inputs:
@@ -253,32 +254,32 @@ def _inside(name: str) -> str:
 
 # -- tars
 
-_Sample = tuple[str, Place, str | None, _Record]
+_Sample = tuple[str, Member, str | None, _SampleLabels]
 
 
-def _tar_samples(path: Path, number: int, count: Counter) -> Iterator[_Sample]:
-    """Yield name, place, refusal and labels of each input, in the order of the members.
+def _tar_samples(path: Path, number: int, count: FileCounter) -> Iterator[_Sample]:
+    """Yield name, member, refusal and labels of each input, in the order of the members.
 
     Labels are complete at the tar's end: the members of a key may stand anywhere. Those without an image, such as
     annotations.json, are not read.
     """
-    records: dict[str, _Record] = {}
+    records: dict[str, _SampleLabels] = {}
     # labels whose image has not come
     waiting: dict[str, list[tuple[str, bytes, str]]] = {}
     checksums: dict[str, int] = {}
-    for member, data in _tar_members(path):
+    for info, data in _tar_members(path):
         count.add(1)
-        name = _inside(member.name)
+        name = _inside(info.name)
         folder, _, base = name.rpartition("/")
         stem, _, suffix = base.partition(".")
         key, label_name = f"{folder}/{stem}", f"{path}/{name}"
         if data is None:
             if key not in records:
-                records[key] = _Record()
+                records[key] = _SampleLabels()
                 for label in waiting.pop(key, ()):
                     records[key].add(*label)
-            refusal = None if member.isreg() and not member.issparse() else "it is no plain file in its tar"
-            yield name, _tar_place(number, member), refusal, records[key]
+            refusal = None if info.isreg() and not info.issparse() else "it is no plain file in its tar"
+            yield name, _tar_member(number, info), refusal, records[key]
         elif not _is_left_out(name):
             if checksums.setdefault(name, zlib.crc32(data)) != zlib.crc32(data):
                 raise ScanError(
@@ -295,16 +296,16 @@ def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
     size_bytes, last = path.stat().st_size, "its beginning"
     try:
         with tarfile.open(path, "r:") as tar:
-            for member in tar:
+            for info in tar:
                 tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
-                last = member.name
-                if member.offset_data + member.size > size_bytes and member.isreg():
+                last = info.name
+                if info.offset_data + info.size > size_bytes and info.isreg():
                     raise tarfile.ReadError("the member's data are not all there")
-                if member.isdir():
+                if info.isdir():
                     continue
-                is_label = member.isreg() and member.name.lower().rpartition(".")[2] in _LABEL_SUFFIXES
-                file = tar.extractfile(member) if is_label and member.size <= _MOST_LABEL_BYTES else None
-                yield member, None if file is None else file.read()
+                is_label = info.isreg() and info.name.lower().rpartition(".")[2] in _LABEL_SUFFIXES
+                file = tar.extractfile(info) if is_label and info.size <= _MOST_LABEL_BYTES else None
+                yield info, None if file is None else file.read()
             _check_end(path, tar.offset)
     except (OSError, tarfile.TarError, EOFError) as e:
         if isinstance(e, OSError):
@@ -321,8 +322,8 @@ def _check_end(path: Path, offset: int) -> None:
         raise tarfile.ReadError("a header after it is damaged")
 
 
-def _tar_place(number: int, member: tarfile.TarInfo) -> Place:
-    return Place(number, member.offset_data, member.size, member.size, RAW, 0)
+def _tar_member(number: int, info: tarfile.TarInfo) -> Member:
+    return Member(number, info.offset_data, info.size, info.size, RAW, 0)
 
 
 def _tar_labels(suffix: str, data: bytes, where: str) -> dict[str, Any]:
@@ -352,15 +353,15 @@ def _zip_members(file: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], lis
     """Return the members of a zip that are no folders, by name; a backslash parts folders where the zip was made so."""
     members = file.infolist()
     # APPNOTE 4.4.17.1 wants slashes; .NET and others on Windows wrote backslashes, which Info-ZIP's unzip takes for slashes too
-    has_slash = any("/" in member.filename for member in members)
+    has_slash = any("/" in info.filename for info in members)
     found, odd = {}, 0
-    for member in members:
-        name = member.filename
-        if "\\" in name and "/" not in name and (member.create_system == 0 or not has_slash):
+    for info in members:
+        name = info.filename
+        if "\\" in name and "/" not in name and (info.create_system == 0 or not has_slash):
             name = name.replace("\\", "/")
         if not name.endswith("/"):
-            found[_inside(name)] = member
-            odd += name != member.filename
+            found[_inside(name)] = info
+            odd += name != info.filename
     what = f"{odd} members of {file.filename} have backslashes in their names, which are taken as slashes."
     return found, [what] if odd else []
 
@@ -377,11 +378,11 @@ def _common_above(members: Iterable[str]) -> str:
     return above
 
 
-def _zip_place(member: zipfile.ZipInfo) -> tuple[Place, str | None]:
+def _zip_member(info: zipfile.ZipInfo) -> tuple[Member, str | None]:
     refusal = None
-    if member.flag_bits & 1:
+    if info.flag_bits & 1:
         refusal = "it is encrypted in its zip"
-    elif member.compress_type not in (STORED, DEFLATED):
-        refusal = f"its zip compresses it by method {member.compress_type}; stored and deflated can be read"
-    numbers = member.header_offset, member.compress_size, member.file_size, member.compress_type, member.CRC
-    return Place(0, *numbers), refusal
+    elif info.compress_type not in (STORED, DEFLATED):
+        refusal = f"its zip compresses it by method {info.compress_type}; stored and deflated can be read"
+    numbers = info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC
+    return Member(0, *numbers), refusal

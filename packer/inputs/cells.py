@@ -1,4 +1,4 @@
-"""What a cell of a manifest or tar means: a number, text, a list of those, or nothing. Knows no table.
+"""What a cell of a table, or of a tar, means: a number, text, a list of those, or nothing. Knows no table.
 
 Cells are text (of a .csv), values (of a .jsonl, a .parquet, or a tar's .json), or None where there is none.
 """
@@ -104,7 +104,7 @@ def _is_missing(piece: Any, words: Collection[str]) -> bool:
 
 
 def _may_be_unavailable(cell: Any) -> bool:
-    """Tell cheaply that a cell is not NA or the like: a million numbers are asked."""
+    """Whether a cell can be NA or the like; cheap, as a million numbers are checked."""
     if isinstance(cell, str):
         return ";" in cell or is_not_available(cell)
     return isinstance(cell, list)

@@ -13,6 +13,7 @@ from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.splits import stores_of
+from packer.text import counted, some
 from reader.format.errors import StoreError
 from reader.format.manifest import FurtherTarget, read_manifest
 
@@ -22,7 +23,6 @@ YAML_SUFFIXES = (".yaml", ".yml")
 MOST_CLASSES = 1_000_000
 # So many classes, of which so few have an image, are none: ids again.
 _MANY_NUMBERS, _EMPTY_FOR_ONE = 1_000, 10
-_NAMED = 3
 
 
 def load_classes(source: str) -> tuple[str, ...]:
@@ -91,9 +91,8 @@ def gap_notes(numbers: Collection[int], source: str) -> list[str]:
     empty = [str(number) for number in range(count) if number not in present]
     if not empty:
         return []
-    names = ", ".join(empty[:_NAMED]) + (f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else "")
-    classes = "1 class" if len(empty) == 1 else f"{len(empty)} classes"
-    return [f"{source} has labels from 0 to {count - 1}, and no image of {classes}: {names}."]
+    classes = counted(len(empty), "class", "classes")
+    return [f"{source} has labels from 0 to {count - 1}, and no image of {classes}: {some(empty)}."]
 
 
 def one_spelling(names: Iterable[str], known: Collection[str] = ()) -> dict[str, str]:
@@ -122,9 +121,8 @@ def spelling_note(one: dict[str, str]) -> list[str]:
     """Report names that came in two spellings."""
     if not one:
         return []
-    names = sorted(set(one.values()))
-    named = ", ".join(map(repr, names[:_NAMED])) + (" and others" if len(names) > _NAMED else "")
-    return [f"names are spelled in two ways (Unicode NFC and NFD), each pair is one class: {named}."]
+    names = some([repr(name) for name in sorted(set(one.values()))])
+    return [f"names are spelled in two ways (Unicode NFC and NFD), each pair is one class: {names}."]
 
 
 def composed(name: str) -> str:
@@ -143,7 +141,7 @@ def named_twice(names: Iterable[str]) -> str | None:
 
 
 def read_data_yaml(path: Path) -> tuple[str, ...]:
-    """Read the class names of ultralytics' data.yaml: `names`, a list, or number -> name; all else but `nc` is passed over.
+    """Read the class names of ultralytics' data.yaml: `names`, a list, or number -> name; all else but `nc` is ignored.
 
     Raises:
         ScanError: it cannot be read, its names are none, or it counts others; or PyYAML is missing.
@@ -200,5 +198,5 @@ def further_targets(source: str | None) -> dict[str, FurtherTarget]:
 
 
 def _store(source: str) -> Path:
-    """Return the store that a class list comes from: of splits, which share theirs, the first."""
+    """Return the store that a class list comes from: of splits, which have the same, the first."""
     return next(iter(stores_of(source).values()))

@@ -42,13 +42,7 @@ class Table:
 
 
 def class_indices(
-    table: Table,
-    name: str,
-    rows: list[list[str]],
-    classes: tuple[str, ...] | None,
-    notes: list[str],
-    *,
-    is_list: bool,
+    table: Table, name: str, rows: list[list[str]], classes: tuple[str, ...] | None, notes: list[str], *, is_list: bool
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     """Turn labels into class indices: names where they are names or --classes lists them, else the integers they are."""
     _check_encoding(table, name, rows)
@@ -128,7 +122,8 @@ def missing_note(table: Table, name: str, cells: list[Any]) -> list[str]:
     ]
 
 
-def whole_note(name: str) -> list[str]:
+def whole_number_note(name: str) -> list[str]:
+    """Report a column of numbers such as 3.0, which may be classes."""
     return [
         f"the column {name!r} holds whole numbers with a point: regression targets. For classes write 3, not 3.0, or"
         " give --classes."
@@ -136,13 +131,7 @@ def whole_note(name: str) -> list[str]:
 
 
 def _integer_indices(
-    table: Table,
-    name: str,
-    rows: list[list[str]],
-    classes: tuple[str, ...] | None,
-    notes: list[str],
-    *,
-    is_list: bool,
+    table: Table, name: str, rows: list[list[str]], classes: tuple[str, ...] | None, notes: list[str], *, is_list: bool
 ) -> tuple[list[list[int]], tuple[str, ...]]:
     """Take integers as the indices they are; without a class list, classes are named by their numbers."""
     limit = MOST_CLASSES if classes is None else len(classes)
@@ -171,4 +160,5 @@ def _first(rows: list[list[str]], is_meant: Callable[[str], bool]) -> tuple[int,
 
 
 def unknown_class(where: str, name: str, classes: tuple[str, ...]) -> ScanError:
+    """Say that a class, which `where` has, is not in the imposed list."""
     return ScanError(f"{where} has the class {name!r} that --classes does not list ({len(classes)} classes).")

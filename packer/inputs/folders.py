@@ -14,7 +14,7 @@ from pathlib import Path
 from packer.errors import ScanError
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_junk_file, split_folders
-from packer.inputs.tree import IMAGE_SUFFIXES, Counter, Tree, inputs_of
+from packer.inputs.tree import IMAGE_SUFFIXES, FileCounter, Tree, inputs_of
 from packer.sources.roots import NOWHERE, check_listed
 
 # Which folder it is, whatever its name: device and inode.
@@ -22,7 +22,7 @@ _Identity = tuple[int, int]
 
 
 def scan_folder(
-    images: Path, classes: tuple[str, ...] | None, count: Counter, *, are_classes: bool = True
+    images: Path, classes: tuple[str, ...] | None, count: FileCounter, *, are_classes: bool = True
 ) -> dict[str, Inputs]:
     """List a folder of class folders, a folder of images, or a folder of train, val, test folders of those.
 
@@ -35,15 +35,15 @@ def scan_folder(
         ScanError: images does not exist, cannot be read, or holds no image.
     """
     folders, files = _children(images)
-    parts = split_folders(folders, lambda name: _holds_image(images / name))
+    splits = split_folders(folders, lambda name: _holds_image(images / name))
     try:
         above = _identity(images)
-        trees = {split: _list_folder(images / split, count, above) for split in parts}
+        trees = {split: _list_folder(images / split, count, above) for split in splits}
     except OSError as e:
         NOWHERE.check(str(e.filename), e)
         raise
-    if parts != [""]:
-        next(iter(trees.values())).leave_out_beside(parts, folders, files)
+    if splits != [""]:
+        next(iter(trees.values())).leave_out_beside(splits, folders, files)
     return inputs_of(trees, images, classes, count, are_classes=are_classes)
 
 
@@ -57,7 +57,7 @@ def _children(images: Path) -> tuple[list[str], list[str]]:
                 (folders if _is_folder(entry) else files).append(entry.name)
         return folders, files
     except FileNotFoundError:
-        raise ScanError(f"{images} does not exist. Expected a folder of images, a manifest, a tar, or a zip.") from None
+        raise ScanError(f"{images} does not exist. Expected a folder of images, a table, a tar, or a zip.") from None
     except NotADirectoryError:
         raise ScanError(f"{images} is a file. Expected a folder of images; its parent folder can be packed.") from None
     except OSError as e:
@@ -70,7 +70,7 @@ def _identity(folder: Path) -> _Identity:
     return status.st_dev, status.st_ino
 
 
-def _list_folder(root: Path, count: Counter, above: _Identity) -> Tree:
+def _list_folder(root: Path, count: FileCounter, above: _Identity) -> Tree:
     tree, roots = Tree(), (above, _identity(root))
     with os.scandir(root) as entries:
         top = sorted(entries, key=lambda entry: entry.name)
@@ -91,7 +91,7 @@ def _list_folder(root: Path, count: Counter, above: _Identity) -> Tree:
     return tree
 
 
-def _walk(root: Path, name: str, roots: tuple[_Identity, ...], tree: Tree, count: Counter) -> Iterator[str]:
+def _walk(root: Path, name: str, roots: tuple[_Identity, ...], tree: Tree, count: FileCounter) -> Iterator[str]:
     """Yield the images below root/name as ImageFolder orders them: by folder path, then by file name."""
     found: list[tuple[str, str]] = []
     pending, walked = _Pending(name, roots), dict[_Identity, str]()

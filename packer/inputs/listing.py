@@ -46,11 +46,11 @@ class Listing:
         self.paths.append(path)
 
 
-def located(listing: Listing, start: Path, options: InputOptions, *, is_found: bool) -> Inputs:
+def locate_inputs(listing: Listing, start: Path, options: InputOptions, *, is_found: bool) -> Inputs:
     """Turn paths as listed into paths below one root, so that no store holds a path of this machine.
 
     Args:
-        start: what relative paths start from, unless --root says it; of a manifest also the root.
+        start: what relative paths start from, unless --root says it; of a table also the root.
         is_found: the list is one that `find` writes: folders of other lines are no inputs, and without --root the root is the
             last folder common to all.
     """
@@ -148,7 +148,7 @@ def _slashed(listing: Listing, start: Path, options: InputOptions) -> list[str]:
 
 
 def _without_folders(listing: Listing, absolute: list[str]) -> tuple[list[str], list[str]]:
-    """Pass over lines that name a folder of other lines, as `find` without -type f writes them."""
+    """Skip lines that name a folder of other lines, as `find` without -type f writes them."""
     folders: set[str] = set()
     for path in absolute:
         while (path := os.path.dirname(path)) not in folders:
@@ -157,19 +157,19 @@ def _without_folders(listing: Listing, absolute: list[str]) -> tuple[list[str], 
 
 
 def _without_junk(listing: Listing, absolute: list[str], root: str) -> tuple[list[str], list[str]]:
-    """Pass over what lies in hidden folders and in those that systems make, as in a folder that is packed."""
+    """Skip what lies in hidden folders and in those that systems make, as in a folder that is packed."""
     prefix = len(os.path.join(root, ""))
     is_junk = [bool(junk_above(path[prefix:])) or is_junk_file(os.path.basename(path)) for path in absolute]
     return _without(listing, absolute, is_junk, "name files of hidden folders, or of systems")
 
 
 def _without(listing: Listing, absolute: list[str], is_odd: list[bool], what: str) -> tuple[list[str], list[str]]:
-    """Pass over some lines, and report how many."""
+    """Skip some lines, and report how many."""
     if not any(is_odd):
         return absolute, []
     others = [index for index, odd in enumerate(is_odd) if not odd]
     first = listing.lines[is_odd.index(True)]
-    note = f"{sum(is_odd)} lines of {listing.name} {what}, line {first} first, and are passed over."
+    note = f"{sum(is_odd)} lines of {listing.name} {what}, line {first} first, and are skipped."
     listing.lines = [listing.lines[index] for index in others]
     return [absolute[index] for index in others], [note]
 
@@ -199,6 +199,6 @@ def _duplicates(inputs: Inputs, listing: Listing) -> list[str]:
         f"line {listing.lines[i]} names {inputs.paths[i]!r} as line {listing.lines[first[inputs.paths[i]]]} does"
         for i in again[:_NAMED]
     ]
-    more = f", and {len(again) - len(named)} more" if len(again) > len(named) else ""
+    more = f" and {len(again) - len(named)} more" if len(again) > len(named) else ""
     what = f"{len(again)} of {len(inputs)} inputs of {listing.name} are duplicates, packed as often as they are listed"
     return [f"{what}: {'; '.join(named)}{more}."]

@@ -1,4 +1,4 @@
-"""Lists of images: paths on standard input, and manifests (.csv, .tsv, .jsonl, .parquet). Order is theirs; no image is opened.
+"""Lists of images: paths on standard input, and tables (.csv, .tsv, .jsonl, .parquet). Order is theirs; no image is opened.
 
 A line that cannot be understood ends the pack before it begins; a file that cannot be read is one reject. Both name the line.
 """
@@ -14,22 +14,20 @@ from typing import Any
 from packer.errors import ScanError
 from packer.inputs.columns import Table
 from packer.inputs.labels import Labels, name_targets
-from packer.inputs.listing import Listing, located, root_of
+from packer.inputs.listing import Listing, locate_inputs, root_of
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import split_folders
 from packer.inputs.tables import UTF16_MARKS, path_column, read_records
 from packer.inputs.target_columns import label_columns
-from packer.inputs.tree import STRAY, Counter
+from packer.inputs.tree import STRAY, FileCounter
 from packer.options import InputOptions
 from packer.sources.roots import NOWHERE
-from packer.text import counted
+from packer.text import counted, some
 
 STDIN_NAMES = ("-", "-0")
 
-_NAMED = 3
 
-
-def read_stdin(images: str, classes: tuple[str, ...] | None, options: InputOptions, count: Counter) -> Inputs:
+def read_stdin(images: str, classes: tuple[str, ...] | None, options: InputOptions, count: FileCounter) -> Inputs:
     """Read paths from standard input, one a line ("-") or NUL-separated ("-0").
 
     With --root the class of an image is the first folder below that, as in a folder that is packed; else it is the folder that
@@ -54,12 +52,12 @@ def read_stdin(images: str, classes: tuple[str, ...] | None, options: InputOptio
         raise ScanError(
             "no path came on standard input. Expected one a line, for example: find photos -name '*.jpg' | sort"
         )
-    inputs = located(listing, Path.cwd(), options, is_found=True)
+    inputs = locate_inputs(listing, Path.cwd(), options, is_found=True)
     return with_labels(inputs, folder_labels(inputs, classes, listing.where, options))
 
 
-def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOptions, count: Counter) -> Inputs:
-    """Read a .csv, .tsv, .jsonl or .parquet manifest: a column of paths, one of targets, and others that become extras.
+def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOptions, count: FileCounter) -> Inputs:
+    """Read a .csv, .tsv, .jsonl or .parquet table: a column of paths, one of targets, and others that become extras.
 
     Raises:
         ScanError: it cannot be read, or a line is wrong; names the line.
@@ -76,7 +74,7 @@ def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOption
         raise ScanError(f"{path} cannot be read: {e.strerror or e}.") from None
     if not listing.paths:
         raise ScanError(f"{path} names no image. Expected a column 'path' and a line for each image.")
-    inputs = located(listing, path.absolute().parent, options, is_found=False)
+    inputs = locate_inputs(listing, path.absolute().parent, options, is_found=False)
     inputs.notes += notes
     inputs.labels["path_column"] = column
     table = Table.of(listing.name, listing.columns, listing.where, options.missing, classes)
@@ -97,7 +95,7 @@ def folder_labels(
     if options.boxes is not None:
         return Labels(Column.of("int64", [-1] * len(inputs)))
     if options.root is not None and inputs.root == Path(root_of(options)) and any("/" in path for path in inputs.paths):
-        return _labels_belowroot_of(inputs, classes, where, options)
+        return _labels_below_root(inputs, classes, where, options)
     folders = [path.rpartition("/")[0] for path in inputs.paths]
     names = [folder.rpartition("/")[2] or inputs.root.name for folder in folders]
     if len(set(folders)) == 1 and names[0] not in (classes or ()):
@@ -120,7 +118,7 @@ def with_labels(inputs: Inputs, labels: Labels) -> Inputs:
     return inputs
 
 
-# -- manifests
+# -- tables
 
 
 def _add_record(listing: Listing, line: int, record: dict[str, Any], path_column: str) -> None:
@@ -161,7 +159,7 @@ def _split(data: bytes, *, is_nul: bool) -> list[bytes]:
     return names if names[-1] else names[:-1]
 
 
-def _labels_belowroot_of(
+def _labels_below_root(
     inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: InputOptions
 ) -> Labels:
     """Take the first folder below --root as the class of what lies in it, as `packer.inputs.tree` does."""
@@ -191,9 +189,8 @@ def _shared_names(folders: set[str]) -> list[str]:
     if not shared:
         return []
     name, several = next(iter(shared.items()))
-    named = ", ".join(several[:_NAMED]) + (" and others" if len(several) > _NAMED else "")
     are = "1 class is" if len(shared) == 1 else f"{len(shared)} classes are"
     return [
-        f"{are} of several folders, such as {name!r} of {named}: the folder that holds an image is its"
+        f"{are} of several folders, such as {name!r} of {some(several)}: the folder that holds an image is its"
         " class. --root DIR takes the first folder below DIR."
     ]

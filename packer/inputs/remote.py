@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
 from packer.inputs.samples import Column, Inputs
-from packer.inputs.tree import Counter, inputs_of, named_trees
+from packer.inputs.tree import FileCounter, inputs_of, named_trees
 from packer.sources.base import State, check_size
 from packer.sources.object_storage import is_refused, object_version, open_url, reason
 
@@ -15,7 +15,7 @@ _WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportE
 
 
 def scan_url(
-    url: str, classes: tuple[str, ...] | None, count: Counter, *, max_pixels: int, are_classes: bool = True
+    url: str, classes: tuple[str, ...] | None, count: FileCounter, *, max_pixels: int, are_classes: bool = True
 ) -> dict[str, Inputs]:
     """List a folder of class folders, of images, or of splits of those, by the rules of a local folder.
 

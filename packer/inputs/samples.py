@@ -9,11 +9,11 @@ import random
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.sources.members import Archive, Place
+from packer.sources.members import Archive, Member
 from reader.format.manifest import FurtherTarget
 
 if TYPE_CHECKING:
@@ -92,11 +92,11 @@ class Inputs:
     boxes: Boxes | None = None
     # only with --masks: each input's mask, relative to that folder; or, of --masks boxes, what it is drawn of
     masks: list[str] | None = None
-    # only of a list or manifest: the line that names each input
+    # only of a list or table: the line that names each input
     lines: Column = field(default_factory=lambda: Column("int64"))
-    # only of archives: a Place for each input
+    # only of archives: a Member for each input
     archives: tuple[Archive, ...] = ()
-    places: Column = field(default_factory=lambda: Column("int64", len(Place._fields)))
+    members: Column = field(default_factory=lambda: Column("int64", len(Member._fields)))
     # only of a dataset, whose targets are known once its items are read: what its first item is, to know it by
     identity: str = ""
     # how targets, classes and boxes were read, as the manifest records it: names of columns, digests, no path
@@ -128,9 +128,9 @@ class Inputs:
         self.paths.append(path)
         self.targets.values.append(target)
 
-    def add_member(self, path: str, place: Place, refusal: str | None = None) -> None:
+    def add_member(self, path: str, member: Member, refusal: str | None = None) -> None:
         """Append one sample that lies in an archive."""
-        self.places.values.extend(place)
+        self.members.values.extend(member)
         self.add(path, -1, refusal)
 
     def line(self, index: int) -> int | None:
@@ -139,7 +139,8 @@ class Inputs:
 
     def columns(self) -> dict[str, Column]:
         """Return everything numeric that is known of the inputs, by name."""
-        return {"targets": self.targets, "lines": self.lines, "places": self.places, **self.extras}
+        # these names are in the listing's digest, by which a resume knows its inputs
+        return {"targets": self.targets, "lines": self.lines, "places": self.members, **self.extras}
 
     def extra_names(self) -> set[str]:
         """Return the names of the tensors that lie over the rows: the store's extras, and masks wherever they stand."""
@@ -151,27 +152,15 @@ class Inputs:
         draw = random.Random(seed).random
         order = sorted(range(len(self)), key=[draw() for _ in range(len(self))].__getitem__)
         moved = {name: column.chosen(order if column.values else ()) for name, column in self.columns().items()}
-        return Inputs(
-            root=self.root,
-            images=self.images,
-            classes=self.classes,
+        return replace(
+            self,
             paths=[self.paths[index] for index in order],
             targets=moved.pop("targets"),
-            target_kind=self.target_kind,
-            further_targets=self.further_targets,
             refused={new: self.refused[old] for new, old in enumerate(order) if old in self.refused},
-            ignored=self.ignored,
             lines=moved.pop("lines"),
-            archives=self.archives,
-            places=moved.pop("places"),
+            members=moved.pop("places"),
             extras=moved,
             boxes=self.boxes and self.boxes.chosen(order),
             masks=self.masks and [self.masks[index] for index in order],
-            identity=self.identity,
-            labels=self.labels,
-            notes=self.notes,
-            layout=self.layout,
-            url=self.url,
             states=self.states.chosen(order if self.states.values else ()),
-            roots=self.roots,
         )

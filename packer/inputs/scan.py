@@ -1,6 +1,6 @@
-"""What IMAGES may be: a folder, a list on standard input, a manifest, tars, a zip.
+"""What IMAGES may be: a folder, a list on standard input, a table, tars, a zip, a URL.
 
-Each kind is listed by a module of its own (folders, lists, archives) into the same `Inputs`. Opens no image.
+Each kind is listed by a module of its own (folders, lists, archives, remote) into the same `Inputs`. Opens no image.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from packer.inputs.folders import scan_folder
 from packer.inputs.lists import STDIN_NAMES, read_stdin, read_table
 from packer.inputs.remote import scan_url
 from packer.inputs.samples import Inputs
-from packer.inputs.tables import MANIFEST_SUFFIXES
-from packer.inputs.tree import Counter, Listed
+from packer.inputs.tables import TABLE_SUFFIXES
+from packer.inputs.tree import FileCounter, OnListed
 from packer.options import MAX_PIXELS, InputOptions, is_url, lasting_path
 from packer.sources import roots
 from packer.sources.roots import Roots, is_there, retried
 
 _EXPECTED = (
-    "a folder of images, a .csv, .tsv, .jsonl or .parquet manifest, a tar, a zip, or - for a list of paths on standard"
+    "a folder of images, a .csv, .tsv, .jsonl or .parquet table, a tar, a zip, or - for a list of paths on standard"
     " input"
 )
 
 # which options belong to what kind of IMAGES
 _BELONGS = {
-    "root": ("stdin", "manifest"),
-    "extension": ("stdin", "manifest"),
-    "path_column": ("manifest",),
-    "target_column": ("manifest", "tar"),
-    "missing": ("manifest", "tar"),
+    "root": ("stdin", "table"),
+    "extension": ("stdin", "table"),
+    "path_column": ("table",),
+    "target_column": ("table", "tar"),
+    "missing": ("table", "tar"),
 }
 
 
@@ -45,7 +45,7 @@ def scan(
     classes: tuple[str, ...] | None = None,
     options: InputOptions | None = None,
     max_pixels: int = MAX_PIXELS,
-    listed: Listed | None = None,
+    listed: OnListed | None = None,
     waiting: Callable[[str], object] | None = None,
 ) -> dict[str, Inputs]:
     """List what IMAGES holds; several IMAGES must be tars. What fails by an error of the system is listed again after a pause.
@@ -72,7 +72,7 @@ def scan(
     def attempt() -> dict[str, Inputs]:
         """List everything."""
         try:
-            return _scan(sources, classes, options, max_pixels, Counter(listed))
+            return _scan(sources, classes, options, max_pixels, FileCounter(listed))
         except UnreadableError as e:
             if waiting is not None:
                 waiting(str(e))
@@ -83,7 +83,7 @@ def scan(
 
 
 def _scan(
-    sources: list[str], classes: tuple[str, ...] | None, options: InputOptions, max_pixels: int, count: Counter
+    sources: list[str], classes: tuple[str, ...] | None, options: InputOptions, max_pixels: int, count: FileCounter
 ) -> dict[str, Inputs]:
     """List what sources hold, once."""
     kind = _kind(sources)
@@ -93,22 +93,22 @@ def _scan(
     # with boxes the class list is theirs
     labels = [path for path in (options.boxes, options.masks) if path is not None]
     before = Roots.of(path for path in (*sources, *labels) if is_there(path))
-    parts = _listed(kind, sources, classes if options.boxes is None else None, options, max_pixels, count)
-    for inputs in parts.values():
+    splits = _listed(kind, sources, classes if options.boxes is None else None, options, max_pixels, count)
+    for inputs in splits.values():
         inputs.images = tuple(map(lasting_path, sources))
     if options.boxes is not None:
-        give_boxes(parts, options, classes)
+        give_boxes(splits, options, classes)
     if options.masks is not None and not options.draws_masks:
-        give_masks(parts, Path(options.masks))
+        give_masks(splits, Path(options.masks))
     # what is missing of a disk that went away meanwhile was not listed, or has no labels
     before.check_all()
-    for inputs in parts.values():
+    for inputs in splits.values():
         try:
             inputs.roots = _roots(inputs, options)
         except SourceError as e:
             raise SourceError(f"{e}; inputs lie there: mount or restore it, or correct the paths") from None
         _record(inputs, options)
-    return parts
+    return splits
 
 
 def belongs(option: str, images: Sequence[str]) -> bool:
@@ -146,7 +146,7 @@ def _listed(
     classes: tuple[str, ...] | None,
     options: InputOptions,
     max_pixels: int,
-    count: Counter,
+    count: FileCounter,
 ) -> dict[str, Inputs]:
     first, are_classes = Path(sources[0]), options.boxes is None
     if kind == "url":
@@ -157,13 +157,13 @@ def _listed(
         return read_zip(first, classes, count, are_classes=are_classes)
     if kind == "tar":
         return read_tars([Path(source) for source in sources], classes, options, count)
-    if kind == "manifest":
+    if kind == "table":
         return {"": read_table(first, classes, options, count)}
     return {"": read_stdin(sources[0], classes, options, count)}
 
 
 def _kind(sources: list[str]) -> str:
-    """Tell what IMAGES is: "stdin", "url", "folder", "manifest", "tar" or "zip"; raises ScanError where it is none of them."""
+    """Return what IMAGES is: "stdin", "url", "folder", "table", "tar" or "zip"; raises ScanError where it is none."""
     kinds = {source: _kind_of_one(source) for source in sources}
     if len(sources) > 1 and set(kinds.values()) != {"tar"}:
         other = next(source for source, kind in kinds.items() if kind != "tar")
@@ -182,11 +182,13 @@ def _kind_of_one(source: str) -> str:
     # what does not exist is named by the folder's scan
     if not is_there(path) or not path.is_file():
         return "folder"
-    if path.suffix.lower() in MANIFEST_SUFFIXES:
-        return "manifest"
+    if path.suffix.lower() in TABLE_SUFFIXES:
+        return "table"
     kind = archive_kind(path)
     if kind == "gzip":
-        raise ScanError(f"{path} is compressed, so its members cannot be read at their place. Decompress it first.")
+        raise ScanError(
+            f"{path} is compressed, so its members cannot be read without unpacking it. Decompress it first."
+        )
     if kind is None:
         raise ScanError(f"{path} is a file. Expected {_EXPECTED}; its parent folder can be packed.")
     return kind

@@ -81,7 +81,7 @@ def stores_of(out: str | os.PathLike[str], holds: Callable[[Path], bool] | None 
 
     Args:
         holds: what a folder must hold to be found; where it is not given a store, or a pack that has not finished: whatever
-            opens that one refuses it, and so no split is passed over.
+            opens that one refuses it, and so no split is skipped.
     """
     root, is_found = Path(out), holds or _is_store
     if is_found(root):

@@ -1,4 +1,4 @@
-"""Manifests as records, a line or row after the other: .csv, .tsv, .jsonl and .parquet. The only module that knows pyarrow.
+"""Tables as records, a line or row after the other: .csv, .tsv, .jsonl and .parquet. The only module that knows pyarrow.
 
 Knows which column holds the paths, and nothing of what they name.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from packer.errors import ScanError
 from packer.inputs.cells import is_unicode
 
-MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 # The first of these that there is, in any case, holds the paths, unless --path-column names another. file_name is that of
 # Hugging Face's metadata.csv, the others are those of Kaggle's and torchvision's users.
@@ -116,7 +116,7 @@ def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _encoding(path: Path) -> str:
-    """Tell UTF-16, as Excel and PowerShell write it, by its mark; all else is UTF-8, with a mark or without."""
+    """Recognize UTF-16, as Excel and PowerShell write it, by its mark; all else is UTF-8, with a mark or without."""
     with open(path, "rb") as file:
         return "utf-16" if file.read(2) in UTF16_MARKS else "utf-8-sig"
 

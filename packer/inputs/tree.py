@@ -8,7 +8,7 @@ folder, then by name. Lists nothing itself.
 from __future__ import annotations
 
 import itertools
-from collections import Counter as CounterOf
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,14 +24,14 @@ from packer.text import counted
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
     *(".gif", ".jfif", ".jpe", ".mpo"),
-    # so that none is passed over in silence: where nothing can decode them they are rejected, with what to install
+    # so that none is skipped silently: where nothing can decode them they are rejected, with what to install
     *itertools.chain.from_iterable(SUFFIXES.values()),
 )
 # of an image that no class folder holds, where others have one
 STRAY = "it lies beside the class folders and so has no class; move it into one"
 _PROGRESS_EVERY = 10_000
 
-Listed = Callable[[int], None]
+OnListed = Callable[[int], None]
 
 
 def named_trees(names: Iterable[str]) -> dict[str, Tree]:
@@ -41,14 +41,14 @@ def named_trees(names: Iterable[str]) -> dict[str, Tree]:
     with_images = {
         name.partition("/")[0] for name in every if name.lower().endswith(IMAGE_SUFFIXES) and not junk_above(name)
     }
-    parts = split_folders(folders, with_images.__contains__)
-    if parts == [""]:
+    splits = split_folders(folders, with_images.__contains__)
+    if splits == [""]:
         return {"": Tree.of_names(every)}
     trees = {
         split: Tree.of_names(name[len(split) + 1 :] for name in every if name.startswith(f"{split}/"))
-        for split in parts
+        for split in splits
     }
-    next(iter(trees.values())).leave_out_beside(parts, folders, [name for name in every if "/" not in name])
+    next(iter(trees.values())).leave_out_beside(splits, folders, [name for name in every if "/" not in name])
     return trees
 
 
@@ -56,7 +56,7 @@ def inputs_of(
     trees: dict[str, Tree],
     images: Path | str,
     classes: tuple[str, ...] | None,
-    count: Counter,
+    count: FileCounter,
     *,
     are_classes: bool = True,
 ) -> dict[str, Inputs]:
@@ -91,7 +91,7 @@ def _layout(trees: dict[str, Tree], classes: tuple[str, ...] | None) -> str:
     return ", ".join(texts)
 
 
-def check_images(trees: dict[str, Tree], images: Path | str, count: Counter) -> None:
+def check_images(trees: dict[str, Tree], images: Path | str, count: FileCounter) -> None:
     """Raise ScanError where a split holds no image."""
     if not any(tree.has_image() for tree in trees.values()):
         left_out = next(
@@ -123,10 +123,10 @@ def class_list(trees: dict[str, Tree], images: Path | str, classes: tuple[str, .
     return imposed
 
 
-class Counter:
+class FileCounter:
     """Counts files seen and reports to a listener every now and then."""
 
-    def __init__(self, listed: Listed | None) -> None:
+    def __init__(self, listed: OnListed | None) -> None:
         self.seen = 0
         self._listed = listed
 
@@ -146,7 +146,7 @@ class Tree:
     refusals: dict[str, str] = field(default_factory=dict)
     ignored: int = 0
     # folders that were not looked into though they may hold images: name -> how many have it; and files likewise
-    left_out: CounterOf[str] = field(default_factory=CounterOf)
+    left_out: Counter[str] = field(default_factory=Counter)
     junk_files: int = 0
     images_beside: int = 0
 

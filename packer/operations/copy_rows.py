@@ -1,6 +1,6 @@
 """Stores made of rows of other stores: what `subset` and `merge` have in common. Decodes nothing.
 
-Knows the folders: where a store is made, whose place it takes, what is in the way. There is no journal: nothing that took long
+Knows the folders: where a store is made, which one it replaces, what is in the way. There is no journal: nothing that took long
 would be lost, so what is interrupted is removed and done again. How the rows get there is `store_copy.py`'s.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.samples import Inputs
-from packer.operations.row_sources import Source, check_same
+from packer.operations.row_sources import CopySource, check_same
 from packer.operations.store_copy import AGAIN, CopyPlan, OnProgress, StoreCopy
 from packer.options import OutputOptions
 from packer.report import PackReport, Progress
@@ -31,10 +31,7 @@ from packer.store.parts import check_no_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.swap import finish_swap
 from reader.format.check import check_store
-from reader.format.manifest import (
-    MANIFEST,
-    Manifest,
-)
+from reader.format.manifest import MANIFEST, Manifest
 from reader.format.unfinished import PARTS, PULLED
 
 
@@ -43,7 +40,7 @@ def copy_plans(
 ) -> PackReport:
     """Make the store OUT of the plan "", or OUT/<split> of the plan of each split.
 
-    They may take the places of their stores: then all are made before the first does.
+    They may replace stores: then all are made before the first is replaced.
 
     Raises:
         OptionsError: OUT lies inside one of the stores.
@@ -67,8 +64,8 @@ def copy_plans(
         split: BuildFolder(destination, options, None, replaces=replaces) for split, destination in destinations.items()
     }
     for split, plan in plans.items():
-        for share in plan.shares:
-            _check_apart(share.path, destinations[split], folders[split].out)
+        for selection in plan.selections:
+            _check_apart(selection.path, destinations[split], folders[split].out)
     reports: dict[str, PackReport] = {}
     locks: list[Lock] = []
     with contextlib.ExitStack() as held, contextlib.ExitStack() as undone:
@@ -91,7 +88,7 @@ def copy_target(out: str | os.PathLike[str]) -> Path:
     target = resolved_out(out)
     if finish_swap(target):
         raise PackError(
-            f"{target} was half replaced, as a command had been interrupted. It is whole now, all of it the new one: look at"
+            f"{target} was half replaced, as a command had been interrupted. The replacement is complete now: look at"
             f" it (pack info {target}), and give this command again if it is still to be done."
         )
     return target
@@ -105,7 +102,7 @@ def _copied(
     undone: contextlib.ExitStack,
     progress: OnProgress,
 ) -> PackReport:
-    """Make one store in its folder, which is locked then; and removed, unless it is finished."""
+    """Make one store in its folder, which is locked by then; and removed, unless it is finished."""
     begun = time.monotonic()
     sizes: dict[str, int] = {}
     try:
@@ -141,17 +138,17 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
         is_list_given: whether the class list is one that the user gave.
     """
     # digests of label files show their change alone: those of several are none
-    kept = [{**manifest.labels, "boxes": None} if len(manifests) > 1 else manifest.labels for manifest in manifests]
-    is_known = all(manifest.tells_labels for manifest in manifests) and all(labels == kept[0] for labels in kept)
-    known = {name: value for name, value in kept[0].items() if value is not None} if is_known else {"unknown": True}
+    labels = [{**manifest.labels, "boxes": None} if len(manifests) > 1 else manifest.labels for manifest in manifests]
+    is_known = all(manifest.tells_labels for manifest in manifests) and all(other == labels[0] for other in labels)
+    known = {name: value for name, value in labels[0].items() if value is not None} if is_known else {"unknown": True}
     return known | ({"classes": True} if is_list_given else {})
 
 
 def _check_all_same(plan: CopyPlan) -> None:
-    """Whatever failed: where a store is another now, say that; it is the reason."""
+    """Raise PackError where a store was replaced meanwhile: whatever failed, that is the reason."""
     with contextlib.suppress(OSError):
-        for share in plan.shares:
-            check_same(share.path, share.manifest)
+        for selection in plan.selections:
+            check_same(selection.path, selection.manifest)
 
 
 def _locked(folder: BuildFolder, created: bool) -> list[Lock]:
@@ -169,11 +166,11 @@ def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: 
     """Make the store in its folder; fills in what its files need as soon as that is known."""
     _clear(folder)
     with contextlib.ExitStack() as held:
-        sources = [held.enter_context(contextlib.closing(Source(share))) for share in plan.shares]
+        sources = [held.enter_context(contextlib.closing(CopySource(selection))) for selection in plan.selections]
         copy = StoreCopy(plan, sources, folder.out, progress)
         sizes |= copy.sizes
         manifest = copy.run()
-    check_store(folder.out)  # what cannot be opened must take no store's place
+    check_store(folder.out)  # what cannot be opened must replace no store
     return manifest
 
 

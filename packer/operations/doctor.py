@@ -24,7 +24,7 @@ from packer.version import __version__
 from reader import system
 
 _NEEDED = ("click", "numpy", "tensordict", "torch", "tqdm")
-# as in scripts/setup.sh and the extra `simd`: one version for both, since they share their files
+# as in scripts/setup.sh and the extra `simd`: one version for both, since they have the same files
 _PILLOW_SIMD = (
     'CC="cc -mavx2" pip install --no-deps --force-reinstall --no-cache-dir --no-binary pillow-simd'
     " pillow-simd==12.1.1.post0"
@@ -39,7 +39,10 @@ OK, ADVICE, MISSING = "ok", "advice", "missing"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. level: "ok", "advice" (works, but could be better), "missing" (packing needs it)."""
+    """One result of a check. level: "ok", "advice" (works, but could be better), "missing" (packing needs it).
+
+    mend: how to fix it; a key of the JSON report.
+    """
 
     name: str
     found: str
@@ -92,8 +95,8 @@ def _ourselves() -> Iterator[Finding]:
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin).resolve() if spec and spec.origin else None
         if strangers:
-            mend = f"pip uninstall {' '.join(strangers)}, then pip install --force-reinstall --no-deps pixpack"
-            yield Finding(name, f"the distribution {strangers[0]} has a package of this name too", MISSING, mend)
+            fix = f"pip uninstall {' '.join(strangers)}, then pip install --force-reinstall --no-deps pixpack"
+            yield Finding(name, f"the distribution {strangers[0]} has a package of this name too", MISSING, fix)
         elif origin is None or origin.parent.parent != home:
             found = f"{origin.parent if origin else 'nothing'} is imported instead of {home / name}"
             yield Finding(name, found, MISSING, "take its folder off PYTHONPATH, or rename it")
@@ -125,8 +128,8 @@ def _libjpeg_turbo() -> Finding:
     if not _version("jpeg4py"):
         return Finding(name, "jpeg4py is missing: Pillow decodes, slower", ADVICE, "pip install jpeg4py")
     package = "libturbojpeg" if "ubuntu" in _os_release() else "libturbojpeg0"
-    mend = f"apt-get install {package}" if shutil.which("apt-get") else "install libjpeg-turbo's TurboJPEG library"
-    return Finding(name, "libturbojpeg is missing: Pillow decodes, slower", ADVICE, mend)
+    fix = f"apt-get install {package}" if shutil.which("apt-get") else "install libjpeg-turbo's TurboJPEG library"
+    return Finding(name, "libturbojpeg is missing: Pillow decodes, slower", ADVICE, fix)
 
 
 def _os_release() -> str:
@@ -146,8 +149,8 @@ def _pillow() -> Iterator[Finding]:
     found = f"{live['distribution']} {live['version']}, {live['simd'] or 'no'} SIMD"
     lacks = [_FEATURES[name] for name in missing_features(tuple(_FEATURES))]
     if lacks:
-        mend = "pip install --force-reinstall --no-deps pillow"
-        yield Finding("Pillow", f"{found}, built without {', '.join(lacks)}", MISSING, mend)
+        fix = "pip install --force-reinstall --no-deps pillow"
+        yield Finding("Pillow", f"{found}, built without {', '.join(lacks)}", MISSING, fix)
     elif _version("pillow-simd") and live["distribution"] == "pillow":
         yield Finding("Pillow", f"{found}: pillow was installed over pillow-simd", ADVICE, _PILLOW_SIMD)
     elif platform.machine() == "x86_64" and live["simd"] != "avx2" and "avx2" in _cpu_flags():
@@ -229,8 +232,8 @@ def _cuda() -> Finding:
     if not gpus:
         return Finding("CUDA", f"no GPU; torch is built for {built or 'the CPU alone'}")
     if built is None:
-        mend = "install torch with CUDA: https://pytorch.org/get-started/locally"
-        return Finding("CUDA", f"{'; '.join(gpus)}; but torch is built for the CPU alone", ADVICE, mend)
+        fix = "install torch with CUDA: https://pytorch.org/get-started/locally"
+        return Finding("CUDA", f"{'; '.join(gpus)}; but torch is built for the CPU alone", ADVICE, fix)
     return Finding("CUDA", f"{'; '.join(gpus)}; torch is built for {built}")
 
 

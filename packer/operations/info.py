@@ -16,6 +16,7 @@ import numpy as np
 
 from packer.inputs.splits import stores_of
 from packer.store.duplicates import Duplicates, duplicates_among
+from packer.store.ragged_rows import mapped_tensor
 from reader.format.check import check_store
 from reader.format.manifest import Manifest
 from reader.format.samples import read_samples
@@ -24,7 +25,7 @@ _EXAMPLES = 5
 
 
 @dataclass(frozen=True)
-class Sources:
+class SourceStatistics:
     """What the rows of a store were made of. class_counts is in the order of classes, and empty where there are none.
 
     sizes counts upright (width, height), most frequent first; short_sides has [start, stop, rows] in pixels, in powers of two.
@@ -43,7 +44,7 @@ class Description:
     """All of it; splits is "" -> the one store, or split name -> store."""
 
     manifests: dict[str, Manifest]
-    sources: dict[str, Sources]
+    sources: dict[str, SourceStatistics]
     duplicates: Duplicates
 
     def to_json(self) -> dict[str, Any]:
@@ -66,15 +67,14 @@ def describe(out: str | os.PathLike[str]) -> Description:
         >>> describe(store_path).sources[""].class_counts
         [30, 30, 30]
     """
-    places = stores_of(out)
-    manifests = {split: check_store(place) for split, place in places.items()}
+    stores = {split: (store, check_store(store)) for split, store in stores_of(out).items()}
     prefixes = array("Q")
-    sources = {split: _sources(places[split], manifest, prefixes) for split, manifest in manifests.items()}
-    stores = {split: (places[split], manifest) for split, manifest in manifests.items()}
+    sources = {split: _sources(*store, prefixes) for split, store in stores.items()}
+    manifests = {split: manifest for split, (_, manifest) in stores.items()}
     return Description(manifests, sources, duplicates_among(stores, prefixes))
 
 
-def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> Sources:
+def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> SourceStatistics:
     """Read samples.jsonl once; the first 8 bytes of each sha256 go to prefixes: 8 MB for a million rows."""
     sizes: Counter[tuple[int, int]] = Counter()
     source_bytes = 0
@@ -87,7 +87,7 @@ def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> Sources:
     for size, count in sizes.items():
         sides[min(size).bit_length()] += count
     counts, unlabelled = _class_counts(out, manifest)
-    return Sources(
+    return SourceStatistics(
         counts,
         unlabelled,
         [[*size, count] for size, count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_EXAMPLES]],
@@ -101,10 +101,8 @@ def _class_counts(out: Path, manifest: Manifest) -> tuple[list[int], int]:
     """Return rows by class, and the rows without one."""
     if manifest.target_kind == "regression" or not manifest.classes:
         return [], manifest.rows if manifest.target_kind == "class" else 0
-    spec = manifest.tensors["targets"]
-    path = out / manifest.tensor_paths()["targets"]
-    targets = np.memmap(path, spec.dtype, "r", shape=(manifest.rows, *spec.row_shape))
+    targets = mapped_tensor(out, manifest, "targets")
     if manifest.target_kind == "multi-hot":
         return targets.sum(axis=0, dtype=np.int64).tolist(), int((~targets.any(axis=1)).sum())
-    labelled = targets[targets >= 0]
-    return np.bincount(labelled, minlength=len(manifest.classes)).tolist(), manifest.rows - len(labelled)
+    labeled = targets[targets >= 0]
+    return np.bincount(labeled, minlength=len(manifest.classes)).tolist(), manifest.rows - len(labeled)

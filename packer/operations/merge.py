@@ -1,4 +1,4 @@
-"""`pack merge`: one store of the rows of several. Sees that they are alike, joins their classes; `copying.py` makes the store."""
+"""`pack merge`: one store of the rows of several. Sees that they are alike, joins their classes; `copy_rows` makes the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import stores_of
 from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.row_sources import Share, has_boxes, open_for_copy
+from packer.operations.row_sources import Selection, has_boxes, open_for_copy
 from packer.operations.store_copy import CopyPlan
 from packer.options import without_limits
 from packer.report import PackReport, Progress
@@ -62,13 +62,12 @@ def merge(
             _check_alike(*group[0], path, manifest)
     if classes is not None and every[0][1].target_kind == "regression":
         raise OptionsError(f"{every[0][0]} has regression targets, which have no classes: leave --classes out.")
-    # splits share one list, also where one of them is in one of the stores alone
+    # one list for all splits, also where a split is in one of the stores alone
     names = None if classes is None else load_classes(os.fspath(classes))
     names = names or joined([manifest.classes for _, manifest in every])
     further = {
         name: FurtherTarget(
-            target.kind,
-            joined([m.further_targets[name].classes for _, m in every if name in m.further_targets]),
+            target.kind, joined([m.further_targets[name].classes for _, m in every if name in m.further_targets])
         )
         for name, target in every[0][1].further_targets.items()
     }
@@ -77,7 +76,7 @@ def merge(
 
 
 def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Path, Manifest]]]:
-    """Open the stores that are laid behind each other: all, or those of each split."""
+    """Open the stores whose rows are joined: all, or those of each split."""
     found = [stores_of(path) for path in paths]
     if mixed := [path for path, stores in zip(paths, found, strict=True) if ("" in stores) != ("" in found[0])]:
         raise PackError(
@@ -86,8 +85,8 @@ def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Pat
         )
     groups: dict[str, list[tuple[Path, Manifest]]] = {}
     for stores in found:
-        for split, place in stores.items():
-            groups.setdefault(split, []).append(open_for_copy(place))
+        for split, store in stores.items():
+            groups.setdefault(split, []).append(open_for_copy(store))
     return groups
 
 
@@ -98,20 +97,23 @@ def _plan(
     *,
     is_list_given: bool,
 ) -> CopyPlan:
-    """Lay the rows of alike stores behind each other, with their targets counted in these lists."""
+    """Join the rows of stores that are alike, with their targets counted in these lists."""
     manifests = [manifest for _, manifest in found]
     like = manifests[0]
-    extras = {name: _widest([manifest.extras[name] for manifest in manifests]) for name in like.extras}
+    # of boxes the widest; others are alike
+    extras = {
+        name: max((one.extras[name] for one in manifests), key=lambda spec: spec.row_shape) for name in like.extras
+    }
     for name, target in further.items():
         if target.kind == "multi-hot":
             extras[name] = TensorSpec("uint8", (len(target.classes) or extras[name].row_shape[0],))
-    shares = [
-        Share(path, manifest, np.arange(manifest.rows), _numbers(path, manifest, names, further))
+    selections = [
+        Selection(path, manifest, np.arange(manifest.rows), _numbers(path, manifest, names, further))
         for path, manifest in found
     ]
     is_counted = like.target_kind == "multi-hot" and names
     return CopyPlan(
-        shares,
+        selections,
         classes=names,
         target_count=len(names) if is_counted else like.target_count,
         extras=extras,
@@ -119,7 +121,7 @@ def _plan(
         options=_options(manifests),
         labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,
-        notes=_notes(shares, names, further),
+        notes=_notes(selections, names, further),
     )
 
 
@@ -142,7 +144,7 @@ def _options(manifests: Sequence[Manifest]) -> dict[str, Any]:
 
 
 def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) -> None:
-    """Refuse to lay rows behind others that they are not like; says what differs."""
+    """Refuse to join rows of stores that are not alike; says what differs."""
     together, kinds = f"{first} and {path} cannot be one store", (_kinds(like), _kinds(manifest))
     labels = [{name: kind for name, kind in one.items() if _is_label(name)} for one in kinds]
     if what := _differences(*labels):
@@ -197,11 +199,6 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return "; ".join(values)
 
 
-def _widest(specs: list[TensorSpec]) -> TensorSpec:
-    """Return the spec with most room for boxes; others are alike."""
-    return max(specs, key=lambda spec: spec.row_shape)
-
-
 def _numbers(
     path: Path, manifest: Manifest, names: tuple[str, ...], further: Mapping[str, FurtherTarget]
 ) -> dict[str, tuple[int, ...]]:
@@ -214,18 +211,18 @@ def _numbers(
 
 
 def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, ...]:
-    places = {name: number for number, name in enumerate(new)}
-    if unknown := [name for name in old if name not in places]:
+    numbers = {name: number for number, name in enumerate(new)}
+    if unknown := [name for name in old if name not in numbers]:
         raise PackError(f"{path} has classes that the list given by --classes has not: {some(unknown)}.")
-    return tuple(places[name] for name in old)
+    return tuple(numbers[name] for name in old)
 
 
-def _notes(shares: list[Share], names: tuple[str, ...], further: Mapping[str, FurtherTarget]) -> list[str]:
+def _notes(selections: list[Selection], names: tuple[str, ...], further: Mapping[str, FurtherTarget]) -> list[str]:
     """Say which stores' classes count in another list than before, of each target."""
     notes = []
     lists = {"targets": names} | {f"extras/{name}": target.classes for name, target in further.items()}
     for tensor, classes in lists.items():
-        moved = [str(share.path) for share in shares if share.numbers.get(tensor)]
+        moved = [str(selection.path) for selection in selections if selection.numbers.get(tensor)]
         if moved:
             what = "targets" if tensor == "targets" else tensor.removeprefix("extras/")
             notes.append(

@@ -1,4 +1,4 @@
-"""Boxes and masks of a store's rows, drawn over their pictures in the colours of their classes."""
+"""Boxes and masks of a store's rows, drawn over their pictures in the colors of their classes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import colorsys
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from packer.store.ragged_rows import RaggedRows
+from packer.store.ragged_rows import RaggedRows, mapped_tensor
 from reader.format.manifest import Manifest
 
 _PALE = 0.5
@@ -28,12 +26,7 @@ class Overlay:
     def __init__(self, out: str | os.PathLike[str], manifest: Manifest) -> None:
         self._classes: Sequence[str] = manifest.classes
         names = {"boxes", "box_count", "box_targets", "masks"} & set(manifest.extras)
-        self._tensors: dict[str, npt.NDArray[Any]] = {}
-        for name in names:
-            spec = manifest.extras[name]
-            shape = (manifest.rows, *spec.row_shape)
-            path = Path(out) / manifest.tensor_paths()[f"extras/{name}"]
-            self._tensors[name] = np.memmap(path, spec.dtype, "r", shape=shape) if all(shape) else np.empty(shape)
+        self._tensors = {name: mapped_tensor(Path(out), manifest, f"extras/{name}") for name in names}
         self._has_boxes = {"boxes", "box_count"} <= names and self._tensors["boxes"].ndim == 3
         self._own = RaggedRows(Path(out), manifest) if manifest.has_own_masks else None
         self._has_masks = self._own is not None or ("masks" in names and self._tensors["masks"].ndim == 3)
@@ -48,9 +41,9 @@ class Overlay:
         if not self._has_masks:
             return image
         mask = self._tensors["masks"][row] if self._own is None else self._own.mask(row)
-        colours = np.array([_colour(value) for value in range(256)])[mask]
-        share = _PALE * (mask > 0)[..., None]
-        mixed = np.asarray(image) * (1 - share) + colours * share
+        colors = np.array([_color(value) for value in range(256)])[mask]
+        opacity = _PALE * (mask > 0)[..., None]
+        mixed = np.asarray(image) * (1 - opacity) + colors * opacity
         return Image.fromarray(mixed.astype(np.uint8))
 
     def draw(self, image: Image.Image, row: int, scale: float) -> None:
@@ -65,31 +58,32 @@ class Overlay:
             for corners, target in zip(self._tensors["boxes"][row, :count] * scale, targets, strict=False)
         ]
         for (x0, y0, x1, y1), target in boxes:
-            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=_colour(target + 1), width=2)
+            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=_color(target + 1), width=2)
         taken: list[tuple[float, ...]] = []
         for corners, target in boxes:
             name = self._classes[target] if 0 <= target < len(self._classes) else ""
             name = name.encode("latin-1", "replace").decode("latin-1")
             width = draw.textlength(name, font) + 4
             if name and width < corners[2] - corners[0]:
-                place = _free_corner(corners, width, taken)
-                taken.append(place)
-                draw.rectangle(place, fill=_colour(target + 1))
-                draw.text((place[0] + 2, place[1] + 1), name, "black", font)
+                label = _free_corner(corners, width, taken)
+                taken.append(label)
+                draw.rectangle(label, fill=_color(target + 1))
+                draw.text((label[0] + 2, label[1] + 1), name, "black", font)
 
 
 def _free_corner(box: Sequence[float], width: float, taken: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     """Return where in a box its name stands: the first corner where no other name does, else the upper left one."""
     x0, y0, x1, y1 = box
     corners = [(x, y) for y in (y0, max(y0, y1 - 1 - _NAME_HEIGHT)) for x in (x0, x1 - 1 - width)]
-    places = [(x, y, x + width, y + _NAME_HEIGHT) for x, y in corners]
+    labels = [(x, y, x + width, y + _NAME_HEIGHT) for x, y in corners]
 
-    def is_free(place: tuple[float, ...]) -> bool:
-        return not any(place[0] < b[2] and b[0] < place[2] and place[1] < b[3] and b[1] < place[3] for b in taken)
+    def is_free(a: tuple[float, ...]) -> bool:
+        """Whether a label overlaps no other."""
+        return not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in taken)
 
-    return next(filter(is_free, places), places[0])
+    return next(filter(is_free, labels), labels[0])
 
 
-def _colour(number: int) -> tuple[int, int, int]:
+def _color(number: int) -> tuple[int, int, int]:
     red, green, blue = colorsys.hsv_to_rgb(number * _HUE_STEP % 1, 0.75, 1.0)
     return round(255 * red), round(255 * green), round(255 * blue)

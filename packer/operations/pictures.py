@@ -1,4 +1,4 @@
-"""Pictures and traces that a command draws for a person: what may lie at their place already, and how they get there complete.
+"""Pictures and traces that a command draws for a person: which files they may replace, and how they are written complete.
 
 One of ours, known by a word in it, is replaced, so that a command can be given again; no other file is, whatever its name: it may
 be an input. Nothing is written into the folder of a store. Knows nothing of what is drawn.
@@ -25,8 +25,8 @@ _TRACE = b'{"software": "pixpack", '
 _HEAD_BYTES = 4096
 
 
-def check_place(option: str, path: str | os.PathLike[str]) -> None:
-    """Refuse a place for a picture or a trace where no file can be made, or where another's would be lost.
+def check_picture_path(option: str, path: str | os.PathLike[str]) -> None:
+    """Refuse a path for a picture or a trace where no file can be made, or where another's would be lost.
 
     Raises:
         OptionsError: it is a folder, lies in none or in a store, or is a file that was not drawn by pixpack.
@@ -37,7 +37,7 @@ def check_place(option: str, path: str | os.PathLike[str]) -> None:
     if real.is_dir() or not real.parent.is_dir():
         raise OptionsError(f"{named} cannot be written: expected a file name in a folder that exists.")
     if (store := enclosing_store(real)) is not None:
-        raise OptionsError(f"{named} lies in the store {store}, whose files are its own. Choose a place outside it.")
+        raise OptionsError(f"{named} lies in the store {store}, whose files are its own. Choose a path outside it.")
     if _is_another(real):
         raise OptionsError(
             f"{named} is there, and was not drawn by pixpack: it is not overwritten. Choose another name, or remove it."
@@ -45,12 +45,12 @@ def check_place(option: str, path: str | os.PathLike[str]) -> None:
 
 
 def save(path: str | os.PathLike[str], content: bytes) -> None:
-    """Put a picture or a trace at its place, at once; what is no regular file, such as /dev/stdout, is written to.
+    """Write a picture or a trace, complete or not at all; what is no regular file, such as /dev/stdout, is written to.
 
     Raises:
-        OptionsError: as `check_place`.
+        OptionsError: as `check_picture_path`.
     """
-    check_place("", path)
+    check_picture_path("", path)
     if _is_device(path):
         with error_path(path), open(path, "wb") as file:
             file.write(content)

@@ -27,20 +27,20 @@ from reader.format.filesystem import size_text
 
 Numbers = npt.NDArray[np.float64]
 
-# Shares are then known to half a percent.
+# Fractions are then known to half a percent.
 _BOXES = 10_000
 _TRIES = 10
-# A way is as good as the sources if it is so but for this share of the crops.
+# A way is as good as the sources if it is so but for this fraction of the crops.
 _TOLERANCE = 0.01
 # Row sizes to look at, as multiples of the crop: the crop itself, the usual 256 of 224, 320, and uncut images of 512 and 768.
 _FIXED = (1, 8 / 7, 10 / 7)
 _INSIDE = (10 / 7, 16 / 7)
-_WHOLE = (12 / 7, 16 / 7, 24 / 7)
+_UNCUT = (12 / 7, 16 / 7, 24 / 7)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to pack, by its options: bytes of the pixels, and shares of the random crops, 0..1.
+    """One way to pack, by its options: bytes of the pixels, and fractions of the random crops, 0..1.
 
     reachable: crops whose box lies completely within the row.
     upsampled: those with fewer stored pixels than the crop, in height or width.
@@ -53,10 +53,10 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SizePlan:
     """What headers say of a folder. sizes counts upright (width, height, images), most frequent first.
 
-    source_upsampled: the share of crops that the images themselves have too few pixels for.
+    source_upsampled: the fraction of crops that the images themselves have too few pixels for.
     recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 1 % more crops than that.
     """
 
@@ -80,7 +80,7 @@ def plan(
     channels: str = "rgb",
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> Plan:
+) -> SizePlan:
     """Say what each choice of row sizes would mean for RandomResizedCrop(crop, scale, ratio), from the headers of a folder.
 
     Raises:
@@ -96,9 +96,9 @@ def plan(
         if not 0 < low <= high < math.inf:
             raise OptionsError(f"{name} is {low:g},{high:g}, expected two numbers above 0, the smaller one first.")
     options = PackOptions(size=crop, channels=channels, workers=workers, progress=progress)
-    parts = scan([os.fspath(images)])
-    counts = sum(count_sizes(parts, options).values(), collections.Counter())
-    total = sum(len(inputs) for inputs in parts.values())
+    splits = scan([os.fspath(images)])
+    counts = sum(count_sizes(splits, options).values(), collections.Counter())
+    total = sum(len(inputs) for inputs in splits.values())
     if not counts:
         raise PackError(f"nothing can be planned: no header of {counted(total, 'input', 'inputs')} could be read.")
     sources, boxes = drawn_boxes(counts, _BOXES, scale, ratio, seed=0)
@@ -110,18 +110,18 @@ def plan(
     good = [c for c in choices if c.reachable >= 1 - _TOLERANCE and c.upsampled <= uncut[1] + _TOLERANCE]
     sizes = sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size))
     best = min(good, key=lambda choice: choice.pixel_bytes).options
-    return Plan(counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best)
+    return SizePlan(counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best)
 
 
 def ways(crop: int) -> list[tuple[str, Geometry]]:
     """Return the ways to pack that are compared, with their options."""
     fixed = [round(crop * factor) for factor in _FIXED]
-    whole = [round(crop * factor) for factor in _WHOLE]
+    uncut = [round(crop * factor) for factor in _UNCUT]
     inside = [round(crop * factor) for factor in _INSIDE]
     return [
         *[(f"--size {side}", Geometry(side, side)) for side in fixed],
         *[(f"--size {side} --fit inside", Geometry(side, side, "inside")) for side in inside],
-        *[(f"--fit none --max-size {side}", Geometry(side, side, "none")) for side in whole],
+        *[(f"--fit none --max-size {side}", Geometry(side, side, "none")) for side in uncut],
         ("--fit none", Geometry(0, 0, "none")),
     ]
 
@@ -135,16 +135,16 @@ def drawn_boxes(
     """
     draw = np.random.default_rng(seed)
     sizes = sorted(counts)
-    shares = np.array([counts[size] for size in sizes]) / counts.total()
+    weights = np.array([counts[size] for size in sizes]) / counts.total()
     sources = np.array([(width, height) for height, width in sizes], dtype=np.float64)
-    sources = sources[draw.choice(len(sizes), size=count, p=shares)]
+    sources = sources[draw.choice(len(sizes), size=count, p=weights)]
     return sources, boxes_in(sources, scale, ratio, draw)
 
 
 def boxes_in(
     sources: Numbers, scale: tuple[float, float], ratio: tuple[float, float], draw: np.random.Generator
 ) -> Numbers:
-    """Draw a random box in each image of float64[B, 2] (width, height): float64[B, 4] x0, y0, width, height, whole numbers."""
+    """Draw a random box in each image of float64[B, 2] (width, height): float64[B, 4] x0, y0, width, height, integers."""
     width, height = sources.T
     # a box too large for a number is one that does not fit
     with np.errstate(over="ignore"):
@@ -168,7 +168,7 @@ def boxes_in(
 
 
 def measured(geometry: Geometry, sources: Numbers, boxes: Numbers, crop: int) -> tuple[float, float]:
-    """Return the shares of boxes completely within their row, and of those that have fewer pixels there than the crop."""
+    """Return the fractions of boxes completely within their row, and of those that have fewer pixels there than the crop."""
     placed = np.array([placement(geometry, int(width), int(height)) for width, height in sources])
     across, down, left, top, right, bottom = placed.T
     x0, y0, width, height = (boxes * np.stack([across, down, across, down], axis=1)).T
@@ -179,7 +179,7 @@ def measured(geometry: Geometry, sources: Numbers, boxes: Numbers, crop: int) ->
 
 
 def placement(geometry: Geometry, width: int, height: int) -> tuple[float, float, float, float, float, float]:
-    """Return by what an image is scaled, across and down, and what is kept of it then: left, top, right, bottom."""
+    """Return by what an image is scaled, across and down, and what the row holds of it then: left, top, right, bottom."""
     new_width, new_height = geometry.resized(width, height)
     left = top = 0
     right, bottom = new_width, new_height
@@ -189,7 +189,7 @@ def placement(geometry: Geometry, width: int, height: int) -> tuple[float, float
     return new_width / width, new_height / height, left, top, right, bottom
 
 
-def summary(found: Plan) -> str:
+def summary(found: SizePlan) -> str:
     """Write a plan as a table for people."""
     common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in found.sizes[:3])
     more = f" and {len(found.sizes) - 3:,} more sizes" if len(found.sizes) > 3 else ""

@@ -21,13 +21,13 @@ from typing import Any
 
 from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
-from packer.operations.requantize_worker import TreeJob, jpg_name
+from packer.operations.requantize_worker import RequantizeJob, jpg_name
 from packer.options import MAX_PIXELS, RunOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.report import Progress
 from packer.sources import roots
 from packer.sources.base import State
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 from packer.sources.roots import Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import write_atomically
@@ -44,12 +44,12 @@ RECORD = "requantized.jsonl"
 _UNFINISHED = f"{FOLDER}/{RECORD}"
 _BLOCK_INPUTS = 32
 # So many results that all have other sources than IMAGES were made of another folder; of fewer, all sources may have changed.
-_TELLING = 10
+_ENOUGH_RESULTS = 10
 
 
 @dataclass(frozen=True)
 class RequantizeReport:
-    """What became of a tree. Bytes are those of all images in DEST, and of their sources.
+    """What became of a folder of images. Bytes are those of all images in DEST, and of their sources.
 
     kept counts inputs that lie in DEST unchanged, kept_reasons why, reasons why others were rejected. psnr (dB, of all errors
     together) and ssim (mean) are of `compared` requantized images, spread evenly; None where none was compared, or psnr where
@@ -113,15 +113,15 @@ def requantize(
     check_quality("-q", quality)
     allowed_share("--max-rejects", max_rejects, 0)
     open_ffmpeg()
-    _check_places(source, out)
+    _check_apart(source, out)
     paths, refused, ignored = _listed(source)
     _check_names(paths)
     asked = None if size is None else str(size)
     head = {"quality": quality, "size": asked, "ffmpeg": versions()}
     folders = str(source.absolute()), str(out.absolute())
-    job = TreeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]), roots.PAUSES)
-    tree = _Tree(job, paths, refused, out, head)
-    lines = tree.run(workers or available_cpus(), timeout, resume, progress or (lambda _: None))
+    job = RequantizeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]), roots.PAUSES)
+    destination = _Destination(job, paths, refused, out, head)
+    lines = destination.run(workers or available_cpus(), timeout, resume, progress or (lambda _: None))
     compared = _compared(job, lines, fidelity)
     lowest = min(((ssim, path) for _, ssim, path in compared), default=None)
     rejects = [line["reason"] for line in lines if "reason" in line]
@@ -142,18 +142,18 @@ def requantize(
         ssim=sum(ssim for _, ssim, _ in compared) / len(compared) if compared else None,
         lowest_ssim=lowest,
         seconds=time.monotonic() - started,
-        resumed_from=tree.resumed_from,
+        resumed_from=destination.resumed_from,
         too_many_rejects=len(rejects) > allowed_share("--max-rejects", max_rejects, len(lines)),
         reasons=dict(Counter(rejects).most_common()),
         kept_reasons=dict(Counter(kept).most_common()),
     )
 
 
-class _Tree:
-    """A tree being written: what is done, what is to do, and the record of it."""
+class _Destination:
+    """DEST while it is written: what is done, what is to do, and the record of it."""
 
     def __init__(
-        self, job: TreeJob, paths: list[str], refused: dict[int, str], out: Path, head: dict[str, Any]
+        self, job: RequantizeJob, paths: list[str], refused: dict[int, str], out: Path, head: dict[str, Any]
     ) -> None:
         self._job, self._paths, self._refused, self._out, self._head = job, paths, refused, out, head
         self.resumed_from = 0
@@ -196,12 +196,7 @@ class _Tree:
         return ordered
 
     def _results(
-        self,
-        lines: dict[str, Any],
-        workers: int,
-        timeout: float,
-        lock: Lock,
-        progress: Callable[[Progress], None],
+        self, lines: dict[str, Any], workers: int, timeout: float, lock: Lock, progress: Callable[[Progress], None]
     ) -> Iterator[Result]:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]
         if not todo:
@@ -228,7 +223,7 @@ class _Tree:
             engine.close()
 
     def _tasks(self, todo: list[int]) -> Iterator[Task]:
-        """Cut what is to do into blocks; their inputs are numbered by what is to do, not by the tree."""
+        """Cut what is to do into blocks; their inputs are numbered by what is to do, not by the folder."""
         for start in range(0, len(todo), _BLOCK_INPUTS):
             part = todo[start : start + _BLOCK_INPUTS]
             refused = {start + i: self._refused[index] for i, index in enumerate(part) if index in self._refused}
@@ -262,7 +257,7 @@ class _Tree:
         """Return the lines of earlier runs whose source and result still are as they say; rejects are tried again."""
         lines: dict[str, Any] = {}
         for name in (RECORD, _UNFINISHED):
-            written = _whole_lines(self._out / name)
+            written = _complete_lines(self._out / name)
             head = written[0] if written else self._head
             if head != self._head:
                 what = next(key for key in self._head if head.get(key) != self._head[key])
@@ -272,20 +267,20 @@ class _Tree:
                 )
             lines |= {line["path"]: line for line in written[1:]}
         wanted = set(self._paths)
-        states = {path: self._source_state(path) for path, line in lines.items() if path in wanted and "to" in line}
+        done = [path for path, line in lines.items() if path in wanted and "to" in line]
+        states = {path: LocalSource(os.path.join(self._job.images, path)).state() for path in done}
         made = [line for line in lines.values() if "to" in line]
-        if len(made) >= _TELLING and not any(states.get(line["path"], (-1,))[0] == line["bytes"] for line in made):
+        if len(made) >= _ENOUGH_RESULTS and not any(
+            states.get(line["path"], (-1,))[0] == line["bytes"] for line in made
+        ):
             raise OptionsError(
                 f"{self._out} holds {len(made)} images made of others than those in {self._job.images}: none of their sources,"
                 f" such as {made[0]['path']}, is there as it was. Choose another DEST."
             )
         return {path: lines[path] for path, state in states.items() if self._is_unchanged(lines[path], state)}
 
-    def _source_state(self, path: str) -> State:
-        return Source(os.path.join(self._job.images, path)).state()
-
     def _is_unchanged(self, line: dict[str, Any], source: State) -> bool:
-        result = Source(os.path.join(self._job.dest, line["to"])).state()
+        result = LocalSource(os.path.join(self._job.dest, line["to"])).state()
         return source == (line["bytes"], line["mtime_ns"]) and result[0] == line["bytes_after"]
 
 
@@ -299,8 +294,8 @@ def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
     return (height, width) if "x" in str(size).lower() else (None, width)
 
 
-def _check_places(images: Path, out: Path) -> None:
-    """Refuse trees that lie in one another: the next look at IMAGES would find its own results."""
+def _check_apart(images: Path, out: Path) -> None:
+    """Refuse folders that lie in one another: the next listing of IMAGES would find its own results."""
     try:
         os.lstat(out)
     except FileNotFoundError:
@@ -360,7 +355,7 @@ def _disk_error(message: str, e: OSError) -> PackError:
     return DiskFullError(message) if e.errno in FULL else PackError(message)
 
 
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
+def _complete_lines(path: Path) -> list[dict[str, Any]]:
     """Read a record up to its first torn line; nothing where there is none."""
     lines: list[dict[str, Any]] = []
     with contextlib.suppress(FileNotFoundError, ValueError):
@@ -369,7 +364,7 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _compared(job: TreeJob, lines: list[dict[str, Any]], count: int) -> list[tuple[float, float, str]]:
+def _compared(job: RequantizeJob, lines: list[dict[str, Any]], count: int) -> list[tuple[float, float, str]]:
     """Compare some requantized images with their sources: PSNR, SSIM, path."""
     done = [line for line in lines if "to" in line and "kept" not in line]
     count = min(count, len(done))

@@ -13,17 +13,17 @@ from typing import Any
 from packer.clock import StageClock
 from packer.errors import DecodeError
 from packer.pixels.requantize import Recoder
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task
-from packer.store.files import temporary_of
+from packer.store.files import temporary_of, write_synced
 from packer.workers.processes import InFlight
 from reader.format.samples import encode_line
 
 
 @dataclass(frozen=True)
-class TreeJob:
-    """What all images of a tree have in common; size is as `Recoder` takes it."""
+class RequantizeJob:
+    """What all images of a folder have in common; size is as `Recoder` takes it."""
 
     images: str
     dest: str
@@ -37,19 +37,19 @@ class TreeJob:
         """Make what requantizes one image after the other."""
         return Recoder(self.quality, size=self.size, max_pixels=self.max_pixels)
 
-    def worker(self, in_flight: Any, clock: StageClock) -> TreeWorker:
+    def worker(self, in_flight: Any, clock: StageClock) -> RequantizeWorker:
         """Make what does this job in a process of its own."""
-        return TreeWorker(self, in_flight)
+        return RequantizeWorker(self, in_flight)
 
     def guessed_bytes(self, task: Task) -> int:
-        """Say that a tree has no rows."""
+        """Say that there are no rows."""
         return 0
 
 
-class TreeWorker:
+class RequantizeWorker:
     """Requantizes images into DEST. A file there is complete or not there: it is synced, then renamed."""
 
-    def __init__(self, job: TreeJob, in_flight: Any) -> None:
+    def __init__(self, job: RequantizeJob, in_flight: Any) -> None:
         self._job, self._recoder, self._in_flight = job, job.recoder(), InFlight(in_flight, job.pauses)
 
     def expect(self, task: Task) -> None:
@@ -73,14 +73,14 @@ class TreeWorker:
         return result
 
     def write(self, start: int, offset: int) -> None:
-        """Do nothing: a tree has no rows, its files are written."""
+        """Do nothing: there are no rows, and the files are written."""
 
     def _line(self, index: int, path: str, refusal: str | None) -> dict[str, Any]:
         """Requantize one image, or keep it, or say why it is neither."""
         try:
             if refusal is not None:
                 raise DecodeError(refusal)
-            source = Source(os.path.join(self._job.images, path), roots=self._job.roots)
+            source = LocalSource(os.path.join(self._job.images, path), roots=self._job.roots)
             read = functools.partial(source.read, max_pixels=self._job.max_pixels)
             data, (_, mtime) = self._in_flight.patiently(index, read)
             recoded = self._recoder.recode(data)
@@ -111,11 +111,8 @@ def jpg_name(path: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file beside its place, then rename it: at its name it is complete, also after a crash."""
+    """Write a file under another name, then rename it: at its name it is complete, also after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = temporary_of(path)
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(part, data)
     os.replace(part, path)

@@ -31,7 +31,7 @@ _REMEDY = "Copy the store again, or pack anew."
 
 
 @dataclass(frozen=True)
-class Share:
+class Selection:
     """Rows of a store, int64[n], in the order in which they are taken.
 
     numbers: tensor -> the new number of each class; tensors whose numbers stay are left out.
@@ -104,25 +104,25 @@ def check_same(path: Path, manifest: Manifest) -> None:
         raise PackError(f"{path} was replaced or removed while it was copied. Do it again.")
 
 
-class Source:
+class CopySource:
     """A store whose rows are copied, a run at a time: rows in their order that are all in one of its blocks."""
 
-    def __init__(self, share: Share) -> None:
-        self.path, self.rows, self._share = share.path, share.rows, share
-        manifest = self.manifest = share.manifest
-        self._begins = np.frombuffer(line_begins(share.path), np.int64)
+    def __init__(self, selection: Selection) -> None:
+        self.path, self.rows, self._selection = selection.path, selection.rows, selection
+        manifest = self.manifest = selection.manifest
+        self._begins = np.frombuffer(line_begins(selection.path), np.int64)
         self._paths = manifest.tensor_paths()
         self.largest = (manifest.height, manifest.width)
         if manifest.has_own_sizes:
-            shapes = np.fromfile(share.path / self._paths["shapes"], "<i4").reshape(-1, 3).astype(np.int64)
-            self._heights, self._offsets = shapes[:, 0], np.fromfile(share.path / self._paths["offsets"], "<i8")
+            shapes = np.fromfile(selection.path / self._paths["shapes"], "<i4").reshape(-1, 3).astype(np.int64)
+            self._heights, self._offsets = shapes[:, 0], np.fromfile(selection.path / self._paths["offsets"], "<i8")
             of_a_pixel = manifest.channels + manifest.has_own_masks
             self._bytes = shapes[:, 0] * shapes[:, 1] * of_a_pixel
-            self.largest = tuple(shapes[share.rows, :2].max(axis=0).tolist())
+            self.largest = tuple(shapes[selection.rows, :2].max(axis=0).tolist())
         else:
             self._bytes = np.full(manifest.rows, manifest.row_bytes)
             self._offsets = np.arange(manifest.rows) * manifest.row_bytes
-        self.sizes: Ints = self._bytes[share.rows]
+        self.sizes: Ints = self._bytes[selection.rows]
 
     def check(self) -> None:
         """Compare the small files with their digests."""
@@ -144,7 +144,7 @@ class Source:
     def read(self, rows: Ints, block_room: Scratch, rows_room: Scratch) -> tuple[npt.NDArray[np.uint8], int | None]:
         """Read a run, masks behind its rows included, as uint8[n] in either scratch; and its block's number, if it is all of it.
 
-        A complete block is not compared with its checksum yet: see `settle`. Of another the bytes are checked.
+        A complete block is not compared with its checksum yet: see `compare`. Of another the bytes are checked.
 
         Raises:
             PackError: they are not what was packed.
@@ -201,9 +201,9 @@ class Source:
         sizes = np.full(len(rows), own.row_bytes)
         data = read_spans(self.path / self._paths[name], rows * own.row_bytes, sizes)
         values = data.view(np.dtype(own.dtype).newbyteorder("<")).reshape(len(rows), *own.row_shape)
-        if name in self._share.numbers:
-            values = _renumbered(values, self._share.numbers[name], spec)
-        if values.shape[1:] != spec.row_shape:  # boxes: free places hold zeros, and target -1
+        if name in self._selection.numbers:
+            values = _renumbered(values, self._selection.numbers[name], spec)
+        if values.shape[1:] != spec.row_shape:  # boxes: free slots hold zeros, and target -1
             wider = np.full((len(rows), *spec.row_shape), -1 if name.endswith("targets") else 0, values.dtype)
             wider[:, : own.row_shape[0]] = values
             values = wider
@@ -213,11 +213,11 @@ class Source:
         """Return the lines of rows in samples.jsonl; spec is that of the targets to be."""
         begins = self._begins[rows]
         found = read_spans(self.path / SAMPLES, begins, self._begins[rows + 1] - begins).tobytes()
-        if "targets" not in self._share.numbers:
+        if "targets" not in self._selection.numbers:
             return found
         samples = [Sample.decode(line) for line in found.splitlines()]
         targets = np.array([sample.target for sample in samples])
-        new = _renumbered(targets, self._share.numbers["targets"], spec).tolist()
+        new = _renumbered(targets, self._selection.numbers["targets"], spec).tolist()
         moved = (replace(sample, target=target).encode() for sample, target in zip(samples, new, strict=True))
         return "".join(moved).encode("ascii")
 

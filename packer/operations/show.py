@@ -1,6 +1,6 @@
 """Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch.
 
-What lies over the rows, boxes and masks, `overlay.py` draws.
+What lies over the rows, boxes and masks: `packer.operations.overlay`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
 from packer.operations.pictures import SOFTWARE
-from packer.store.ragged_rows import RaggedRows
+from packer.store.ragged_rows import RaggedRows, mapped_tensor
 from reader.format.check import check_store
 from reader.format.manifest import PIXELS, Manifest
 
@@ -71,17 +71,17 @@ def _sheet(
     chosen: Sequence[int | None],
     columns: int,
 ) -> Image.Image:
-    """Draw rows as labelled tiles, so many in a line; None leaves a gap."""
+    """Draw rows as labeled tiles, so many in a line; None leaves a gap."""
     side = _TILE if overlay.is_empty else _TILE_WITH_LABELS
     tile = (side, side) if manifest.has_own_sizes else _scaled(manifest.width, manifest.height, side)
     step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
     lines = -(-len(chosen) // columns)
     sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
-    for place, row in enumerate(chosen):
+    for number, row in enumerate(chosen):
         if row is None:
             continue
-        x, y = _MARGIN + place % columns * step_x, _MARGIN + place // columns * step_y
+        x, y = _MARGIN + number % columns * step_x, _MARGIN + number // columns * step_y
         image = overlay.tint(_row_image(manifest, pixels, row).convert("RGB"), row)
         # small rows (32 x 32) are shown as the squares they are
         scale = side / max(image.size)
@@ -137,11 +137,7 @@ def _open(out: str | os.PathLike[str]) -> tuple[Manifest, Any, npt.NDArray[Any]]
     pixels: Any = RaggedRows(Path(out), manifest) if manifest.has_own_sizes else None
     if pixels is None:
         pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape)
-    spec = manifest.tensors["targets"]
-    targets = np.memmap(
-        Path(out) / manifest.tensor_paths()["targets"], spec.dtype, "r", shape=(manifest.rows, *spec.row_shape)
-    )
-    return manifest, pixels, targets
+    return manifest, pixels, mapped_tensor(Path(out), manifest, "targets")
 
 
 def _row_image(manifest: Manifest, pixels: Any, row: int) -> Image.Image:

@@ -23,28 +23,19 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.checksums import crc32_combine
-from packer.inputs.label_notes import Noted
-from packer.operations.row_sources import Scratch, Share, Source, check_same
+from packer.inputs.sample_notes import SampleNotes
+from packer.operations.row_sources import CopySource, Scratch, Selection, check_same
 from packer.report import Progress
 from packer.store.blocks import block_inputs
 from packer.store.checked_rows import Ints
 from packer.store.disk_space import allocate, check_room
 from packer.store.files import write_at
 from packer.store.out_folder import sync_names
-from packer.store.row_files import Digested, channel_statistics
+from packer.store.row_files import DigestedFile, channel_statistics
 from packer.store.seal import commit_manifest, set_size
 from packer.system import BINARY, available_cpus
 from reader.format.filesystem import error_path
-from reader.format.manifest import (
-    PAGE_BYTES,
-    PIXELS,
-    REJECTED,
-    SAMPLES,
-    Block,
-    FileEntry,
-    FurtherTarget,
-    Manifest,
-)
+from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, FurtherTarget, Manifest
 from reader.format.tensors import TensorSpec
 
 _MOST_THREADS = 4
@@ -62,16 +53,16 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """A store to be: rows of others, one share behind the other, which are alike in all that is not said here."""
+    """A store to be: rows of others, one selection after the other, which are alike in all that is not given here."""
 
-    shares: list[Share]
+    selections: list[Selection]
     classes: tuple[str, ...]
     target_count: int | None
     extras: Mapping[str, TensorSpec]
     further_targets: Mapping[str, FurtherTarget]
     options: Mapping[str, Any]
     labels: Mapping[str, Any]
-    # whether what the stores rejected is said of this one too
+    # whether this one lists what the stores rejected too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -88,12 +79,12 @@ class _Pixels:
 class StoreCopy:
     """One store being made; where each row of it comes from and goes to is known from the start."""
 
-    def __init__(self, plan: CopyPlan, sources: list[Source], out: Path, progress: OnProgress) -> None:
+    def __init__(self, plan: CopyPlan, sources: list[CopySource], out: Path, progress: OnProgress) -> None:
         self._plan, self._out, self._progress = plan, out, progress
-        self._like = plan.shares[0].manifest
-        self._noted = Noted()
+        self._like = plan.selections[0].manifest
+        self._noted = SampleNotes()
         self._sources, self._mine = sources, threading.local()
-        self._bounds = [0, *itertools.accumulate(len(share.rows) for share in plan.shares)]
+        self._bounds = [0, *itertools.accumulate(len(selection.rows) for selection in plan.selections)]
         self._rows = self._bounds[-1]
         self._ends = np.cumsum(np.concatenate([source.sizes for source in self._sources]))
         used = int(self._ends[-1])
@@ -103,8 +94,10 @@ class StoreCopy:
     def sizes(self) -> dict[str, int]:
         """The bytes that each file will have, by its name below OUT; of text an estimate."""
         sizes = {path: self._rows * spec.row_bytes for path, spec in self._tensors.values()}
-        lines = (share.manifest.files[SAMPLES].size_bytes * len(share.rows) for share in self._plan.shares)
-        rows = (share.manifest.rows for share in self._plan.shares)
+        lines = (
+            selection.manifest.files[SAMPLES].size_bytes * len(selection.rows) for selection in self._plan.selections
+        )
+        rows = (selection.manifest.rows for selection in self._plan.selections)
         sizes[SAMPLES] = sum(of_chosen // count for of_chosen, count in zip(lines, rows, strict=True))
         return sizes | {PIXELS: self._pixel_bytes}
 
@@ -124,11 +117,11 @@ class StoreCopy:
             names = [path for path, _ in self._tensors.values()] + [SAMPLES, REJECTED]
             files = {}
             for name in names:
-                files[name] = Digested(self._out / name)
+                files[name] = DigestedFile(self._out / name)
                 held.callback(files[name].release)
             return self._written(pixels, files)
 
-    def _written(self, pixels: Path, files: dict[str, Digested]) -> Manifest:
+    def _written(self, pixels: Path, files: dict[str, DigestedFile]) -> Manifest:
         blocks: list[Block] = []
         crc32 = pixel_count = 0
         sums = np.zeros((2, self._like.channels), object)
@@ -140,7 +133,7 @@ class StoreCopy:
             pixel_count += self._pixel_count(values, stop - start)
             for name, (path, spec) in self._tensors.items():
                 assert (values[name].dtype, values[name].shape[1:]) == (np.dtype(spec.dtype), spec.row_shape), name
-                files[path].write(_little_endian(values[name]))
+                files[path].write(values[name].astype(values[name].dtype.newbyteorder("<"), copy=False).tobytes())
             lines = self._lines(start, stop)
             self._noted.add(lines.decode("ascii"))
             files[SAMPLES].write(lines)
@@ -161,7 +154,7 @@ class StoreCopy:
 
     def _fields(self, mean: list[float], std: list[float]) -> dict[str, Any]:
         like, plan = self._like, self._plan
-        rejected = sum(share.manifest.rejected for share in plan.shares) if plan.has_rejects else 0
+        rejected = sum(selection.manifest.rejected for selection in plan.selections) if plan.has_rejects else 0
         height, width = np.max([source.largest for source in self._sources], axis=0).tolist()
         return {
             "rows": self._rows,
@@ -221,7 +214,7 @@ class StoreCopy:
                 os.close(descriptor)
 
     def _write(
-        self, descriptor: int, source: Source, base_row: int, first: int, runs: list[int], cut: int
+        self, descriptor: int, source: CopySource, base_row: int, first: int, runs: list[int], cut: int
     ) -> list[_Pixels]:
         """Copy the pixels of a source's runs, the first of which begins at its first-th row; its rows begin at row `base_row`.
 
@@ -285,7 +278,7 @@ class StoreCopy:
 
     # -- offsets
 
-    def _of(self, start: int, stop: int) -> Iterator[tuple[Source, Ints]]:
+    def _of(self, start: int, stop: int) -> Iterator[tuple[CopySource, Ints]]:
         """Yield the sources of rows [start, stop) and which of their rows these are."""
         for source, first, last in zip(self._sources, self._bounds, self._bounds[1:], strict=False):
             if first < stop and start < last:
@@ -307,7 +300,7 @@ def _results(waiting: collections.deque[Future[list[_Pixels]]], most: int) -> It
         yield from waiting.popleft().result()
 
 
-def _tasks(source: Source) -> Iterator[tuple[int, list[int]]]:
+def _tasks(source: CopySource) -> Iterator[tuple[int, list[int]]]:
     """Yield runs of a source's rows that one thread reads, none so small that handing it over costs more: (begin, ends)."""
     begin, ends, size_bytes, last = 0, [], 0, 0
     sizes = np.concatenate([[0], np.cumsum(source.sizes)])
@@ -328,7 +321,3 @@ def _cut(start: int, stop: int, cut: int) -> Iterator[tuple[int, int]]:
         end = min(stop, start - start % cut + cut)
         yield start, end
         start = end
-
-
-def _little_endian(values: npt.NDArray[Any]) -> bytes:
-    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()

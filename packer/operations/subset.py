@@ -1,4 +1,4 @@
-"""`pack subset`: a store of some rows of another, in its order. Chooses them; `copying.py` makes the store."""
+"""`pack subset`: a store of some rows of another, in its order. Chooses them; `copy_rows` makes the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import check_one_store, stores_of
 from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.row_sources import Share, class_targets, has_boxes, open_for_copy
+from packer.operations.row_sources import Selection, class_targets, has_boxes, open_for_copy
 from packer.operations.store_copy import CopyPlan
 from packer.report import PackReport, Progress
 from packer.store.checked_rows import Ints
@@ -47,7 +47,7 @@ def subset(
         classes: only rows of these classes, which become the list of OUT, in this order: names, or as the path of a store or
             a file. Without it, OUT has the list of the store.
         per_class: so many rows of each class, or all there are of it, drawn by seed; those without a class are left out.
-        fraction: this share of the rows, drawn by seed.
+        fraction: this fraction of the rows, drawn by seed.
         overwrite: replace a store OUT, which may be the store itself.
 
     Raises:
@@ -68,7 +68,7 @@ def subset(
         check_one_store(store, "--rows")
     # all are chosen before the first is written
     target = copy_target(out)
-    plans = {split: _plan(place, rows, classes, per_class, fraction, seed) for split, place in stores_of(store).items()}
+    plans = {split: _plan(path, rows, classes, per_class, fraction, seed) for split, path in stores_of(store).items()}
     return copy_plans(plans, target, overwrite=overwrite, progress=progress)
 
 
@@ -82,7 +82,7 @@ def _plan(
 ) -> CopyPlan:
     """Choose the rows of one store."""
     path, manifest = open_for_copy(store)
-    draw = Random(_whole("seed", seed, least=0))
+    draw = Random(_integer("seed", seed, least=0))
     chosen = _numbered(rows, manifest.rows)
     names, numbers = manifest.classes, {}
     if classes is not None or per_class is not None:
@@ -90,20 +90,20 @@ def _plan(
         targets = class_targets(path, manifest)
     if classes is not None:
         names = _listed(classes, path, manifest)
-        places = {name: number for number, name in enumerate(names)}
-        new = tuple(places.get(name, -1) for name in manifest.classes)
+        index = {name: number for number, name in enumerate(names)}
+        new = tuple(index.get(name, -1) for name in manifest.classes)
         chosen = chosen[np.array([*new, -1])[targets[chosen]] >= 0]
         numbers = {"targets": new}
     if per_class is not None:
         chosen = chosen[targets[chosen] >= 0]
-        chosen = _of_each(chosen, targets[chosen], _whole("per-class", per_class, least=1), draw)
+        chosen = _of_each(chosen, targets[chosen], _integer("per-class", per_class, least=1), draw)
     if fraction is not None:
-        count = round(_share(fraction) * len(chosen))
+        count = round(_fraction(fraction) * len(chosen))
         chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), count, draw)
     if not len(chosen):
         raise PackError(f"no row of {path} is chosen, so there would be no store. It has {manifest.rows} rows.")
     return CopyPlan(
-        [Share(path, manifest, chosen, numbers)],
+        [Selection(path, manifest, chosen, numbers)],
         classes=names,
         target_count=manifest.target_count,
         extras=manifest.extras,
@@ -164,7 +164,7 @@ def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifes
     return names
 
 
-def _whole(name: str, value: Any, *, least: int) -> int:
+def _integer(name: str, value: Any, *, least: int) -> int:
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -174,9 +174,9 @@ def _whole(name: str, value: Any, *, least: int) -> int:
     return number
 
 
-def _share(value: Any) -> float:
+def _fraction(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
-        raise OptionsError(f"--fraction is {value!r}, expected a share above 0, up to 1.")
+        raise OptionsError(f"--fraction is {value!r}, expected a number above 0, up to 1.")
     return float(value)
 
 

@@ -96,9 +96,9 @@ def verify(
             f"--images {os.fspath(images)} does not exist. Expected the folder, tar or zip that was packed."
         )
     stores = stores_of(out)
-    total = sum(_total_bytes(check_store(place)) for place in stores.values())
+    total = sum(_total_bytes(check_store(store)) for store in stores.values())
     reports: dict[str, VerifyReport] = {}
-    for split, place in stores.items():
+    for split, store in stores.items():
         before = sum(report.checked_bytes for report in reports.values())
 
         def report_done(done: int, before: int = before) -> None:
@@ -108,7 +108,7 @@ def verify(
 
         has_folders = images is not None and split and not os.path.isfile(images)
         sources = os.path.join(images, split) if images is not None and has_folders else images
-        reports[split] = _verified(place, redecode, sources, report_done, "" if has_folders else split)
+        reports[split] = _verified(store, redecode, sources, report_done, "" if has_folders else split)
     return reports[""] if "" in reports else _summed(Path(out), reports)
 
 

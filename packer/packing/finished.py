@@ -27,7 +27,7 @@ from packer.packing.source_check import changed
 from packer.pixels.geometry import Geometry
 from packer.report import PackReport
 from packer.sources.base import Readable
-from packer.sources.local import MISSING, Source
+from packer.sources.local import MISSING, LocalSource
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
 from packer.store.out_folder import check_no_links, own_paths, remove_replaced, remove_working_folder
@@ -102,11 +102,11 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
     if inputs.url and rejected:
         return False
     sealed = os.stat(out / MANIFEST).st_mtime_ns
-    places = inputs.places.tolist() if inputs.archives else [None] * len(inputs)
+    members = inputs.members.tolist() if inputs.archives else [None] * len(inputs)
 
     def source_of(index: int) -> Readable:
         """Locate an input."""
-        return locate(inputs.base, inputs.paths[index], inputs.archives, places[index], inputs.roots or NOWHERE)
+        return locate(inputs.base, inputs.paths[index], inputs.archives, members[index], inputs.roots or NOWHERE)
 
     matched = (
         (sample, functools.partial(source_of, index))
@@ -118,7 +118,7 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
     known = set(rejected)
     sources = (source_of(index) for index, path in enumerate(inputs.paths) if path in known)
     # ctime too: no program can set it back
-    return not any(_was_touched(source.path, sealed) for source in sources if isinstance(source, Source))
+    return not any(_was_touched(source.path, sealed) for source in sources if isinstance(source, LocalSource))
 
 
 def _was_touched(path: str, since: int) -> bool:
@@ -194,7 +194,7 @@ def _size(inputs: Inputs, index: int) -> int:
     if inputs.url:
         return int(inputs.states[index][0])
     if inputs.archives:
-        return int(inputs.places[index][3])
+        return int(inputs.members[index][3])
     return _state(inputs, inputs.paths[index])[0]
 
 

@@ -107,9 +107,9 @@ def pixel_bytes(sizes: Sizes, layout: RowLayout) -> int:
 def _sources(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     """Locate inputs [start, stop)."""
     root, paths = inputs.base, inputs.paths[start:stop]
-    places = inputs.places.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
+    members = inputs.members.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
     on = inputs.roots or NOWHERE
-    return [locate(root, path, inputs.archives, place, on) for path, place in zip(paths, places, strict=True)]
+    return [locate(root, path, inputs.archives, member, on) for path, member in zip(paths, members, strict=True)]
 
 
 def upright_sizes(

@@ -68,6 +68,6 @@ def load_inputs(folders: list[Path]) -> Inputs:
         notes=known["notes"],
         targets=columns.pop("targets"),
         lines=columns.pop("lines"),
-        places=columns.pop("places"),
+        members=columns.pop("places"),
         extras=columns,
     )

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import DecodeError
-from packer.inputs.archives import member_places
+from packer.inputs.archives import list_members
 from packer.options import RowOptions, is_url
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions, row_decoder
 from packer.sources import roots
 from packer.sources.base import Readable
-from packer.sources.local import Source
-from packer.sources.members import Place
+from packer.sources.local import LocalSource
+from packer.sources.members import Member
 from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
 from packer.store.ragged_rows import stored_rows
@@ -82,7 +82,7 @@ class Finder:
         self._roots = NOWHERE if self._url else Roots.of([images])
         # what was packed may be named itself, where it is a tar or a zip
         self._folder = Path(images).parent if os.path.isfile(images) else Path(images)
-        self._places: dict[Path, dict[str, Place]] = {}
+        self._members: dict[Path, dict[str, Member]] = {}
 
     @property
     def is_remote(self) -> bool:
@@ -100,17 +100,17 @@ class Finder:
         for depth in range(1, len(parts)):
             archive = self._folder.joinpath(*parts[:depth])
             if archive.is_file():
-                return Source(str(archive), self._place(archive, "/".join(parts[depth:])), roots=self._roots)
-        return Source(os.path.join(self._folder, path), roots=self._roots)
+                return LocalSource(str(archive), self._member(archive, "/".join(parts[depth:])), roots=self._roots)
+        return LocalSource(os.path.join(self._folder, path), roots=self._roots)
 
-    def _place(self, archive: Path, name: str) -> Place:
-        if archive not in self._places:
+    def _member(self, archive: Path, name: str) -> Member:
+        if archive not in self._members:
             try:
-                self._places[archive] = member_places(archive)
+                self._members[archive] = list_members(archive)
             except (ValueError, OSError, tarfile.TarError, zipfile.BadZipFile) as e:
                 if isinstance(e, OSError):
                     self._roots.check(str(archive), e)
                 raise DecodeError(f"{archive.name} cannot be read: {e}") from e
-        if name not in self._places[archive]:
+        if name not in self._members[archive]:
             raise DecodeError(f"{archive.name} {NO_MEMBER}")
-        return self._places[archive][name]
+        return self._members[archive][name]

@@ -16,6 +16,7 @@ from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
 from packer.store import journal as journals
 from packer.store.blocks import Result
+from packer.text import difference
 from packer.workers.block_worker import Job
 from reader.format.journal import Header
 from reader.format.samples import Sample
@@ -100,14 +101,18 @@ def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Com
     return committed, end
 
 
+def plugin_decoders(result: Result) -> list[tuple[str, str]]:
+    """Return (format, decoder) of the rows of a block that a plugin of Pillow decoded, each pair once."""
+    decodings = (Sample.decode(line).decoding for line in result.samples if _PLUGIN in line)
+    return sorted({(decoding["format"], decoding["decoder"]) for decoding in decodings})
+
+
 def _other_plugin(result: Result) -> str:
     """Say which plugin decoded a row of a block and what would decode it now; "" where they are the same."""
-    for line in result.samples:
-        if _PLUGIN in line:
-            made = Sample.decode(line).decoding
-            now = plugins.decoder_of(made["format"])
-            if made["decoder"] != now:
-                return f" ({made['format']}: {made['decoder']}, now {'none' if now == 'Pillow' else now})"
+    for kind, before in plugin_decoders(result):
+        now = plugins.decoder_of(kind)
+        if before != now:
+            return difference({kind: before}, {kind: "none" if now == "Pillow" else now})
     return ""
 
 
@@ -139,7 +144,7 @@ def _changed_sources(inputs: Inputs, job: Job, start: int, result: Result) -> li
         if inputs.url:
             now = tuple(inputs.states[index])
         else:
-            now = job.source(inputs.paths[index], inputs.places[index] if inputs.archives else None).state()
+            now = job.source(inputs.paths[index], inputs.members[index] if inputs.archives else None).state()
         if now != (size, mtime):
             changed.append(inputs.paths[index])
     for index, state in enumerate(result.mask_sources, start=start):

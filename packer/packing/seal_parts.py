@@ -21,6 +21,7 @@ from packer.inputs.splits import stores_of
 from packer.options import RunOptions
 from packer.packing.differences import header_difference
 from packer.packing.part_inputs import load_inputs
+from packer.packing.resume import plugin_decoders
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.report import PackReport, Progress
@@ -40,6 +41,7 @@ from packer.store.out_folder import (
 from packer.store.parts import Part, begun_parts, resume_command
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
+from packer.text import difference
 from packer.values import allowed_share
 from reader.format.check import check_store
 from reader.format.filesystem import error_path, refresh_names
@@ -132,11 +134,9 @@ class _Parts:
         headers = [journals.read_header(folder) for folder in folders]
         for part, header in zip(parts, headers, strict=True):
             if what := header_difference(headers[0], header):
-                raise PackError(
-                    f"part {parts[0]} of {out} was packed with {what} in part {part}."
-                    f" Pack one of them anew, with --part and --overwrite."
-                )
-        rows = [_finished_rows(out, part, header.span) for part, header in zip(parts, headers, strict=True)]
+                raise _unlike(out, parts[0], what, part)
+        decoders: dict[str, tuple[Part, str]] = {}
+        rows = [_finished_rows(out, part, header.span, decoders) for part, header in zip(parts, headers, strict=True)]
         return cls(out, folders, rows, headers[0])
 
     def seal(self, progress: Callable[[int, int], None]) -> PackReport:
@@ -204,12 +204,28 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
         )
 
 
-def _finished_rows(out: Path, part: Part, span: tuple[int, int] | None) -> int:
-    """Return how many rows a part has; raises PackError where its journal does not reach the end of its inputs."""
+def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
+    return PackError(
+        f"part {part} of {out} was packed with {what} in part {other}."
+        " Pack one of them anew, with --part and --overwrite."
+    )
+
+
+def _finished_rows(out: Path, part: Part, span: tuple[int, int] | None, decoders: dict[str, tuple[Part, str]]) -> int:
+    """Return how many rows a part has, and add what plugins decoded them to decoders: format -> part, decoder.
+
+    Raises:
+        PackError: its journal does not reach the end of its inputs, or another version of a plugin decoded another part.
+    """
     start, stop = span or (0, 0)
     inputs = rows = 0
     for result, _ in journals.read_blocks(part.folder(out)):
         inputs, rows = inputs + result.inputs, rows + result.rows
+        for kind, decoder in plugin_decoders(result):
+            other, before = decoders.setdefault(kind, (part, decoder))
+            if before != decoder:
+                what = "other decoders" + difference({kind: before}, {kind: decoder})
+                raise _unlike(out, other, what, part)
     if inputs != stop - start:
         raise PackError(
             f"part {part} of {out} is unfinished: {inputs} of its {stop - start} images are packed."

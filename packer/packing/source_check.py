@@ -17,7 +17,7 @@ from packer.inputs.scan import scan
 from packer.packing.redecode import NO_MEMBER, Finder
 from packer.sources import roots
 from packer.sources.base import Readable
-from packer.sources.local import MISSING, Source
+from packer.sources.local import MISSING, LocalSource
 from packer.system import available_cpus
 from reader.format.samples import Sample, read_rejects, read_samples
 
@@ -91,7 +91,7 @@ def _compared(sample: Sample, locate: Callable[[], Readable]) -> str:
     """Return "" where a source has the bytes that were packed, "gone" where there is none, else "differs"."""
     try:
         source = locate()
-        if isinstance(source, Source) and source.place is None:
+        if isinstance(source, LocalSource) and source.member is None:
             size_bytes, _ = roots.retried(source.state, roots.PAUSES, time.sleep)
             if size_bytes != sample.size_bytes:
                 return "gone" if size_bytes < 0 else "differs"

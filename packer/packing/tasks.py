@@ -55,7 +55,7 @@ def block_tasks(inputs: Inputs, span: range, step: int, reused: ReusedLines | No
             start,
             paths,
             inputs.targets.tolist(start, stop),
-            inputs.places.tolist(start, stop) if inputs.archives else [],
+            inputs.members.tolist(start, stop) if inputs.archives else [],
             {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {},
             masks=inputs.masks[start:stop] if inputs.masks is not None else [],
             reused={} if reused is None else reused.of(paths, start),

@@ -1,6 +1,6 @@
 """Bytes of any image -> one row of uint8 pixels, upright, or a DecodeError with a reason that a person understands.
 
-JPEG goes through libjpeg-turbo (`jpeg.py`) where it accepts the file; Pillow does everything else.
+JPEG goes through libjpeg-turbo (`formats/jpeg.py`) where it accepts the file; Pillow does everything else.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from packer.pixels.formats.opening import (
     UPRIGHT,
     Orientation,
     header_orientation,
-    loaded,
-    opened,
+    load_image,
+    open_image,
     profile_of,
     stored_size,
 )
@@ -73,7 +73,7 @@ class Decoder:
             try:
                 if header.components < 4:
                     return self._fast_row(data, header)
-                # Pillow turns ink into colours, but says nothing of libjpeg's warnings
+                # Pillow turns ink into colors, but says nothing of libjpeg's warnings
                 self._jpeg.check_inks(data, header)
             except JpegError as e:
                 refusal = _judge(str(e), header, data)
@@ -90,14 +90,14 @@ class Decoder:
             return header.height, header.width
         if (large := jxl.read_header(data)) and not plugins.library(plugins.JPEG_XL).lacks:
             return (large.width, large.height) if large.orientation >= 5 else (large.height, large.width)
-        with opened(data) as image:
+        with open_image(data) as image:
             width, height = stored_size(image)
             return (width, height) if header_orientation(image) >= 5 else (height, width)
 
     def _fast_row(self, data: bytes, header: jpeg.JpegHeader) -> Row:
         orientation = 1
         if header.may_be_rotated:
-            with opened(data) as image:
+            with open_image(data) as image:
                 orientation = header_orientation(image)
         scale = self._dct_scale(header.width, header.height, orientation)
         width, height = -(-header.width // scale), -(-header.height // scale)
@@ -138,13 +138,13 @@ class Decoder:
             self._check_pixels(large.width, large.height, len(data))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with opened(data) as image:
+            with open_image(data) as image:
                 self._check_pixels(*image.size, len(data))
                 size, scale = stored_size(image), self._draft(image)
                 depth, profile = Depth.of(image), profile_of(image, data)
-                orientation = loaded(image, data)
+                orientation = load_image(image, data)
                 try:
-                    pixels, deep, warning = eight_bits(image, depth, self._bit_depth, lambda: opened(data))
+                    pixels, deep, warning = eight_bits(image, depth, self._bit_depth, lambda: open_image(data))
                 except DepthError as e:
                     raise DecodeError(str(e)) from e
                 done: dict[str, Any] = {"decoder": plugins.decoder_of(image.format), "format": image.format} | deep
@@ -176,7 +176,7 @@ class Decoder:
             done["dct_scale"] = scale
         if self._geometry is None:
             raise DecodeError("no size was given to decode to")
-        image, content = self._geometry.place(image, self._geometry.resized(width, height))
+        image, content = self._geometry.to_row(image, self._geometry.resized(width, height))
         if "icc_converted" in done:  # here, where there are fewest pixels
             image = icc.to_srgb(image, profile, content).convert(self._mode)
         return Row(self._raw(image), content, width, height, done)
@@ -271,7 +271,7 @@ def _judge(message: str, header: jpeg.JpegHeader, data: bytes) -> str:
 
 
 def _after(data: bytes, header: jpeg.JpegHeader) -> str:
-    """Say after which share of its lines a JPEG breaks off; a progressive one has some of every line.
+    """Say after what percentage of its lines a JPEG breaks off; a progressive one has some of every line.
 
     Decodes what came at an eighth of the size: little time and memory, as --max-pixels was checked.
     """
@@ -279,7 +279,7 @@ def _after(data: bytes, header: jpeg.JpegHeader) -> str:
         return ""
     ImageFile.LOAD_TRUNCATED_IMAGES = True  # for this image: libjpeg fills what did not come with one gray
     try:
-        with opened(data) as image:
+        with open_image(data) as image:
             image.draft("L", (header.width // 8, header.height // 8))
             gray = np.asarray(image.convert("L"))
     except Exception:  # not one line came

@@ -27,7 +27,7 @@ HOW_TO_GET = "pip install 'pixpack[ffmpeg]', or put ffmpeg on PATH (apt-get inst
 _DECODED = ("yuvj420p", "yuvj422p", "yuvj444p", "gray")
 # what the encoder takes; gray becomes YCbCr whose chroma says nothing
 _ENCODED = "format=yuvj420p|yuvj422p|yuvj444p"
-# one image takes 0.15 s; a program that hangs must not hold a worker's place
+# one image takes 0.15 s; a program that hangs must not block a worker
 _SECONDS = 60
 _RATE = Fraction(1, 25)
 
@@ -92,8 +92,8 @@ class InProcess:
             path = Path(folder, "stats")
             # a filter's arguments are parted by colons, as a drive's letter is from its path
             self._filtered(frames, f"{name}=stats_file={path.as_posix().replace(':', chr(92) + ':')}")
-            said = path.read_text(encoding="ascii")
-        return float(re.search(rf"\b{key}:(\S+)", said)[1])  # type: ignore[index]
+            stats = path.read_text(encoding="ascii")
+        return float(re.search(rf"\b{key}:(\S+)", stats)[1])  # type: ignore[index]
 
     def _decoded(self, data: bytes) -> Any:
         # a context an image: tables of the one before must not decode the next
@@ -134,8 +134,8 @@ class OnPath:
 
     def versions(self) -> dict[str, str | None]:
         """Return the version that the program states; no PyAV."""
-        said = subprocess.run([self._program, "-version"], capture_output=True, text=True, timeout=_SECONDS).stdout
-        return {"av": None, "ffmpeg": said.split()[2] if said.startswith("ffmpeg version ") else "unknown"}
+        output = subprocess.run([self._program, "-version"], capture_output=True, text=True, timeout=_SECONDS).stdout
+        return {"av": None, "ffmpeg": output.split()[2] if output.startswith("ffmpeg version ") else "unknown"}
 
     def encode(self, data: bytes, quality: int, size: tuple[int, int] | None = None) -> bytes:
         """Encode a JPEG anew, as `ffmpeg -q:v quality` does: 2 is best, 31 smallest. EXIF is lost, nothing is turned.
@@ -149,8 +149,8 @@ class OnPath:
         # the size of the one packet keeps a parser from cutting at an embedded thumbnail
         source = ["-f", "jpeg_pipe", "-frame_size", str(len(data)), "-i", "pipe:0"]
         sink = ["-frames:v", "1", "-c:v", "mjpeg", "-q:v", str(quality), "-f", "image2pipe", "pipe:1"]
-        encoded, said = self._run([*source, "-vf", _chain(size), *sink], data)
-        found = re.search(rb"Video: mjpeg[^,]*, (\w+)", said)
+        encoded, log = self._run([*source, "-vf", _chain(size), *sink], data)
+        found = re.search(rb"Video: mjpeg[^,]*, (\w+)", log)
         if found is None or not encoded:
             raise NotRequantized("FFmpeg cannot decode it")
         _check_format(found[1].decode())
@@ -168,8 +168,8 @@ class OnPath:
             for path, data in zip(paths, (before, after), strict=True):
                 path.write_bytes(data)
             sources = [word for path in paths for word in ("-noautorotate", "-i", str(path))]
-            _, said = self._run([*sources, "-lavfi", graph, "-f", "null", "-"], b"")
-        psnr, ssim = re.search(rb"PSNR .*average:(\S+)", said), re.search(rb"SSIM .*All:(\S+)", said)
+            _, log = self._run([*sources, "-lavfi", graph, "-f", "null", "-"], b"")
+        psnr, ssim = re.search(rb"PSNR .*average:(\S+)", log), re.search(rb"SSIM .*All:(\S+)", log)
         if psnr is None or ssim is None:
             raise NotRequantized("FFmpeg cannot compare it")
         return float(psnr[1]), float(ssim[1])

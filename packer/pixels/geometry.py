@@ -72,7 +72,7 @@ class Geometry:
         return self.fit in ("pad", "inside")
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
-        """Return (width, height) to which a whole upright picture of this size is resized.
+        """Return (width, height) to which an upright picture of this size is resized.
 
         Example:
             >>> Geometry(224, 224, crop_fraction=0.875).resized(500, 375)  # short side 256
@@ -100,7 +100,7 @@ class Geometry:
         """Return (width, height) of the row of a picture resized to this."""
         return resized if self.has_own_sizes else (self.width, self.height)
 
-    def place(self, image: Image.Image, resized: tuple[int, int]) -> tuple[Image.Image, tuple[int, int, int, int]]:
+    def to_row(self, image: Image.Image, resized: tuple[int, int]) -> tuple[Image.Image, tuple[int, int, int, int]]:
         """Resize a picture to `resized`, then crop or pad it to the row's size.
 
         Returns: the row as an image of (width, height), and its content as y0, x0, y1, x1, half-open.
@@ -108,7 +108,7 @@ class Geometry:
         if self._is_strip(*resized):
             return self._cropped_strip(image, *resized), (0, 0, self.height, self.width)
         if image.size != resized:
-            # the whole picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
+            # all of the picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
             image = image.resize(resized, self.filter)
         if resized == self.row_size(resized):
             return image, self.content(resized)
@@ -136,7 +136,7 @@ class Geometry:
     def content(self, resized: tuple[int, int]) -> tuple[int, int, int, int]:
         """Return where a picture resized to (width, height) lies in a row: y0, x0, y1, x1, half-open.
 
-        `pad` centres the picture, `inside` leaves it in the upper left corner, the others fill the row.
+        `pad` centers the picture, `inside` leaves it in the upper left corner, the others fill the row.
         """
         width, height = resized if self.has_content else self.row_size(resized)
         top, left = 0, 0

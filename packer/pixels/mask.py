@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from packer.errors import DecodeError, OutlineError
-from packer.pixels.formats.opening import UPRIGHT, loaded, opened, stored_size
+from packer.pixels.formats.opening import UPRIGHT, load_image, open_image, stored_size
 from packer.pixels.geometry import Geometry
 from packer.pixels.outlines import draw, frame_of
 from packer.pixels.row import Row
@@ -57,23 +57,23 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, is_upright: bool) -> 
     stored = size[::-1] if orientation >= 5 else size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with opened(data) as image:
+        with open_image(data) as image:
             if sorted(image.size) != sorted(size):  # before it is decoded: it may be a bomb
-                raise DecodeError(f"it has {_pixels(stored_size(image))}, the image {_numbers(stored)}")
-            own = loaded(image, data)
+                raise DecodeError(f"it has {_numbers(stored_size(image))} pixels, the image {_numbers(stored)}")
+            own = load_image(image, data)
             mask = own.upright(_values(image))
     if own.value == 1:
         if mask.size not in (size, stored):
-            raise DecodeError(f"it has {_pixels(mask.size)}, the image {_numbers(stored)}")
+            raise DecodeError(f"it has {_numbers(mask.size)} pixels, the image {_numbers(stored)}")
         if orientation in UPRIGHT and mask.size == stored and not is_upright:
             mask = mask.transpose(UPRIGHT[orientation])
     if mask.size != size:
-        raise DecodeError(f"it has {_pixels(mask.size)}, the upright image {_numbers(size)}")
+        raise DecodeError(f"it has {_numbers(mask.size)} pixels, the upright image {_numbers(size)}")
     return _in_row(mask, geometry)
 
 
 def _in_row(mask: Image.Image, geometry: Geometry) -> bytes:
-    placed, _ = dataclasses.replace(geometry, resample="nearest").place(mask, geometry.resized(*mask.size))
+    placed, _ = dataclasses.replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
     return placed.tobytes()
 
 
@@ -87,10 +87,6 @@ def _values(image: Image.Image) -> Image.Image:
     if values.size and not 0 <= values.min() <= values.max() <= 255:
         raise DecodeError(f"it has values from {values.min()} to {values.max()}; expected 0 to 255")
     return Image.fromarray(values.astype(np.uint8))
-
-
-def _pixels(size: tuple[int, int]) -> str:
-    return f"{_numbers(size)} pixels"
 
 
 def _numbers(size: tuple[int, int]) -> str:

@@ -82,7 +82,7 @@ def drawing(outlines: Sequence[tuple[int, Outline]], frame: Sequence[float]) -> 
 
 
 def frame_of(text: str) -> tuple[float, float]:
-    """Return width and height of the frame of a drawing: 1, 1: coordinates are shares; 0, 0: pixels, whatever the size."""
+    """Return width and height of the frame of a drawing: 1, 1: coordinates are fractions; 0, 0: pixels, whatever the size."""
     width, height, _ = json.loads(text)
     return width, height
 
@@ -113,11 +113,11 @@ def _filled(points: npt.NDArray[np.float64], size: Size) -> tuple[int, npt.NDArr
     width, height = size
     u, v = _boundary(points)
     is_step = u[1:] != u[:-1]
-    # where the boundary crosses the centre of a column of pixels, and the first pixel below that
+    # where the boundary crosses the center of a column of pixels, and the first pixel below that
     xs = (np.where(u[1:] < u[:-1], u[1:], u[1:] - 1)[is_step] + 0.5) / _FINE - 0.5
     ys = np.ceil(((np.minimum(v[1:], v[:-1])[is_step] + 0.5) / _FINE - 0.5).clip(0, height)).astype(np.int64)
-    is_centre = (np.floor(xs) == xs) & (xs >= 0) & (xs <= width - 1)
-    columns, ys = xs[is_centre].astype(np.int64), ys[is_centre]
+    is_center = (np.floor(xs) == xs) & (xs >= 0) & (xs <= width - 1)
+    columns, ys = xs[is_center].astype(np.int64), ys[is_center]
     if not len(columns):
         return 0, np.zeros((0, height), np.bool_)
     first, count = int(columns.min()), int(columns.max() - columns.min()) + 1

@@ -1,6 +1,6 @@
 """One image, requantized: which inputs FFmpeg encodes anew and which stay as they are, and the row that comes of either.
 
-What is broken is settled by our own decoder, as in any pack; FFmpeg only sees JPEGs that decode without a complaint.
+Our own decoder rejects what is broken, as in any pack; FFmpeg only sees JPEGs that decode without a complaint.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class RequantizingDecoder:
         recoded = self._recoder.recode(data)
         self._clock.enter("decode")
         row = self._decoder.row(recoded.data)
-        told = {"kept": recoded.kept} if recoded.kept else {}
-        return dataclasses.replace(row, done=row.done | {"requantized": not recoded.kept} | told)
+        done = row.done | {"requantized": not recoded.kept} | ({"kept": recoded.kept} if recoded.kept else {})
+        return dataclasses.replace(row, done=done)
 
 
 def row_decoder(

@@ -20,7 +20,7 @@ class ChannelSums:
         self._squares = np.zeros(line_bytes, np.uint64)
 
     def add(self, rows: npt.NDArray[np.uint8]) -> None:
-        """Count rows, or any whole lines of them."""
+        """Count rows, or lines of them."""
         lines, step = rows.reshape(-1, self._line_bytes), len(self._values)
         for start in range(0, len(lines), step):
             piece = lines[start : start + step]
@@ -43,7 +43,7 @@ class ChannelSums:
 _MOST_LINES = 66_051
 # So many bytes of a row are summed at once, while they are in the CPU's cache: as numbers of 16 bits they take twice as much.
 _RAGGED_SUM_BYTES = 256 << 10
-# Rows that are smaller are kept together, and written in one go.
+# Rows that are smaller are joined, and written at once.
 _CHUNK_BYTES = 1 << 20
 
 

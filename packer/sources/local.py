@@ -1,6 +1,6 @@
-"""The bytes of one input, wherever they are: a file, or a member of a tar or zip, read at its place without unpacking.
+"""The bytes of one input, wherever they are: a file, or a member of a tar or zip, read without unpacking.
 
-One open, one version, one close; what cannot be read, or changes again and again, is a DecodeError with a human reason; where
+One open, one version, one close; what cannot be read, or changes again and again, is a DecodeError with its reason; where
 the disk or network is to blame, a SourceError.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from packer.errors import DecodeError, SourceChangedError
 from packer.options import MAX_PIXELS
 from packer.sources.base import State, check_size
-from packer.sources.members import RAW, STORED, Archive, Place
+from packer.sources.members import RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE, Roots
 from packer.system import BINARY, NO_DESCRIPTOR
 
@@ -39,14 +39,14 @@ MISSING = (_NO_FILE, _NO_TARGET)
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where the bytes of an input are: all of a file, or a place in an archive that must still be the listed one.
+class LocalSource:
+    """Where the bytes of an input are: all of a file, or a member of an archive that must still be the listed one.
 
     roots: what it lay on when it was listed, by which a file that is missing is distinguished from a disk that is.
     """
 
     path: str
-    place: Place | None = None
+    member: Member | None = None
     archive: Archive | None = None
     roots: Roots = NOWHERE
 
@@ -86,8 +86,8 @@ class Source:
         try:
             before = b""
             for _ in range(_READ_TRIES):
-                data, state, is_settled = self._read_once(descriptor, max_pixels, most_bytes)
-                if is_settled or (digest := hashlib.sha256(data).digest()) == before:
+                data, state, is_stable = self._read_once(descriptor, max_pixels, most_bytes)
+                if is_stable or (digest := hashlib.sha256(data).digest()) == before:
                     return data, state
                 before, data = digest, b""  # two reads of a large file must not be in memory at once
         except OSError as e:
@@ -122,15 +122,15 @@ class Source:
         state = status.st_size, status.st_mtime_ns
         if self.archive is not None and state != self.archive[1:]:
             raise SourceChangedError(f"{self.path} was changed since it was listed")
-        size_bytes = status.st_size if self.place is None else self.place.size_bytes
+        size_bytes = status.st_size if self.member is None else self.member.size_bytes
         check_size(size_bytes, max_pixels)
         wanted = size_bytes if most_bytes is None else min(size_bytes, most_bytes)
-        if self.place is None:
+        if self.member is None:
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = _read_exactly(descriptor, wanted)
         else:
-            check_size(max(size_bytes, self.place.stored_bytes), max_pixels)
-            data = _read_member(descriptor, self.place, wanted)
+            check_size(max(size_bytes, self.member.stored_bytes), max_pixels)
+            data = _read_member(descriptor, self.member, wanted)
         # ctime too: no program can set it back
         times = status.st_mtime_ns, status.st_ctime_ns
         now = os.fstat(descriptor)
@@ -138,10 +138,10 @@ class Source:
         return data, state, is_same and begun - max(times) > _CLOCK_NS
 
 
-def _read_member(descriptor: int, place: Place, wanted: int) -> bytes:
+def _read_member(descriptor: int, member: Member, wanted: int) -> bytes:
     """Return the first wanted bytes of an archive's member."""
-    offset = place.offset
-    if place.method != RAW:
+    offset = member.offset
+    if member.method != RAW:
         os.lseek(descriptor, offset, os.SEEK_SET)
         header = _read_exactly(descriptor, _ZIP_HEADER.size)
         if len(header) < _ZIP_HEADER.size or not header.startswith(b"PK\x03\x04"):
@@ -149,13 +149,13 @@ def _read_member(descriptor: int, place: Place, wanted: int) -> bytes:
         _, name_bytes, extra_bytes = _ZIP_HEADER.unpack(header)
         offset += _ZIP_HEADER.size + name_bytes + extra_bytes
     os.lseek(descriptor, offset, os.SEEK_SET)
-    if place.method in (RAW, STORED):
+    if member.method in (RAW, STORED):
         data = _read_exactly(descriptor, wanted)
     else:
-        data = _inflated(descriptor, place.stored_bytes, wanted)
+        data = _inflated(descriptor, member.stored_bytes, wanted)
     if len(data) < wanted:
         raise DecodeError("its archive is cut short")
-    if place.method != RAW and len(data) == place.size_bytes and zlib.crc32(data) != place.crc32:
+    if member.method != RAW and len(data) == member.size_bytes and zlib.crc32(data) != member.crc32:
         raise DecodeError("the zip archive is damaged: the member's checksum is wrong")
     return data
 

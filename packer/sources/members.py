@@ -13,7 +13,7 @@ class Archive(NamedTuple):
     mtime_ns: int
 
 
-class Place(NamedTuple):
+class Member(NamedTuple):
     """Where in an archive an input's bytes are.
 
     method is RAW (offset is that of the bytes), or a zip's number for how they are compressed (offset is that of the local

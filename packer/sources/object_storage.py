@@ -1,4 +1,4 @@
-"""URLs of object storage: the only module that imports fsspec. Credentials come from the environment and are never kept."""
+"""URLs of object storage: the only module that imports fsspec. Credentials come from the environment and are never stored."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def _lacks_credentials(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
+    """Whether storage denies access, or there are no credentials: trying again does not help."""
     return isinstance(error, PermissionError) or _lacks_credentials(error)
 
 

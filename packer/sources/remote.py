@@ -1,7 +1,7 @@
-"""Folders of images in object storage, by fsspec: listing them, and reading objects before the decoder asks for them.
+"""Objects in object storage as inputs: reading them, tried again where the network fails, and ahead of the decoder.
 
-The only module that imports fsspec. What a listing says of an object (its size and version) is what a resume compares: no
-request is made for that. Writes nothing.
+A resume compares the size and version that the listing gave (`packer.inputs.remote`): no request is made for that. Writes
+nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RemoteSource:
         return -1, -1
 
     def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
-        """Return the object's bytes, or the first most_bytes of them: one version, as storage gives whole objects.
+        """Return the object's bytes, or the first most_bytes of them: one version, as storage never mixes two.
 
         Raises:
             DecodeError: there is no such object, or it may not be read, though its folder may.
@@ -76,7 +76,7 @@ class RemoteSource:
         """Raise SourceError where not one object is missing or refused, but all of them."""
         files, root = open_url(self.root)
         try:
-            files.invalidate_cache()  # what the listing said is no answer
+            files.invalidate_cache()  # the cached listing is no answer
             files.info(root)
         except FileNotFoundError:
             raise SourceError(f"{self.root} is gone, or empty") from None

@@ -10,11 +10,13 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from packer.errors import SourceChangedError, SourceError, UnreadableError
+from packer.text import system_reason
 
 _T = TypeVar("_T")
 
@@ -33,7 +35,7 @@ _MOUNTS = "/proc/self/mountinfo"
 
 
 class Root(NamedTuple):
-    """A folder, or an archive, by what it was when it was listed: its place may be taken by another one."""
+    """A folder, or an archive, by what it was when it was listed: another one may replace it."""
 
     path: str
     device: int
@@ -45,7 +47,7 @@ class Root(NamedTuple):
 class Roots:
     """What inputs lie on: the folders that hold them, or the archives; and the mount points there were, with their devices.
 
-    Mount points stand for what lies below a root, or where a symbolic link leads, on another file system; only Linux tells
+    Mount points stand for what lies below a root, or where a symbolic link leads, on another file system; only Linux lists
     them.
     """
 
@@ -57,12 +59,12 @@ class Roots:
         """Look at folders or archives as they are now.
 
         Raises:
-            SourceError: one is not there, or cannot be looked at.
+            SourceError: one is not there, or cannot be examined.
         """
         return cls(tuple(map(_root, map(os.path.abspath, paths))), tuple(_mounts().items()))
 
     def again(self) -> Roots:
-        """Look at the same places as another host sees them; raises SourceError where one is missing there."""
+        """Look at the same paths from this host; raises SourceError where one is missing here."""
         return Roots.of(root.path for root in self.paths)
 
     def lost(self, path: str) -> str:
@@ -87,8 +89,7 @@ class Roots:
     def check(self, path: str, error: OSError) -> None:
         """Raise SourceError where an error of reading path is the system's, or path is missing with what it lay on."""
         if is_of_the_system(error):
-            name = errno.errorcode.get(error.errno or 0, "?")
-            raise UnreadableError(f"{path} cannot be read: {error.strerror} ({name})") from error
+            raise UnreadableError(f"{path} cannot be read: {system_reason(error)}") from error
         if lost := self.lost(path):
             raise SourceError(f"{path} cannot be read: {lost}") from error
 
@@ -134,6 +135,13 @@ def retried(
         raise type(e)(f"{e}{tries}") from e
 
 
+def files_below(folder: Path) -> Iterator[str]:
+    """Yield all files below a folder, as paths relative to it with / between; raises SourceError as `check_listed`."""
+    for root, _, files in os.walk(folder, followlinks=True, onerror=check_listed):
+        inside = Path(os.path.relpath(root, folder))
+        yield from ((inside / file).as_posix() for file in sorted(files))
+
+
 def check_listed(error: OSError) -> None:
     """Raise SourceError where a folder cannot be listed for a reason of the system; for os.walk, which passes over it."""
     NOWHERE.check(str(error.filename), error)
@@ -174,8 +182,7 @@ def _root(path: str) -> Root:
         raise SourceError(f"{path} is gone") from None
     except OSError as e:
         kind = UnreadableError if is_of_the_system(e) else SourceError
-        name = errno.errorcode.get(e.errno or 0, "?")
-        raise kind(f"{path} cannot be reached: {e.strerror} ({name})") from None
+        raise kind(f"{path} cannot be reached: {system_reason(e)}") from None
     return Root(path, status.st_dev, status.st_ino, os.access(path, os.R_OK))
 
 

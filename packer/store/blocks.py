@@ -93,7 +93,7 @@ class Result:
 
 
 # A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
-# beside the whole pack, so that workers end together.
+# against the pack, so that workers end together.
 _BLOCK_BYTES = 8 << 20
 _BLOCK_INPUTS = 4096
 _BLOCKS_AT_LEAST = 128

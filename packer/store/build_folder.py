@@ -1,4 +1,4 @@
-"""The folder that a store is made in: OUT, a replacement beside it, or a part's own. Made, held alone, cleared, put in its place.
+"""The folder that a store is made in: OUT, a replacement beside it, or a part's own. Created, locked, cleared, renamed at last.
 
 Knows no inputs and writes no row.
 """
@@ -6,7 +6,6 @@ Knows no inputs and writes no row.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,13 +27,14 @@ from packer.store.out_folder import (
 from packer.store.parts import Part, check_no_parts, check_part
 from packer.store.swap import swap
 from packer.system import FULL
+from packer.text import system_reason
 from reader.format.manifest import MANIFEST
 
 
 class BuildFolder:
     """The folder of one store being made; out is where its files are written, final where they belong.
 
-    replaces: whether these are two, as it takes the place of a store, or of a split beside which a store is replaced.
+    replaces: whether these are two, as it replaces a store, or is a split beside which a store is replaced.
     """
 
     def __init__(self, out: Path, options: OutputOptions, part: Part | None, *, replaces: bool | None = None) -> None:
@@ -61,16 +61,15 @@ class BuildFolder:
         except OSError as e:
             if e.errno in FULL:
                 raise
-            name = errno.errorcode.get(e.errno or 0, "?")
-            raise PackError(f"{e.filename or self.out} cannot be made: {e.strerror} ({name}).") from None
+            raise PackError(f"{e.filename or self.out} cannot be made: {system_reason(e)}.") from None
         return created
 
     def lock(self) -> list[Lock]:
-        """Hold OUT alone; or a part of it alone, and OUT together with the other parts."""
+        """Lock OUT exclusively; or a part of it exclusively, and OUT shared with the other parts."""
         try:
             with contextlib.ExitStack() as undone:
                 locks = [Lock(self._parent, is_shared=True)] if self._part is not None else []
-                for folder in self._held_folders():
+                for folder in self._locked_folders():
                     for lock in locks[-1:]:
                         undone.callback(lock.close)
                     locks.append(Lock(folder))
@@ -79,15 +78,15 @@ class BuildFolder:
         except FileNotFoundError:
             raise finished_meanwhile(self.final) from None
 
-    def _held_folders(self) -> list[Path]:
-        """Name what is held: where it works, and an unfinished pack that it will take the place of."""
+    def _locked_folders(self) -> list[Path]:
+        """Name the folders to lock: where it works, and an unfinished pack that it will replace."""
         is_begun = self.replaces and self.replaced is None and (self.final / journals.FOLDER).is_dir()
         return [self.out, self.final] if is_begun else [self.out]
 
     def check_again(self) -> None:
         """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
 
-        Also under --resume and --overwrite: both would clear the finished store away to begin in its place.
+        Also under --resume and --overwrite: both would remove the finished store to begin anew.
         """
         if self.replaces:
             return
@@ -124,7 +123,7 @@ class BuildFolder:
 
 
 def finish(folders: Sequence[BuildFolder], locks: Sequence[Lock]) -> None:
-    """Put sealed stores in their places, all or none, and take the scaffolds away, under the locks to their end."""
+    """Move sealed stores to their destinations, all or none, and remove the working folders, under the locks to their end."""
     if os.name == "nt":
         for lock in locks:
             lock.close()  # Windows moves and removes no open file
@@ -137,7 +136,7 @@ def finish(folders: Sequence[BuildFolder], locks: Sequence[Lock]) -> None:
 
 
 def replaces_store(out: Path, options: OutputOptions) -> bool:
-    """Whether what is asked for is made beside OUT and takes its place: open readers keep the old store."""
+    """Whether the store asked for is made beside OUT and replaces it: open readers keep the old one."""
     is_store = (out / MANIFEST).is_file()
     # where there is no OUT, a crash came between the two renames of a system that cannot exchange names
     resumes = is_replaced(out) and (is_store or not out.exists())

@@ -32,7 +32,7 @@ class CheckedPixels:
     """The file of rows, and its blocks, which are compared with their checksums. For several threads."""
 
     def __init__(self, out: Path) -> None:
-        # opened before the manifest is read, so that it is theirs, whatever takes OUT's place meanwhile
+        # opened before the manifest is read, so that they belong together, whatever replaces OUT meanwhile
         self._file = open(out / PIXELS, "rb", buffering=0)  # noqa: SIM115 (open as long as this is)
         self._path = out / PIXELS
         self._one_at_a_time = threading.Lock()

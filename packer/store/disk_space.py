@@ -1,4 +1,4 @@
-"""Room on OUT's disk, and getting rows onto it: allocate up front, sync and commit beside the workers."""
+"""Space on OUT's disk: compared with what a pack needs, allocated up front; and rows moved within their file."""
 
 from __future__ import annotations
 

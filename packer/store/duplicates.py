@@ -50,25 +50,25 @@ class Duplicates:
         ]
 
 
-def duplicates_of(places: dict[str, Path]) -> Duplicates:
+def duplicates_of(stores: dict[str, Path]) -> Duplicates:
     """Find images that come more than once in the stores of splits; reads samples.jsonl twice.
 
     Raises:
         StoreError: one of them is no complete store.
     """
     prefixes = array("Q")
-    for place in places.values():
-        prefixes.extend(int(sample.sha256[:16], 16) for sample in read_samples(place) if sample.sha256)
-    return duplicates_among({split: (place, check_store(place)) for split, place in places.items()}, prefixes)
+    for out in stores.values():
+        prefixes.extend(int(sample.sha256[:16], 16) for sample in read_samples(out) if sample.sha256)
+    return duplicates_among({split: (out, check_store(out)) for split, out in stores.items()}, prefixes)
 
 
 def duplicates_among(stores: dict[str, tuple[Path, Manifest]], prefixes: array[int]) -> Duplicates:
-    """Find sources of the same bytes: those that share a prefix are few, and are read again in full."""
+    """Find sources of the same bytes: those with the same prefix are few, and are read again in full."""
     values, counts = np.unique(np.frombuffer(prefixes, np.uint64), return_counts=True)
     suspects = set(values[counts > 1].tolist())
     if not suspects:
         return Duplicates()
-    found: dict[str, list[_Row]] = {}
+    found: dict[str, list[_Occurrence]] = {}
     for row in _rows(stores):
         if int(row.sha256[:16], 16) in suspects:
             found.setdefault(row.sha256, []).append(row)
@@ -86,7 +86,7 @@ def duplicates_among(stores: dict[str, tuple[Path, Manifest]], prefixes: array[i
     )
 
 
-class _Row(NamedTuple):
+class _Occurrence(NamedTuple):
     """A row by which duplicates are named: its label is the name of its class where it has one."""
 
     split: str
@@ -95,23 +95,23 @@ class _Row(NamedTuple):
     label: str
 
 
-def _rows(stores: dict[str, tuple[Path, Manifest]]) -> Iterator[_Row]:
-    for split, (place, manifest) in stores.items():
+def _rows(stores: dict[str, tuple[Path, Manifest]]) -> Iterator[_Occurrence]:
+    for split, (out, manifest) in stores.items():
         is_class = manifest.target_kind == "class"
-        for sample in read_samples(place):
+        for sample in read_samples(out):
             if sample.sha256 is not None:
                 target = sample.target
                 # classes by name: the lists of two stores need not be one
                 label = manifest.classes[target] if is_class and target >= 0 else json.dumps(target)
                 path = f"{split}/{sample.path}" if split else sample.path
-                yield _Row(split, path, sample.sha256, label)
+                yield _Occurrence(split, path, sample.sha256, label)
 
 
-def _examples(groups: list[list[_Row]], differ: Callable[[_Row], str]) -> list[list[str]]:
+def _examples(groups: list[list[_Occurrence]], differ: Callable[[_Occurrence], str]) -> list[list[str]]:
     """Return the first of each group as paths, of those that differ one each before any second."""
     examples = []
     for group in groups[:_EXAMPLES]:
-        firsts: dict[str, _Row] = {}
+        firsts: dict[str, _Occurrence] = {}
         for row in group:
             firsts.setdefault(differ(row), row)
         chosen = [*firsts.values(), *(row for row in group if row is not firsts[differ(row)])]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 from packer.errors import DiskFullError, PackError
 from packer.store.disk_space import RESUME, disk_full, free_bytes, needed_bytes
 from packer.system import FULL, NO_DESCRIPTOR
+from packer.text import system_reason
 from reader.format.manifest import PIXELS
 
 # What could not be written needs a page at least, even where the estimate of all files is used up.
@@ -21,18 +21,17 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
         sizes: name below OUT -> bytes that the file will have.
         again: what to do once it is fixed.
     """
-    name = errno.errorcode.get(error.errno or 0, "?")
     if error.errno in NO_DESCRIPTOR:
         return PackError(
-            f"{error.filename or 'a pipe to a worker'} cannot be opened: {error.strerror} ({name}), {_open_files_limit()}."
+            f"{error.filename or 'a pipe to a worker'} cannot be opened: {system_reason(error)}, {_open_files_limit()}."
             f" Allow more{' or give fewer --workers' if again == RESUME else ''}, and {again}."
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
         return PackError(
-            f"a worker process cannot be started or reached: {error.strerror} ({name}). {again.capitalize()}."
+            f"a worker process cannot be started or reached: {system_reason(error)}. {again.capitalize()}."
         )
     path = Path(error.filename or out / PIXELS)
-    what = f"{path} cannot be read or written: {error.strerror} ({name})"
+    what = f"{path} cannot be read or written: {system_reason(error)}"
     if error.errno not in FULL:
         return PackError(f"{what}. {again.capitalize()} once it can.")
     free = free_bytes(path)

@@ -1,4 +1,4 @@
-"""Files that outlive a crash or a power cut: written beside their place, synced, renamed, and the folder synced too.
+"""Files that outlive a crash or a power cut: written under a temporary name, synced, renamed, and the folder synced too.
 
 Knows nothing of what is in them.
 """
@@ -64,7 +64,7 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all that is in it; an error names the whole path of what it could not remove."""
+    """Remove a folder and all that is in it; an error names the full path of what it could not remove."""
     try:
         shutil.rmtree(folder)
     except OSError as e:

@@ -1,7 +1,7 @@
-"""The record of a pack under way, in OUT/.packing: which blocks are safely on disk, and who holds OUT.
+"""The record of a pack under way, in OUT/.packing: which blocks are safely on disk.
 
-One line a block, appended only after the block's rows are synced; the longest prefix of complete lines is what a resume
-keeps. The lines themselves: `reader.format.journal`.
+One line a block, appended only after the block's rows are synced; a resume keeps the longest prefix of complete
+lines. The lines themselves: `reader.format.journal`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Journal:
 
     @classmethod
     def reopen(cls, out: Path, keep_bytes: int) -> Journal:
-        """Go on after the first keep_bytes of a journal; the rest is cut off."""
+        """Open a journal to append after its first keep_bytes; the rest is cut off."""
         path = out / JOURNAL
         journal = cls(path, os.open(path, os.O_RDWR | os.O_APPEND | BINARY))
         with error_path(path):
             os.ftruncate(journal._descriptor, keep_bytes)
-            # before other rows take the place of those that were cut off
+            # before other rows overwrite those that were cut off
             os.fsync(journal._descriptor)
         # whoever made it may have been killed before it did this
         sync_folder(path.parent)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from packer.errors import LockedError, PackError
 from packer.store.journal import FOLDER
+from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
 
 LOCK = f"{FOLDER}/lock"
@@ -57,7 +58,7 @@ class Lock:
 
     def _sign(self, is_shared: bool) -> None:
         """See that the file still has its name, and write down who holds it."""
-        # over NFS also for whatever is looked at in OUT once it is held: what the one before did must be seen
+        # over NFS also for whatever is read in OUT under the lock: the changes of the previous holder must be visible
         refresh_names(self.path)
         try:
             is_there = os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
@@ -99,9 +100,8 @@ def take_lock(descriptor: int, is_shared: bool) -> None:
 
 
 def _no_locks(path: Path, error: OSError) -> PackError:
-    name = errno.errorcode.get(error.errno or 0, "?")
     return PackError(
-        f"{path} cannot be locked: {error.strerror} ({name}). OUT needs a file system with locks (flock): NFS 3 needs"
+        f"{path} cannot be locked: {system_reason(error)}. OUT needs a file system with locks (flock): NFS 3 needs"
         " its lock service (rpc.statd), Lustre the mount option flock."
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import re
@@ -17,11 +16,12 @@ from packer.store import journal as journals
 from packer.store.files import sync_folder, write_synced
 from packer.store.lock import Lock
 from packer.system import FULL
+from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
-from reader.format.unfinished import command_to_go_on, read_unfinished
+from reader.format.unfinished import command_to_resume, read_unfinished
 
-# Says that the pack that works, or will work, in the folder replaces the store beside it.
+# Marks a folder whose pack, begun or not, replaces the store beside it.
 ANNOUNCED = f"{journals.FOLDER}/announced"
 
 # What a pack may have left in OUT before its journal could be read back.
@@ -92,7 +92,7 @@ def _begun_replacement(out: Path) -> str:
     if not journals.has_begun(beside):
         return ""
     header = journals.read_header(beside)
-    command = "the same pack update with --resume" if header.update else command_to_go_on(out, header)
+    command = "the same pack update with --resume" if header.update else command_to_resume(out, header)
     return (
         f"{out} holds a store whose replacement was interrupted at {read_unfinished(beside)[0]}. Continue with: {command}"
         " (or start anew with --overwrite)."
@@ -118,7 +118,7 @@ def check_no_links(*paths: Path) -> None:
         if (link := next(_links(os.fspath(path)), None)) is not None:
             raise PackError(
                 f"{link} is a symbolic link to {os.readlink(link)}, where pack keeps what is its own and may remove it."
-                " Remove the link, or choose another place."
+                " Remove the link, or choose another folder."
             )
 
 
@@ -138,7 +138,7 @@ def foreign_names(out: Path) -> list[str]:
 
 
 def dropped_names(out: Path) -> list[str]:
-    """Name what the system has dropped into OUT: it is in nobody's way, and goes with a store that is replaced."""
+    """Name what the system has dropped into OUT: it is in no pack's way, and goes with a store that is replaced."""
     return [name for name in _listed(out) if is_dropped(name)]
 
 
@@ -155,8 +155,8 @@ def _listed(folder: Path) -> list[str]:
 
 
 def finished_meanwhile(out: Path) -> PackError:
-    """Say that another pack finished OUT after this one had looked at it."""
-    return PackError(f"{out} was finished by another pack just now. Look at it: pack info {out}")
+    """Say that another process finished OUT after this one had looked at it."""
+    return PackError(f"{out} was finished by another process just now. Look at it: pack info {out}")
 
 
 def _check_folder(images: str, out: Path) -> None:
@@ -190,18 +190,18 @@ def enclosing_store(path: Path) -> Path | None:
 
 
 def replacement(out: Path) -> Path:
-    """Name the folder beside OUT in which --overwrite builds the store that will take its place."""
+    """Name the folder beside OUT in which --overwrite builds the store that will replace it."""
     return out.with_name(f".{out.name}.packing")
 
 
 def is_finished(out: Path) -> bool:
-    """Whether OUT holds a store and no pack that replaces it is under way, or has said that it will come."""
+    """Whether OUT holds a store and no pack that replaces it is under way or announced."""
     refresh_names(out / MANIFEST)  # another host may have just finished it
     return (out / MANIFEST).is_file() and not is_replaced(out)
 
 
 def is_replaced(out: Path) -> bool:
-    """Whether a pack that will take OUT's place has begun, or has announced itself.
+    """Whether a pack that will replace OUT has begun, or is announced.
 
     Of a finished one nothing of this is left, and a copy of rows that was cut short is none: nothing resumes it.
     """
@@ -210,7 +210,7 @@ def is_replaced(out: Path) -> bool:
 
 
 def announce(out: Path) -> None:
-    """Leave word beside a store that it will be replaced: whoever resumes it must not take it for the new one.
+    """Announce beside a store that it will be replaced: whoever resumes it must not take it for the new one.
 
     Raises:
         PackError: that cannot be written; DiskFullError where the disk is full, LockedError where another is at work there.
@@ -226,12 +226,11 @@ def announce(out: Path) -> None:
         raise finished_meanwhile(out) from None
     except OSError as e:
         kind = DiskFullError if e.errno in FULL else PackError
-        name = errno.errorcode.get(e.errno or 0, "?")
-        raise kind(f"{e.filename or beside / ANNOUNCED} cannot be written: {e.strerror} ({name}).") from None
+        raise kind(f"{e.filename or beside / ANNOUNCED} cannot be written: {system_reason(e)}.") from None
 
 
 def remove_replaced(out: Path) -> None:
-    """Remove the store that OUT has taken the place of, where a crash cut that short; it has no journal."""
+    """Remove the store that OUT has replaced, where a crash cut that short; it has no journal."""
     beside = replacement(out)
     if (beside / MANIFEST).is_file() and not (beside / journals.FOLDER).exists():
         os.rename(beside, free_trash(out))
@@ -254,7 +253,7 @@ def sync_names(out: Path) -> None:
 
 
 def _trash(out: Path) -> list[Path]:
-    """List the stores that OUT has taken the place of and that are still there.
+    """List the stores that OUT has replaced and that are still there.
 
     NFS keeps the files that a reader on this host has open, and so their folders, until it closes them.
     """
@@ -263,22 +262,26 @@ def _trash(out: Path) -> list[Path]:
 
 
 def remove_trash(out: Path) -> None:
-    """Remove the stores that OUT has taken the place of, as far as that can be done yet."""
+    """Remove the stores that OUT has replaced, as far as that can be done yet."""
     for trash in _trash(out):
         shutil.rmtree(trash, ignore_errors=True)
 
 
 def free_trash(out: Path) -> Path:
-    """Name a folder beside OUT for the store that it takes the place of."""
+    """Name a folder beside OUT for the store that it replaces."""
     names = (out.with_name(f".{out.name}.packing.old{number or ''}") for number in itertools.count())
     return next(path for path in names if not os.path.lexists(path))
 
 
+def is_manifest(content: bytes) -> bool:
+    """Whether the bytes of a manifest.json are a store's, damaged perhaps; other programs have files of that name too."""
+    return b'"format": "pixpack"' in content[:200]
+
+
 def _is_ours(manifest: Path) -> bool:
-    """Whether a manifest.json is a store's, damaged perhaps; other programs have files of that name too."""
     try:
         with error_path(manifest), open(manifest, "rb") as file:
-            return b'"format": "pixpack"' in file.read(200)
+            return is_manifest(file.read(200))
     except (FileNotFoundError, IsADirectoryError):
         return False
 
@@ -300,6 +303,6 @@ def resolved_out(out: str | os.PathLike[str]) -> Path:
 
 
 def remove_working_folder(out: Path) -> None:
-    """Take the scaffold away, once the manifest is safe and nothing in it is open."""
+    """Remove the working folder, once the manifest is safe and nothing in it is open."""
     shutil.rmtree(out / journals.FOLDER, ignore_errors=True)
     sync_folder(out)

@@ -1,7 +1,7 @@
 """Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, what may stand beside what.
 
 A part works in OUT/.packing/parts/2-of-4 as a pack works in OUT: no file is ever written by two hosts. The parts become one
-store in `join.py`.
+store in `packer.packing.seal_parts`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from packer.store.out_folder import (
     replacement,
 )
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.format.unfinished import PARTS, command_to_go_on, read_unfinished
+from reader.format.unfinished import PARTS, command_to_resume, read_unfinished
 
 _NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
 
@@ -47,7 +47,7 @@ class Part:
         return f"{self.number}/{self.count}"
 
     def span(self, inputs: int, block_inputs: int) -> range:
-        """Return which of so many inputs are this part's: whole blocks, so that parts cut as one pack does.
+        """Return which of so many inputs are this part's: complete blocks, so that parts cut as one pack does.
 
         Example:
             >>> [Part(number, 3).span(inputs=10, block_inputs=2) for number in (1, 2, 3)]
@@ -91,7 +91,7 @@ def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool =
 
     Raises:
         OptionsError: other files are in OUT.
-        PackError: OUT is a store, it is packed as a whole, in another number of parts, or being sealed;
+        PackError: OUT is a store, it is packed without parts, in another number of parts, or being sealed;
             or the part was begun before.
     """
     check_no_links(*own_paths(out))
@@ -103,7 +103,7 @@ def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool =
     if out.exists() and (foreign := foreign_names(out)):
         raise OptionsError(f"{out} is not empty (it holds {foreign[0]}). Choose another OUT, or an empty folder.")
     if journals.has_begun(out):
-        raise PackError(f"{out} is being packed as a whole. Continue without --part: {read_unfinished(out)[1]}")
+        raise PackError(f"{out} is being packed without --part. Resume with: {read_unfinished(out)[1]}")
     if (out / PIXELS).exists() and begun_parts(out):
         raise PackError(f"the parts of {out} are being sealed. Resume with: pack seal {out}")
     if (out / PIXELS).exists():
@@ -118,15 +118,15 @@ def check_part(out: Path, part: Part, options: OutputOptions, *, is_held: bool =
 
 def resume_command(out: Path, part: Part, like: Part | None = None) -> str:
     """Return the command that packs a part of OUT, or resumes it, as it was begun, or another one, like."""
-    return command_to_go_on(out, journals.read_header((like or part).folder(out)), part=str(part))
+    return command_to_resume(out, journals.read_header((like or part).folder(out)), part=str(part))
 
 
 def check_no_parts(out: Path, options: OutputOptions) -> None:
-    """Refuse to pack OUT as a whole beside parts of it, but with --overwrite, which removes them under OUT's lock."""
+    """Refuse to pack OUT without parts beside parts of it, but with --overwrite, which removes them under OUT's lock."""
     if not options.overwrite and begun_parts(out):
         raise PackError(
             f"{out} holds parts of a pack. Continue with --part, and pack seal {out} when all parts are packed;"
-            " or start anew, as a whole, with --overwrite."
+            " or start anew, without parts, with --overwrite."
         )
 
 

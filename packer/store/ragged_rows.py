@@ -1,19 +1,23 @@
-"""Where the rows of a finished store are in its file, for what reads without torch.
-
-Blocks are decoded in any order and take their bytes in the order of the inputs: a block is written once the blocks before it
-are counted, at the sum of their bytes. So nothing need be known before an
-image is decoded, any number of workers gives the same bytes, and the journal's sums say where an interrupted pack resumes;
-headers are read before only to know how much disk to allocate and how many inputs make a block.
-"""
+"""Where the rows and tensors of a finished store are in its files, for what reads without torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reader.format.manifest import PIXELS, Manifest
+
+
+def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
+    """Map a tensor beside the pixels, [N, *row_shape], such as "targets" or "extras/boxes"; one without bytes is empty."""
+    spec = manifest.tensors[name]
+    shape = (manifest.rows, *spec.row_shape)
+    return (
+        np.memmap(out / manifest.tensor_paths()[name], spec.dtype, "r", shape=shape) if all(shape) else np.empty(shape)
+    )
 
 
 class EqualRows:

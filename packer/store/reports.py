@@ -72,17 +72,17 @@ def part_report(
 
 def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
     """Add up the reports of the splits."""
-    parts = list(reports.values())
-    seconds = sum(part.seconds for part in parts)
+    each = list(reports.values())
+    seconds = sum(report.seconds for report in each)
     reasons: collections.Counter[str] = collections.Counter()
     profiles: collections.Counter[str] = collections.Counter()
-    for part in parts:
-        reasons.update(part.reasons)
-        profiles.update(part.icc)
+    for report in each:
+        reasons.update(report.reasons)
+        profiles.update(report.icc)
 
     def total(name: str) -> int:
         """Add up one field over all stores."""
-        return sum(getattr(part, name) for part in parts)
+        return sum(getattr(report, name) for report in each)
 
     return PackReport(
         out=str(out),
@@ -90,29 +90,29 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         rows=total("rows"),
         rejected=total("rejected"),
         ignored=total("ignored"),
-        classes=parts[0].classes,
-        size=parts[0].size,
-        channels=parts[0].channels,
+        classes=each[0].classes,
+        size=each[0].size,
+        channels=each[0].channels,
         store_bytes=total("store_bytes"),
         source_bytes=total("source_bytes"),
         seconds=seconds,
         images_per_second=(total("inputs") - total("resumed_from")) / seconds if seconds else 0.0,
-        too_many_rejects=any(part.too_many_rejects for part in parts),
+        too_many_rejects=any(report.too_many_rejects for report in each),
         reasons=dict(reasons.most_common()),
         icc=dict(profiles.most_common()),
         resumed_from=total("resumed_from"),
-        notes=[note for part in parts for note in part.notes],
-        layout=parts[0].layout,
-        has_own_sizes=parts[0].has_own_sizes,
-        changed=next((part.changed for part in parts if part.changed), ""),
+        notes=[note for report in each for note in report.notes],
+        layout=each[0].layout,
+        has_own_sizes=each[0].has_own_sizes,
+        changed=next((report.changed for report in each if report.changed), ""),
         changed_count=total("changed_count"),
         kept=total("kept"),
         gone=total("gone"),
-        changed_paths=[path for part in parts for path in part.changed_paths][:CHANGES_NAMED],
-        profile=added(part.profile for part in parts),
+        changed_paths=[path for report in each for path in report.changed_paths][:CHANGES_NAMED],
+        profile=added(report.profile for report in each),
         splits=reports,
-        part=parts[0].part,
-        is_in_place=all(part.is_in_place for part in parts),
+        part=each[0].part,
+        is_in_place=all(report.is_in_place for report in each),
     )
 
 

@@ -17,7 +17,7 @@ from packer.errors import PackError
 from packer.options import without_limits
 from packer.pixels.formats import icc, jpeg, plugins
 from packer.pixels.formats.bit_depth import Depth
-from packer.pixels.formats.opening import header_orientation, opened, profile_of
+from packer.pixels.formats.opening import header_orientation, open_image, profile_of
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.store.checked_rows import CheckedPixels, damage, line_begins
@@ -49,7 +49,7 @@ class ReusedRows:
     """The rows themselves, for a worker."""
 
     def __init__(self, out: Path, digest: str) -> None:
-        # opened before the manifest is read, so that it is theirs, whatever takes OUT's place meanwhile; as long as the worker
+        # opened before the manifest is read, so that they agree, whatever replaces OUT meanwhile; open until the worker ends
         self._lines = open(out / SAMPLES, "rb")  # noqa: SIM115
         self._pixels = CheckedPixels(out)
         manifest = read_manifest(out)
@@ -111,7 +111,7 @@ def check_reusable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
 
 
 def _agrees(data: bytes, decoding: Mapping[str, Any], *, is_old: bool) -> bool:
-    """Whether what is recorded of a row's decoding is what would be recorded now, as far as the header tells.
+    """Whether what is recorded of a row's decoding is what would be recorded now, as far as the header shows.
 
     is_old: the store is of format 1.0, which knew no profiles, no bits that are used, and no orientation of a TIFF.
     """
@@ -124,7 +124,7 @@ def _agrees(data: bytes, decoding: Mapping[str, Any], *, is_old: bool) -> bool:
         return False
     if not is_old and decoding["format"] != "TIFF":
         return True
-    with opened(data) as image:
+    with open_image(data) as image:
         profile = profile_of(image, data)
         is_same = decoding.get("icc", "") == (icc.foreign_name(profile) if profile else "")
         is_turned = image.format != "TIFF" or header_orientation(image) == decoding.get("exif_orientation", 1)

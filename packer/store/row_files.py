@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from packer.checksums import crc32_combine
 from packer.inputs.annotations.boxes import BoxRows
 from packer.inputs.class_lists import gap_notes
-from packer.inputs.label_notes import Noted
+from packer.inputs.sample_notes import SampleNotes
 from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
 from packer.store.blocks import Result
@@ -50,14 +50,14 @@ class RowFiles:
         self.sums = [0] * layout.channel_count
         self.square_sums = [0] * layout.channel_count
         self.blocks: list[Block] = []
-        self.noted = Noted()
+        self.noted = SampleNotes()
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
         self._boxes = inputs.boxes and BoxRows(inputs.boxes, layout.geometry)
         names = [SAMPLES, REJECTED, *self._columns]
         names += [f"{TENSORS}/{name}.memmap" for name in layout.tensor_bytes]
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
-        self._files = {name: Digested(out / name) for name in names}
+        self._files = {name: DigestedFile(out / name) for name in names}
 
     def add(self, result: Result) -> None:
         """Append one block."""
@@ -166,7 +166,7 @@ def channel_statistics(count: int, sums: Iterable[int], square_sums: Iterable[in
     return mean, std
 
 
-class Digested:
+class DigestedFile:
     """A file that knows its size and sha256 by the time it is closed."""
 
     def __init__(self, path: Path) -> None:

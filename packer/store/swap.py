@@ -1,4 +1,4 @@
-"""Finished stores take the places of others: one in a single step, those of splits together or none.
+"""Finished stores replace others: one in a single step, those of splits together or none.
 
 The system exchanges two names at a time. So the stores of splits are all finished, marked, and then exchanged one behind the
 other: what a crash leaves between two of them is known by the mark, refused by readers, and finished here.
@@ -46,10 +46,10 @@ def swap(destinations: Sequence[Path]) -> None:
         for destination in destinations:
             write_synced(replacement(destination) / SWAPPING, names)
             sync_folder(replacement(destination) / journals.FOLDER)
-    parents = dict.fromkeys(destination.absolute().parent for destination in destinations)
     # the names first, at once: until the last of them is changed the splits do not belong together
     exchanged = [destination for destination in destinations if _take_name(destination)]
-    _sync(parents)  # before the next rename: a disk that kept only that one would have lost the new store
+    for parent in dict.fromkeys(destination.absolute().parent for destination in destinations):
+        sync_folder(parent)  # before the next rename: a disk that kept only that one would have lost the new store
     for destination in exchanged:
         os.rename(replacement(destination), free_trash(destination))
         sync_folder(destination.absolute().parent)
@@ -110,11 +110,6 @@ def _take_name(destination: Path) -> bool:
         os.rename(destination, free_trash(destination))
     os.rename(new, destination)
     return False
-
-
-def _sync(folders: dict[Path, None]) -> None:
-    for folder in folders:
-        sync_folder(folder)
 
 
 def _exchange(one: Path, other: Path) -> bool:

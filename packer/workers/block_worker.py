@@ -21,7 +21,7 @@ from packer.pixels.mask import drawn_row, mask_row
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import Row
 from packer.sources.base import Readable, State
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 from packer.sources.locate import locate
 from packer.sources.members import Archive
 from packer.sources.remote import Fetcher
@@ -67,12 +67,12 @@ class Job:
         """Make what makes the rows, in the process of a worker."""
         return ImageRows(self, in_flight, clock)
 
-    def mask_source(self, path: str) -> Source:
+    def mask_source(self, path: str) -> LocalSource:
         """Locate a mask."""
-        return Source(os.path.join(self.masks_root, path), roots=self.roots)
+        return LocalSource(os.path.join(self.masks_root, path), roots=self.roots)
 
     def source(self, path: str, member: list[int] | None) -> Readable:
-        """Locate an input: a file below root, or by the numbers of its `Place` in an archive."""
+        """Locate an input: a file below root, or by the numbers of its `Member` of an archive."""
         return locate(self.root, path, self.archives, member, self.roots)
 
     def guessed_bytes(self, task: Task) -> int | None:

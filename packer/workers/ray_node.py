@@ -1,6 +1,6 @@
 """A worker on a node of a cluster: it connects back to the command, and brings the rows that it wrote to disk itself.
 
-Knows connections and syncs; who placed it there is `ray_workers.py`'s, what it does with a block `worker.py`'s.
+Knows connections and syncs. `packer.workers.ray` starts it; what it does with a block is `block_worker.py`'s.
 """
 
 from __future__ import annotations

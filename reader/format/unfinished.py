@@ -81,10 +81,10 @@ def read_unfinished(out: Path) -> tuple[str, str]:
         progress = f"{inputs_stop} of {header.inputs} images, {rows_stop} rows written"
     except (OSError, ValueError, AttributeError):
         progress = "its very start"
-    return progress, command_to_go_on(out, header)
+    return progress, command_to_resume(out, header)
 
 
-def command_to_go_on(out: Path, header: Header, part: str = "") -> str:
+def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     """Return the command that resumes the pack of OUT, or with a part of it, by the header of a journal."""
     if not header.images:
         return f"the same call of pack_dataset, with out={str(out)!r} and resume=True"

@@ -5,7 +5,7 @@ next batch are begun before those of this one are waited for. Threads of OpenMP 
 another program holds the core of one.
 
 Queues are SimpleQueues, and threads are started without a lock of Python's: Ctrl-C may come between any two instructions of a
-caller, see `feed.py`, and what it left locked here would stop every loader of the process.
+caller, see `prefetch.py`, and what it left locked here would stop every loader of the process.
 """
 
 from __future__ import annotations
@@ -233,5 +233,5 @@ def _end_all() -> None:
 
 # a process that is forked has none of the threads
 os.register_at_fork(after_in_child=_queues.clear)
-# threading's own hook, see `feed.py`, whose feeders it ends first: what is registered later is called earlier
+# threading's own hook, see `prefetch.py`, whose feeders it ends first: what is registered later is called earlier
 threading._register_atexit(_end_all)  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ class ReadAhead:
         chunk_rows: rows read together, at most; two chunks are in memory.
         window_end: global position at which a chunk that holds this position must end, since the rows after it lie elsewhere.
         past_cache: leave nothing in the page cache, see `RowFile`.
-        units: what to read of the file for rows of the plan, where its "rows" are pages, see `ragged.py`.
+        units: what to read of the file for rows of the plan, where its "rows" are pages, see `pages.py`.
 
     For one thread. `close` ends the reads.
     """

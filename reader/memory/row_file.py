@@ -1,6 +1,6 @@
 """A raw file of equal rows, read without mapping it: large reads, past the page cache where asked and possible.
 
-Knows files, offsets and alignment; which rows are wanted when is `ahead.py`'s.
+Knows files, offsets and alignment; which rows are wanted when is `read_ahead.py`'s.
 """
 
 from __future__ import annotations

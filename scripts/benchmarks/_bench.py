@@ -26,7 +26,7 @@ from packer.pixels.decode import Decoder
 from packer.pixels.formats.jpeg import JpegDecoder, read_header
 from packer.pixels.formats.versions import decoder_versions
 from packer.pixels.geometry import Geometry
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 from packer.system import available_cpus
 from scripts import ROOT, environment
 
@@ -166,7 +166,7 @@ def _sample(work: Path, count: int | None) -> Path:
 def _dct_scale(decoder: Decoder, path: Path, is_fast: bool) -> int | None:
     """Return the scale that pack decodes a JPEG by; None for other files and for what only Pillow can decode."""
     try:
-        data, _ = Source(str(path)).read()
+        data, _ = LocalSource(str(path)).read()
         if read_header(data) is None:
             return None
         done = decoder.row(data).done

@@ -31,7 +31,7 @@ import packer
 from packer.cli.messages import profile_table
 from packer.inputs.scan import scan
 from packer.pixels.formats.jpeg import profile_segments
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 from reader.format.manifest import PIXELS, read_manifest
 from scripts.benchmarks._bench import BenchError, machine, publish, ratios, spread, table
 from scripts.benchmarks._pack_ways import Job, Task, in_processes, make_rows
@@ -167,7 +167,7 @@ KINDS = {"large": large, "small": small, "icc": icc, "many": many}
 
 def read_alone(job: Job) -> Task:
     """Return what reads file i as pack does."""
-    return lambda i: Source(str(job.paths[i])).read() and None
+    return lambda i: LocalSource(str(job.paths[i])).read() and None
 
 
 def pack(images: Path, out: Path, size: int, workers: int, **options: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from scripts.stress._runs import TrialError, digests
 
 _SIZE = 64
 _GATE = "import sys, packer.cli.app, packer.packing.pack; sys.stdin.read(1); sys.exit(packer.cli.app.run(sys.argv[1:]))"
-_LATE = ("was finished by another pack just now", "already holds a store")
+_LATE = ("was finished by another process just now", "already holds a store")
 _KINDS = ("new", "overwrite", "resume", "dead holder")
 
 

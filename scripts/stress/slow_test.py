@@ -23,15 +23,15 @@ from typing import Any
 from PIL import Image
 
 from packer import pack
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 
 
 def slow_pack(images: Path, out: Path, delays: dict[str, float], **options: Any) -> dict[str, Any]:
     """Pack, each read as slow as delays says by the image's name; returns seconds, the ideal, and how often images were read."""
     log = out.with_suffix(".log")
-    original = Source.read
+    original = LocalSource.read
 
-    def read(source: Source, **limits: Any) -> Any:
+    def read(source: LocalSource, **limits: Any) -> Any:
         name = os.path.basename(source.path)
         if "most_bytes" in limits:  # headers, before the pack begins
             return original(source, **limits)
@@ -40,13 +40,13 @@ def slow_pack(images: Path, out: Path, delays: dict[str, float], **options: Any)
         time.sleep(delays[name])
         return original(source, **limits)
 
-    Source.read = read  # type: ignore[method-assign]
+    LocalSource.read = read  # type: ignore[method-assign]
     try:
         begun = time.monotonic()
         report = pack(images, out, **options)
         seconds = time.monotonic() - begun
     finally:
-        Source.read = original  # type: ignore[method-assign]
+        LocalSource.read = original  # type: ignore[method-assign]
     counts = Counter(log.read_text().split())
     # no schedule is faster than its longest image
     ideal = max(sum(delays.values()) / options["workers"], max(delays.values()))

@@ -232,7 +232,7 @@ def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "t.tar.gz", "w:gz") as packed:
         packed.add(tar, "t")
     with pytest.raises(
-        ScanError, match="is compressed, so its members cannot be read at their place. Decompress it first"
+        ScanError, match="is compressed, so its members cannot be read without unpacking it. Decompress it first"
     ):
         listed(tmp_path / "t.tar.gz")
     with pytest.raises(OptionsError, match="--root does not belong to .*t.tar, which is a tar"):

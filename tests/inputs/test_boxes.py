@@ -534,7 +534,7 @@ def test_yolo_finds_labels_where_its_own_layout_has_them(tmp_path: Path) -> None
     assert [len(boxes_of(tmp_path / "out" / split)[0]) for split in ("train", "val")] == [1, 1]
 
 
-# what ultralytics' own files hold beside the names, which is passed over
+# what ultralytics' own files hold beside the names, which is ignored
 DATA_YAML = "path: ../datasets/pets  # root\ntrain: images/train\nval: images/val\nnc: 3\n"
 NAMES = {"list": "names: [no, 'dog: small', 3]\n", "numbered": "names:\n  1: 'dog: small'\n  0: no\n  2: 3\n"}
 

@@ -122,8 +122,8 @@ def test_folders_junk_and_images_beside_the_classes_are_as_in_the_folder(photos:
     assert [inputs.paths[i] for i in inputs.refused] == ["stray.jpg"]
     assert list(inputs.refused.values()) == list(folder.refused.values())
     assert inputs.notes == [
-        "7 lines of standard input name folders of other lines, line 1 first, and are passed over.",
-        "2 lines of standard input name files of hidden folders, or of systems, line 3 first, and are passed over.",
+        "7 lines of standard input name folders of other lines, line 1 first, and are skipped.",
+        "2 lines of standard input name files of hidden folders, or of systems, line 3 first, and are skipped.",
     ]
     feed(lines([str(photos / ".ipynb_checkpoints/a.jpg")]))
     with pytest.raises(

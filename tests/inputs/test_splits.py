@@ -77,7 +77,7 @@ def test_a_folder_whose_images_are_all_left_out_is_named(tmp_path: Path) -> None
         scan(touch(tmp_path, ".cache/1.jpg"))
 
 
-def test_what_the_classes_were_taken_from_is_said(tmp_path: Path) -> None:
+def test_what_the_classes_were_taken_from_is_reported(tmp_path: Path) -> None:
     assert scan(touch(tmp_path / "deep", "a/1.jpg", "a/b/2.jpg", "c/d/e/3.jpg"))[""].layout == (
         "2 classes, 2 images in folders below those of the classes"
     )
@@ -405,7 +405,7 @@ def test_no_pull_takes_some_splits_for_all(
     monkeypatch.setattr(push_splits, "push_store", stop_at_the_second)
     assert run(["push", str(packed), url]) == 130
     assert run(["pull", url, str(tmp_path / "back")]) == 1
-    assert f"{url}/Validation holds no whole store: push the splits again, then pull." in capsys.readouterr().err
+    assert f"{url}/Validation holds no complete store: push the splits again, then pull." in capsys.readouterr().err
     assert not (tmp_path / "back").exists()
     monkeypatch.undo()
     assert run(["push", str(packed), url]) == run(["pull", url, str(tmp_path / "back")]) == 0

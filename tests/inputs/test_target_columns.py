@@ -79,7 +79,7 @@ def test_the_reader_serves_every_target_and_val_takes_the_numbers_of_train(
     assert val.store.extras["price"].dtype == train.store.extras["price"].dtype
 
 
-def test_info_tells_the_kind_and_classes_of_each(
+def test_info_reports_the_kind_and_classes_of_each(
     manifests: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pack(manifests[0], tmp_path / "out", size=32, target_column="kind,tags,price")

@@ -189,7 +189,7 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
         ({"classes": ["class1", "dog"]}, "has no class 'dog'. It has 3: 'class0', 'class1', 'class2'"),
         ({"classes": ["class1", "class1"]}, "the class 'class1' is named twice"),
         ({"per_class": 0}, "--per-class is 0, expected 1 or more"),
-        ({"fraction": 0}, "fraction is 0, expected a share above 0"),
+        ({"fraction": 0}, "fraction is 0, expected a number above 0"),
         ({"fraction": 1.5}, "fraction is 1.5"),
         ({"fraction": 0.5, "per_class": 3}, "give one of them"),
     ],
@@ -221,7 +221,7 @@ def test_classes_choose_only_where_a_row_has_one(images: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("options", ALIKE.values(), ids=ALIKE)
-def test_stores_of_two_halves_are_the_store_of_the_whole(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
+def test_stores_of_two_halves_are_the_store_of_all(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "whole", **options)
     for name, classes in (("a", ["class0", "class1"]), ("b", ["class2"])):
         pack(part_of(images, tmp_path / f"images-{name}", classes), tmp_path / name, **options)
@@ -295,7 +295,7 @@ def test_a_list_with_all_classes_is_kept_as_it_is(images: Path, tmp_path: Path) 
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "no", classes=tmp_path / "none")
 
 
-def test_what_the_stores_rejected_is_said_of_both(images: Path, tmp_path: Path) -> None:
+def test_what_the_stores_rejected_is_listed_for_both(images: Path, tmp_path: Path) -> None:
     first = part_of(images, tmp_path / "first", ["class0"])
     (first / "class0" / "bad.jpg").write_bytes(b"no image")
     pack(first, tmp_path / "a", size=32, max_rejects=1)
@@ -479,7 +479,7 @@ def test_damaged_targets_choose_no_row(chosen: dict[str, Any], store: Path, tmp_
 
 
 @pytest.mark.parametrize("other", ["gone", "smaller", "of another kind"])
-def test_a_store_that_is_another_one_half_way_is_told(
+def test_a_store_that_is_another_one_half_way_is_reported(
     other: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack(images, tmp_path / "out", size=32)
@@ -606,13 +606,13 @@ def test_rows_that_come_very_often_are_copied_block_by_block(
     shared_store: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     taken: list[int] = []
-    read = row_sources.Source.read
+    read = row_sources.CopySource.read
 
-    def watched(source: row_sources.Source, rows: Any, *scratch: Any) -> Any:
+    def watched(source: row_sources.CopySource, rows: Any, *scratch: Any) -> Any:
         taken.append(len(rows))
         return read(source, rows, *scratch)
 
-    monkeypatch.setattr(row_sources.Source, "read", watched)
+    monkeypatch.setattr(row_sources.CopySource, "read", watched)
     rows = np.arange(1000) % 7
     subset(shared_store, tmp_path / "out", rows=rows)
     whole = rows_of(shared_store)
@@ -644,7 +644,7 @@ def test_stores_that_would_be_deleted_are_refused(shared_store: Path, tmp_path: 
         assert store_bytes(place) == store_bytes(shared_store)
 
 
-def test_a_store_that_is_replaced_while_it_is_copied_is_told(
+def test_a_store_that_is_replaced_while_it_is_copied_is_reported(
     store: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def replace(progress: Progress) -> None:
@@ -714,7 +714,7 @@ def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
-def test_a_full_disk_is_told_before_anything_is_copied(
+def test_a_full_disk_is_reported_before_anything_is_copied(
     shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))

@@ -1,4 +1,4 @@
-"""`pack doctor`: what is there is told, what is missing is named with what fixes it, and decides the exit code."""
+"""`pack doctor`: what is there is reported, what is missing is named with its fix, and decides the exit code."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_a_machine_that_runs_the_tests_is_fit(tmp_path: Path, capsys: pytest.Cap
     assert all(finding["mend"] for finding in report["findings"] if finding["level"] != "ok")
 
 
-def test_the_live_pillow_and_a_path_that_does_not_exist_yet_are_told(tmp_path: Path) -> None:
+def test_the_live_pillow_and_a_path_that_does_not_exist_yet_are_reported(tmp_path: Path) -> None:
     live = decoder_versions()["pillow"]
     assert f"{live['distribution']} {live['version']}" in found("Pillow", tmp_path).found
     assert found("file system", tmp_path / "a/b").found.startswith(f"{tmp_path}: ")
 
 
-def test_importing_no_torch_it_tells_for_which_cuda_torch_is_built() -> None:
+def test_importing_no_torch_it_reports_for_which_cuda_torch_is_built() -> None:
     code = (
         "import sys, packer.operations.doctor as d; print(d.examine().is_fit, 'torch' in sys.modules, d._torch_cuda())"
     )

@@ -14,7 +14,7 @@ from PIL import Image
 from packer import pack
 from packer.cli.app import run
 from packer.cli.messages import manifest_lines, source_lines
-from packer.operations.info import Sources, describe
+from packer.operations.info import SourceStatistics, describe
 from reader import MemmapDataset
 from reader.format.errors import StoreError
 
@@ -36,7 +36,7 @@ def test_rows_a_class_and_sizes_of_the_sources_are_counted(tmp_path: Path) -> No
     assert sources.source_bytes == sum(path.stat().st_size for path in (tmp_path / "images").rglob("*.jpg"))
 
 
-def test_rows_without_a_class_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_without_a_class_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_tree(tmp_path / "images", classes=1, each=2)
     pack(tmp_path / "images/class0", tmp_path / "flat", size=16)
     sources = describe(tmp_path / "flat").sources[""]
@@ -100,7 +100,7 @@ def test_one_class_is_one_and_long_lines_are_folded(shared_store: Path) -> None:
     assert lines["targets"] == "class, 1 class (cat)"
     assert lines["decoders"] == "libjpeg-turbo (jpeg4py 0.1.4),\n            pillow (version 12)"
     assert max(map(len, lines["options"].split("\n"))) <= 100
-    assert source_lines(manifest, Sources([0, 0, 0], 90, [], 0, [], 0))["a class"] == "no row has a label"
+    assert source_lines(manifest, SourceStatistics([0, 0, 0], 90, [], 0, [], 0))["a class"] == "no row has a label"
 
 
 def test_no_store_is_no_store(tmp_path: Path) -> None:

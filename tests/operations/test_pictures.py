@@ -13,7 +13,7 @@ from PIL import Image
 
 from packer import OptionsError
 from packer.cli.app import run
-from packer.operations.pictures import check_place, marked, save
+from packer.operations.pictures import check_picture_path, marked, save
 from packer.operations.show import png
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
@@ -140,4 +140,4 @@ def test_a_name_as_long_as_names_may_be_is_written_at_once_too(tmp_path: Path) -
 @pytest.mark.parametrize("place", [".", "no/where.png"])
 def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(OptionsError, match="cannot be written: expected a file name in a folder that exists"):
-        check_place("-o", tmp_path / place)
+        check_picture_path("-o", tmp_path / place)

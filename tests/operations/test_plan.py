@@ -57,7 +57,7 @@ def mixed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_plan_tells_the_bytes_that_packing_takes(mixed: Path, tmp_path: Path) -> None:
+def test_a_plan_reports_the_bytes_that_packing_takes(mixed: Path, tmp_path: Path) -> None:
     found = plan(mixed, crop=56, workers=1)
     assert (found.images, found.unreadable) == (30, 1)
     assert found.sizes == [(60, 60, 10), (75, 100, 10), (100, 75, 10)]

@@ -25,7 +25,7 @@ from packer import OptionsError, PackError, ScanError, pack, pull, push
 from packer.cli.app import run
 from packer.errors import DiskFullError
 from packer.operations.transfer.objects import LocalObjects, RemoteObjects, open_objects
-from packer.operations.transfer.remote_store import RECORD, Record, look
+from packer.operations.transfer.remote_store import RECORD, PushRecord, inspect_url
 from packer.store import blocks
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 from reader.format.manifest import MANIFEST, PIXELS, read_manifest
@@ -164,7 +164,7 @@ def test_an_unfinished_push_of_another_store_is_refused_and_replaced_with_overwr
 ) -> None:
     objects = open_objects(url)
     objects.send(three[0] / "samples.jsonl", "samples.jsonl")
-    objects.put(RECORD, Record(read_manifest(three[0]).digest, "", {}).to_bytes())
+    objects.put(RECORD, PushRecord(read_manifest(three[0]).digest, "", {}).to_bytes())
     with pytest.raises(OptionsError, match=r"holds an unfinished push of another store \(sha256:"):
         push(three[1], url)
     push(three[1], url, overwrite=True)
@@ -406,7 +406,7 @@ def test_a_death_within_the_making_of_a_file_leaves_no_second_name_of_it(tmp_pat
     assert (objects.read("x"), objects.top()) == (b"second", ["x"])
 
 
-def test_a_file_that_two_pushes_send_at_once_gets_its_name_when_it_is_whole(
+def test_a_file_that_two_pushes_send_at_once_gets_its_name_when_it_is_complete(
     three: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one has just begun to write it when this one has ended."""
@@ -669,7 +669,7 @@ def test_zeros_behind_the_last_row_are_zeros_whatever_an_unfinished_pull_had_the
     assert store_bytes(tmp_path / "back") == store_bytes(three[2])
 
 
-def test_a_store_that_is_replaced_while_it_is_pulled_is_told_as_that(
+def test_a_store_that_is_replaced_while_it_is_pulled_is_reported_as_such(
     three: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "memory://stores/out"
@@ -766,6 +766,6 @@ def test_a_first_push_has_the_names_and_bytes_that_it_always_had(store: Path, tm
 
 def test_the_look_at_a_url_is_a_value(store: Path) -> None:
     push(store, "memory://stores/out")
-    found = look(open_objects("memory://stores/out"), "memory://stores/out")
+    found = inspect_url(open_objects("memory://stores/out"), "memory://stores/out")
     assert replace(found, content=b"") == replace(found, content=b"", store=read_manifest(store).digest)
     assert not (store / PULLED).exists()

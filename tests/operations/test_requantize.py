@@ -153,7 +153,7 @@ def test_size_is_of_the_upright_picture_and_never_enlarges_by_one_number(
         assert image.size == (expected if size == "20x50" else expected[::-1])
 
 
-def test_fidelity_is_told_and_falls_with_the_quality(images: Path, tmp_path: Path) -> None:
+def test_fidelity_is_reported_and_falls_with_the_quality(images: Path, tmp_path: Path) -> None:
     fine, coarse = (requantize(images, tmp_path / f"q{q}", quality=q, fidelity=8) for q in (2, 25))
     assert fine.compared == coarse.compared == 8
     assert fine.psnr is not None
@@ -192,7 +192,7 @@ def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "tree").iterdir()] == ["mine.txt"]
 
 
-def test_a_killed_run_is_gone_on_with_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", each=60)
     command = [*PACK, "requantize", str(images), str(tmp_path / "tree"), "-q", "4", "--workers", "1"]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
@@ -258,7 +258,7 @@ def test_resume_begins_continues_and_finds_nothing_to_do(mixed: Path, tmp_path: 
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
-def test_the_command_with_resume_tells_rejects_every_time(mixed: Path, tmp_path: Path) -> None:
+def test_the_command_with_resume_reports_rejects_every_time(mixed: Path, tmp_path: Path) -> None:
     words = ["requantize", str(mixed), str(tmp_path / "tree"), "-q", "3", "--max-rejects", "0", "--resume", "--quiet"]
     assert [run(words) for _ in range(3)] == [3, 3, 3]
 

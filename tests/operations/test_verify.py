@@ -187,6 +187,6 @@ def test_images_that_do_not_exist_are_one_sentence(
     assert capsys.readouterr() == ("", told)
 
 
-def test_a_whole_store_verifies_by_the_command(padded_store: Path) -> None:
+def test_an_intact_store_verifies_by_the_command(padded_store: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "packer", "verify", str(padded_store)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -144,7 +144,7 @@ def named_command(out: Path) -> list[str]:
     ],
     ids=["size", "fit", "shuffle", "own sizes", "classes"],
 )
-def test_the_command_that_an_unfinished_store_names_goes_on_from_any_folder(
+def test_the_command_that_an_unfinished_store_names_resumes_from_any_folder(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -163,7 +163,7 @@ def test_the_command_that_an_unfinished_store_names_goes_on_from_any_folder(
     assert store_bytes(out) == store_bytes(tmp_path / "whole")
 
 
-def test_the_command_of_a_split_goes_on_with_all_splits(tmp_path: Path) -> None:
+def test_the_command_of_a_split_resumes_all_splits(tmp_path: Path) -> None:
     make_tree(tmp_path / "images/train")
     make_tree(tmp_path / "images/val", each=2)
     out = interrupted(tmp_path / "images", tmp_path / "out")
@@ -190,7 +190,7 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
     assert len(MemmapDataset(tmp_path / "out")) == 24
 
 
-def test_a_part_names_the_command_that_goes_on_with_it(images: Path, tmp_path: Path) -> None:
+def test_a_part_names_the_command_that_resumes_it(images: Path, tmp_path: Path) -> None:
     interrupted(images, tmp_path / "out", part="1/2", fit="pad", progress=interrupt_after(6))
     with pytest.raises(PackError, match="was begun before") as caught:
         pack(images, tmp_path / "out", size=32, fit="pad", part="1/2")
@@ -200,7 +200,7 @@ def test_a_part_names_the_command_that_goes_on_with_it(images: Path, tmp_path: P
     assert run([*words[1:], "--quiet"]) == 0
 
 
-def test_a_dataset_is_gone_on_with_by_the_same_call(tmp_path: Path) -> None:
+def test_a_dataset_is_resumed_by_the_same_call(tmp_path: Path) -> None:
     items = [(photo(32, 32, n), n) for n in range(24)]
     with pytest.raises(KeyboardInterrupt):
         pack_dataset(items, tmp_path / "out", workers=1, progress=interrupt_after(12))

@@ -252,7 +252,7 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_on_error_fail_stops_and_can_go_on(images: Path, tmp_path: Path) -> None:
+def test_on_error_fail_stops_and_can_be_resumed(images: Path, tmp_path: Path) -> None:
     bad = images / "class1/bad.jpg"
     bad.write_text("x")
     with pytest.raises(PackError, match=r"class1/bad.jpg: it is text, not an image \(--on-error fail\)"):
@@ -333,7 +333,7 @@ def test_two_packs_to_one_out_do_not_mix(images: Path, tmp_path: Path) -> None:
     assert pack(images, tmp_path / "out", size=32).rows == 24
 
 
-def test_a_full_disk_is_told_before_decoding(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9 - 5000, 5000))
     with pytest.raises(
         DiskFullError, match=r"out needs (\d+) more bytes, its disk has 5000 free: (\d+) are missing"
@@ -557,7 +557,7 @@ def test_a_source_that_vanishes_between_two_decodes_shifts_no_row(
 # -- the face
 
 
-def test_progress_tells_stages_and_counts(images: Path, tmp_path: Path) -> None:
+def test_progress_reports_stages_and_counts(images: Path, tmp_path: Path) -> None:
     seen: list[Progress] = []
     pack(images, tmp_path / "out", size=32, progress=seen.append)
     stages = [progress.stage for progress in seen]

@@ -66,7 +66,7 @@ def test_pil_images_arrays_and_tensors_are_the_same_rows(tmp_path: Path) -> None
         ([np.array([0, 1], np.uint8), [True, False], [0, 0]], "multi-hot", torch.tensor([[0, 1], [1, 0], [0, 0]])),
     ],
 )
-def test_the_first_target_tells_the_kind_of_all(
+def test_the_first_target_decides_the_kind_of_all(
     targets: list[Any], kind: str, stored: torch.Tensor, tmp_path: Path
 ) -> None:
     items = Items([(pixels(n), target) for n, target in enumerate(targets)])

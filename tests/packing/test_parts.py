@@ -65,7 +65,7 @@ def _pack_parts(images: Path, out: Path, count: int, numbers: Any = None, **opti
 
 
 @given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9))
-def test_parts_hold_every_input_once_in_whole_blocks(inputs: int, count: int, step: int) -> None:
+def test_parts_hold_every_input_once_in_complete_blocks(inputs: int, count: int, step: int) -> None:
     spans = [Part(number, count).span(inputs, step) for number in range(1, count + 1)]
     assert [index for span in spans for index in span] == list(range(inputs))
     assert all(span.start % step == 0 or not span for span in spans)
@@ -119,7 +119,7 @@ def _interrupt(images: Path, out: Path, part: str) -> None:
         pack(images, out, size=32, fit="pad", workers=1, part=part, progress=stop)
 
 
-def test_an_interrupted_part_is_named_and_gone_on_with(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
     out = tmp_path / "out"
     _interrupt(images, out, "2/2")
     _pack_parts(images, out, 2, [1])
@@ -205,17 +205,17 @@ def test_a_part_of_a_sealed_store_with_other_options_is_not_advised_to_overwrite
         _pack_parts(images, tmp_path / "out", 2, [1], size=16, resume=True)
 
 
-def test_a_store_or_a_whole_pack_in_the_way_is_named(images: Path, tmp_path: Path) -> None:
+def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_path: Path) -> None:
     _packed(images, tmp_path / "out")
     with pytest.raises(PackError, match="already holds a store, which parts cannot replace"):
         _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True)
     (tmp_path / "begun/.packing").mkdir(parents=True)
     journals.Journal.create(tmp_path / "begun", Header()).close()
-    with pytest.raises(PackError, match=r"is being packed as a whole\. Continue without --part"):
+    with pytest.raises(PackError, match=r"is being packed without --part\. Resume with"):
         _pack_parts(images, tmp_path / "begun", 2, [1])
 
 
-def test_overwrite_of_the_whole_takes_parts_away(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_overwrite_without_part_takes_parts_away(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
     _pack_parts(images, tmp_path / "out", 2, [1])
     assert _packed(images, tmp_path / "out", overwrite=True) == whole
 
@@ -262,7 +262,7 @@ def test_a_part_under_way_is_let_alone(images: Path, held: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="kills by process group")
-def test_killed_parts_go_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the processes cut blocks of the usual size
     images = make_tree(tmp_path / "images", each=60, size=(200, 150))
     pack(images, tmp_path / "whole", size=64, workers=1)
@@ -284,7 +284,7 @@ def test_killed_parts_go_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_seal_that_dies_at_any_step_goes_on_to_the_same_bytes(
+def test_a_seal_that_dies_at_any_step_resumes_to_the_same_bytes(
     images: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before and after each rename, write, sync and removal; what a part has given away, it must not take back."""
@@ -341,7 +341,7 @@ def test_rows_that_are_cut_short_are_named(images: Path, tmp_path: Path) -> None
         seal_parts(tmp_path / "out")
 
 
-def test_the_command_tells_of_a_part_and_of_sealing(images: Path, tmp_path: Path) -> None:
+def test_the_command_reports_a_part_and_of_sealing(images: Path, tmp_path: Path) -> None:
     (images / "class0/000.jpg").write_bytes(b"no image")
     out = str(tmp_path / "out")
 

@@ -20,7 +20,7 @@ from packer.clock import STAGES, StageClock, added
 from packer.pixels import statistics
 from packer.pixels.formats.jpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 from packer.store.journal import Journal
 from packer.workers import block_worker as workers
 from reader.format.samples import Sample
@@ -80,7 +80,7 @@ def slowed(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "who", "stage", "times"),
     [
-        (Source, "read", "worker 1", "read", 24),
+        (LocalSource, "read", "worker 1", "read", 24),
         (JpegDecoder, "decode", "worker 1", "decode", 24),
         (Geometry, "place", "worker 1", "resize", 24),
         (Sample, "encode", "worker 1", "other", 24),

@@ -236,7 +236,7 @@ def test_another_column_is_refused_and_both_are_named(images: Path, tmp_path: Pa
     )
 
 
-def test_labels_that_were_corrected_are_taken_and_told(images: Path, tmp_path: Path) -> None:
+def test_labels_that_were_corrected_are_taken_and_reported(images: Path, tmp_path: Path) -> None:
     out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
     pack(path, out, size=32, root=images)
     listed(images, path, change=lambda name: {"label": "class2"} if name == "class0/003.jpg" else {})
@@ -296,7 +296,7 @@ def test_a_class_behind_the_others_moves_none(images: Path, tmp_path: Path) -> N
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
 
-def test_a_list_in_another_order_is_taken_where_it_is_given_and_told(images: Path, tmp_path: Path) -> None:
+def test_a_list_in_another_order_is_taken_where_it_is_given_and_reported(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack(images, out, size=32)
     (tmp_path / "classes.txt").write_text("class1\nclass0\nclass2\n")
@@ -454,7 +454,7 @@ def test_no_more_rows_vanish_than_allowed(each: int, gone: int, limit: Any, is_t
         refused(images, tmp_path / "out", rf"^{gone} of {3 * each} rows of ", max_gone=limit, classes=classes)
 
 
-def test_a_wrong_folder_is_told_by_the_rows_that_would_be_gone(images: Path, tmp_path: Path) -> None:
+def test_a_wrong_folder_is_reported_by_the_rows_that_would_be_gone(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     other = make_tree(tmp_path / "other", each=9)
     for path in other.rglob("*.jpg"):
@@ -528,7 +528,7 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(
         pack(path, out, size=32, target_column="b", root=images, resume=True)
 
 
-def test_a_pack_that_pixpack_0_1_has_begun_goes_on(
+def test_a_pack_that_pixpack_0_1_has_begun_is_resumed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
@@ -546,7 +546,7 @@ def test_a_pack_that_pixpack_0_1_has_begun_goes_on(
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
 
 
-def test_an_update_that_was_interrupted_goes_on_as_it_names(
+def test_an_update_that_was_interrupted_resumes_as_it_names(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)

@@ -329,7 +329,7 @@ def test_an_update_that_is_resumed_keeps_rows_also_where_a_pack_had_begun(images
     assert 0 < report.resumed_from == 24 - report.kept
 
 
-def test_an_update_of_other_inputs_does_not_go_on(images: Path, tmp_path: Path) -> None:
+def test_an_update_of_other_inputs_is_not_resumed(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     with pytest.raises(KeyboardInterrupt):
         update(images, tmp_path / "out", progress=interrupt_after(8))
@@ -529,7 +529,7 @@ def test_images_that_are_not_there_leave_the_store(images: Path, tmp_path: Path)
     assert store_bytes(tmp_path / "out") == before
 
 
-def test_the_command_tells_what_it_kept(images: Path, tmp_path: Path) -> None:
+def test_the_command_reports_what_it_kept(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     change(images)
     done = subprocess.run([*PACK, "update", "images", "out"], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -546,7 +546,7 @@ def test_the_command_tells_what_it_kept(images: Path, tmp_path: Path) -> None:
     assert (report["rows"], report["kept"] + report["gone"]) == (20, 24)
 
 
-def test_rows_that_a_list_on_standard_input_lacks_are_said_to_lack_there(images: Path, tmp_path: Path) -> None:
+def test_rows_that_a_list_on_standard_input_lacks_are_reported_to_lack_there(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     listed = "\n".join(f"images/{path.relative_to(images)}" for path in sorted(images.rglob("*.jpg"))[:5])
     done = subprocess.run(

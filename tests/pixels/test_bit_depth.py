@@ -125,7 +125,7 @@ def test_bits_that_are_asked_for_fill_the_row(kind: str, bits: int) -> None:
 
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("bits", [15, 16])
-def test_sixteen_bits_keep_their_high_byte_and_nothing_is_said(kind: str, bits: int) -> None:
+def test_sixteen_bits_keep_their_high_byte_and_nothing_is_reported(kind: str, bits: int) -> None:
     pixels, done = decoded(FILES[kind](bits))
     assert set(done) == {"decoder", "format"}
     assert np.array_equal(pixels, decoded(FILES[kind](bits), bit_depth=16)[0])

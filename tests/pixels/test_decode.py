@@ -166,7 +166,7 @@ def test_what_is_no_image_says_what_it_is(data: bytes, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_how_far_a_jpeg_goes_is_told_without_changing_what_the_next_one_may_lack() -> None:
+def test_how_far_a_jpeg_goes_is_reported_without_changing_what_the_next_one_may_lack() -> None:
     """Pillow's leave to load a part is the process's, so it must be taken back, also where the part does not load."""
     from PIL import ImageFile
 
@@ -196,7 +196,7 @@ def test_warnings_are_recorded_and_strict_rejects_them() -> None:
         Decoder(Geometry(32, 32), strict=True).row(data)
 
 
-def test_strict_is_refused_where_nothing_tells_what_libjpeg_warns_of(
+def test_strict_is_refused_where_nothing_reports_what_libjpeg_warns_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jpeg, "_load", lambda: None)

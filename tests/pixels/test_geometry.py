@@ -35,7 +35,7 @@ def reference_crop(image: Image.Image, size: int, fraction: float, resample: int
 def test_crop_is_resize_then_centre_crop_bit_for_bit(size: tuple[int, int], fraction: float, resample: str) -> None:
     image = photo(*size, seed=1)
     geometry = Geometry(96, 96, "crop", fraction, resample)
-    row, content = geometry.place(image, geometry.resized(*size))
+    row, content = geometry.to_row(image, geometry.resized(*size))
     assert np.array_equal(np.asarray(row), np.asarray(reference_crop(image, 96, fraction, RESAMPLES[resample])))
     assert content == (0, 0, 96, 96)
 
@@ -46,7 +46,7 @@ def test_crop_is_torchvisions(size: tuple[int, int]) -> None:
     image = photo(*size, seed=2)
     expected = v2.Compose([v2.Resize(109), v2.CenterCrop(96)])(image)
     geometry = Geometry(96, 96, "crop", 96 / 109)
-    row, _ = geometry.place(image, geometry.resized(*size))
+    row, _ = geometry.to_row(image, geometry.resized(*size))
     assert np.array_equal(np.asarray(row), np.asarray(expected))
 
 
@@ -87,7 +87,7 @@ def test_pad_and_inside_always_fit_and_touch_two_sides(
 def test_content_is_where_the_image_is(fit: str, content: tuple[int, int, int, int]) -> None:
     image = photo(200, 100, seed=3)
     geometry = Geometry(48, 48, fit)
-    row, found = geometry.place(image, geometry.resized(200, 100))
+    row, found = geometry.to_row(image, geometry.resized(200, 100))
     assert found == content
     y0, x0, y1, x1 = content
     pixels = np.asarray(row)
@@ -119,10 +119,10 @@ def test_of_a_strip_only_the_crop_is_resized(
     image = photo(*size, seed=4)
     geometry = Geometry(32, 48, resample=resample)
     resized = geometry.resized(*size)
-    exact, _ = geometry.place(image, resized)
+    exact, _ = geometry.to_row(image, resized)
     monkeypatch.setattr(fits, "_MOST_RESIZED_PIXELS", 0)
     monkeypatch.setattr(fits, "_MOST_RESIZED_ROWS", 1)
-    row, content = geometry.place(image, resized)
+    row, content = geometry.to_row(image, resized)
     assert (row.size, content) == ((48, 32), (0, 0, 32, 48))
     # a box that is not on whole pixels: Pillow rounds the filter's weights elsewhere
     off = np.abs(np.asarray(row).astype(int) - np.asarray(exact).astype(int))
@@ -134,5 +134,5 @@ def test_a_strip_needs_no_more_memory_than_its_row() -> None:
     image = Image.new("RGB", (1, 65_500), (1, 2, 3))
     geometry = Geometry(224, 224)
     assert geometry.resized(1, 65_500) == (224, 14_672_000)
-    row, _ = geometry.place(image, (224, 14_672_000))
+    row, _ = geometry.to_row(image, (224, 14_672_000))
     assert (row.size, row.getextrema()) == ((224, 224), ((1, 1), (2, 2), (3, 3)))

@@ -241,7 +241,7 @@ def test_display_p3s_red_becomes_srgbs_and_alpha_stays() -> None:
 
 
 @pytest.mark.parametrize("channels", ["rgb", "gray", "rgba"])
-def test_gray_and_palette_and_cmyk_are_converted_or_said_not_to_be(channels: str) -> None:
+def test_gray_and_palette_and_cmyk_are_converted_or_reported_not_to_be(channels: str) -> None:
     gray = decoded(encoded("JPEG", PHOTO.convert("L"), icc_profile=DOT_GAIN), icc="convert", channels=channels)
     assert gray.done["icc_converted"]
     values = np.frombuffer(gray.pixels, np.uint8).reshape(44, 60, -1)[..., 0].astype(int)

@@ -142,7 +142,7 @@ def test_they_turn_when_the_picture_is_requantized(form: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("orientation", SIDES)
-def test_the_header_tells_the_upright_size(form: str, orientation: int, tmp_path: Path) -> None:
+def test_the_header_gives_the_upright_size(form: str, orientation: int, tmp_path: Path) -> None:
     written(tmp_path / "a", form, orientation)
     data = next(tmp_path.glob("a.*")).read_bytes()
     assert Decoder(None).upright_size(data[: 64 << 10]) == (SIZE if orientation >= 5 else SIZE[::-1])

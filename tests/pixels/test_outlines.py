@@ -84,7 +84,7 @@ def test_boxes_lie_around_outlines() -> None:
         ("polygon", "the segmentation 'polygon'; expected polygons or RLE"),
     ],
 )
-def test_what_is_no_outline_is_told(segmentation: Any, text: str) -> None:
+def test_what_is_no_outline_is_reported(segmentation: Any, text: str) -> None:
     with pytest.raises(OutlineError, match=text):
         outline_of(segmentation)
 
@@ -99,7 +99,7 @@ def test_what_is_no_outline_is_told(segmentation: Any, text: str) -> None:
         ([[0, 0, 1e12, 0, 1e12, 1e12]], "its coordinates are of another unit"),
     ],
 )
-def test_what_cannot_be_drawn_is_told(outline: Any, text: str) -> None:
+def test_what_cannot_be_drawn_is_reported(outline: Any, text: str) -> None:
     with pytest.raises(OutlineError, match=text):
         drawn(outline, (5, 4))
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import interrupt_after, photo
 from PIL import Image
 
-from packer import PackError, pack
+from packer import PackError, pack, seal_parts
 from packer.cli.app import run
 from packer.errors import DecodeError
 from packer.operations import doctor
@@ -91,7 +91,7 @@ def encoded(kind: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
         (b"\0\0\0\x0cftyp", ""),
     ],
 )
-def test_the_first_bytes_tell_the_format(data: bytes, kind: str) -> None:
+def test_the_first_bytes_identify_the_format(data: bytes, kind: str) -> None:
     assert plugins.kind_of(data) == kind
 
 
@@ -191,7 +191,7 @@ def test_their_size_is_checked_before_they_are_decoded(kind: str, monkeypatch: p
     data = encoded(kind)
     monkeypatch.setattr(Image.Image, "load", lambda _: pytest.fail("decoded"))
     if kind == plugins.JPEG_XL:
-        monkeypatch.setattr("packer.pixels.decode.opened", lambda _: pytest.fail("decoded"))
+        monkeypatch.setattr("packer.pixels.decode.open_image", lambda _: pytest.fail("decoded"))
     with pytest.raises(DecodeError, match=r"60 x 44 = 2640 pixels .* more than --max-pixels 1000"):
         Decoder(GEOMETRY, max_pixels=1000).row(data)
 
@@ -233,6 +233,28 @@ def test_rows_of_another_version_of_a_library_are_decoded_again(
 
 
 @pytest.mark.parametrize("kind", [plugins.HEIC, plugins.JPEG_XL])
+def test_parts_that_two_versions_of_a_library_decoded_are_not_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    images, out, suffix = tmp_path / "images", tmp_path / "out", plugins.SUFFIXES[kind][0]
+    images.mkdir()
+    for name in "ab":
+        (images / f"{name}{suffix}").write_bytes(encoded(kind))
+    for number in range(30):
+        PHOTO.save(images / f"aa{number:02}.png")
+    was = plugins.library(kind)
+    pack(images, out, size=32, workers=1, part="1/2")
+    with monkeypatch.context() as patch:
+        patch.setattr(plugins, "library", lambda _: plugins.Library(was.formats, "pillow-x 99"))
+        pack(images, out, size=32, workers=1, part="2/2")
+    expected = rf"part 1/2 of .* was packed with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now pillow-x 99\)"
+    with pytest.raises(PackError, match=expected):
+        seal_parts(out)
+    pack(images, out, size=32, workers=1, part="2/2", overwrite=True)
+    assert seal_parts(out).rows == 32
+
+
+@pytest.mark.parametrize("kind", [plugins.HEIC, plugins.JPEG_XL])
 def test_a_pack_that_another_version_of_a_library_began_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -247,7 +269,9 @@ def test_a_pack_that_another_version_of_a_library_began_is_not_resumed(
     for now, said in ((plugins.Library(was.formats, "pillow-x 99"), "pillow-x 99"), (plugins.Library(), "none")):
         with monkeypatch.context() as patch:
             patch.setattr(plugins, "library", lambda _, now=now: now)
-            expected = rf"was begun with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {said}\)\. Resume with"
+            expected = (
+                rf"was begun with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {said}\)\. Resume with"
+            )
             with pytest.raises(PackError, match=expected):
                 pack(images, out, size=32, resume=True)
     assert pack(images, out, size=32, resume=True).resumed_from > 0

@@ -12,11 +12,11 @@ import pytest
 
 from packer import pack
 from packer.errors import DecodeError
-from packer.inputs.archives import member_places
+from packer.inputs.archives import list_members
 from packer.options import MAX_PIXELS
 from packer.packing.image_sizes import upright_sizes
 from packer.sources.base import most_file_bytes
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 
 MEGABYTE = 1_000_000
 LIMIT = 64 << 20  # that of all small --max-pixels
@@ -26,10 +26,10 @@ READ = """
 import resource, sys
 from packer.pixels.decode import DecodeError, Decoder
 from packer.pixels.geometry import Geometry
-from packer.inputs.archives import member_places
-from packer.sources.local import Source
+from packer.inputs.archives import list_members
+from packer.sources.local import LocalSource
 path, member = sys.argv[1], sys.argv[2]
-source = Source(path, member_places(path)[member]) if member else Source(path)
+source = LocalSource(path, list_members(path)[member]) if member else LocalSource(path)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     print(end=str(len(source.read(max_pixels=1000)[0])))
@@ -66,11 +66,11 @@ def test_a_file_may_have_four_bytes_for_each_pixel_that_an_image_may_have(
     with pytest.raises(
         DecodeError, match=f"it has {limit + 1} bytes, more than the {limit} of --max-pixels {max_pixels}$"
     ):
-        Source(str(path)).read(max_pixels=max_pixels)
-    assert upright_sizes([Source(str(path))], max_pixels) == {}
+        LocalSource(str(path)).read(max_pixels=max_pixels)
+    assert upright_sizes([LocalSource(str(path))], max_pixels) == {}
     with open(path, "r+b") as file:
         file.truncate(limit)
-    assert len(Source(str(path)).read(max_pixels=max_pixels, most_bytes=5000)[0]) == 5000
+    assert len(LocalSource(str(path)).read(max_pixels=max_pixels, most_bytes=5000)[0]) == 5000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in kB there")
@@ -94,12 +94,12 @@ def test_a_bomb_takes_no_more_memory_than_its_bytes_and_none_above_the_limit(
 
 @pytest.mark.parametrize("size_bytes", [1, 65_536, MEGABYTE + 1, 3 * MEGABYTE])
 @pytest.mark.parametrize("content", ["zeros", "noise"])
-def test_members_are_inflated_whole_or_to_any_byte(tmp_path: Path, size_bytes: int, content: str) -> None:
+def test_members_are_inflated_completely_or_to_any_byte(tmp_path: Path, size_bytes: int, content: str) -> None:
     data = bytes(size_bytes) if content == "zeros" else random.Random(0).randbytes(size_bytes)
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("a.jpg", data)
-    source = Source(str(path), member_places(path)["a.jpg"])
+    source = LocalSource(str(path), list_members(path)["a.jpg"])
     assert source.read()[0] == data
     for most_bytes in (1, size_bytes // 2 or 1, size_bytes - 1 or 1):
         assert source.read(most_bytes=most_bytes)[0] == data[:most_bytes]

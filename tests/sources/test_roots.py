@@ -332,7 +332,7 @@ def test_what_one_file_has_by_itself_is_a_reject_as_before(images: Path, tmp_pat
     assert report.reasons == {"it cannot be read: Permission denied": 1}
 
 
-def test_access_that_is_withdrawn_from_the_whole_folder_stops_the_pack(
+def test_access_that_is_withdrawn_from_the_folder_stops_the_pack(
     images: Path, tmp_path: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing.fail(".jpg", errno.EACCES)
@@ -427,7 +427,7 @@ def test_sources_that_cannot_be_read_any_more_are_not_taken_for_changed_ones(
 def test_a_read_that_is_twice_without_answer_stops_the_pack_rather_than_reject_the_image(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = sources.Source.read
+    original = sources.LocalSource.read
 
     def read(self: Any, **limits: Any) -> Any:
         if self.path.endswith("class1/003.jpg"):
@@ -436,7 +436,7 @@ def test_a_read_that_is_twice_without_answer_stops_the_pack_rather_than_reject_t
             time.sleep(600)
         return original(self, **limits)
 
-    monkeypatch.setattr(sources.Source, "read", read)
+    monkeypatch.setattr(sources.LocalSource, "read", read)
     with pytest.raises(SourceError, match=r"class1/003.jpg cannot be read: twice no answer came within 1 seconds"):
         pack(images, tmp_path / "out", size=32, workers=1, timeout=1, max_rejects="100%")
 

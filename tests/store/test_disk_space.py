@@ -41,7 +41,7 @@ def resize(disk: Path, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("share", [5, 25, 50, 75, 95, 99, 101, 110])
-def test_a_disk_too_small_is_told_before_decoding_and_the_pack_goes_on(disk: Path, tmp_path: Path, share: int) -> None:
+def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(disk: Path, tmp_path: Path, share: int) -> None:
     images = make_tree(tmp_path / "images")
     command = [*PACK, str(images), str(disk / "out"), "--size", "64", "--json"]
     resize(disk, NEED * share // 100)
@@ -98,7 +98,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
 # -- the limit of open files
 
 
-def test_too_few_open_files_are_told_as_such(tmp_path: Path) -> None:
+def test_too_few_open_files_are_reported_as_such(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images")
     command = [*PACK, str(images), str(tmp_path / "out"), "--size", "32", "--workers", "3"]
     done = subprocess.run(

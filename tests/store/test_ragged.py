@@ -231,7 +231,7 @@ def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_
         pack(images, out, fit="none", resume=True)
 
 
-def test_a_pack_goes_on_though_its_sources_grew_meanwhile(
+def test_a_pack_continues_though_its_sources_grew_meanwhile(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How many inputs make a block follows from what headers said when it began."""
@@ -478,7 +478,7 @@ def is_same_crop(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one, other) if one.device.type == "cpu" else bool((one.int() - other.int()).abs().max() <= 1)
 
 
-def test_a_state_of_a_loader_of_own_sizes_goes_on_where_it_was(ragged_store: Path) -> None:
+def test_a_state_of_a_loader_of_own_sizes_resumes_where_it_was(ragged_store: Path) -> None:
     data = MemmapDataset(ragged_store, as_tuple=False).subset(slice(5, 80))
     crop = RandomResizedCrop(16)
     loader = MemmapLoader(data, 8, shuffle=True, seed=3, transform=crop, as_tuple=False)
@@ -552,7 +552,7 @@ def test_other_devices_give_the_same_crops_within_a_level(
     assert (theirs.int() - ours.int()).abs().max() <= 1
 
 
-def test_pages_hold_each_row_whole() -> None:
+def test_pages_hold_each_row_completely() -> None:
     rng = np.random.default_rng(0)
     flat = rng.integers(0, 256, 40 * 4096, dtype=np.uint8)
     offsets = rng.integers(0, 30 * 4096, 200)

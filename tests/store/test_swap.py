@@ -258,7 +258,7 @@ def test_merged_splits_take_the_places_of_others_together(
         with pytest.raises(IncompleteStoreError, match="do not belong together. Finish it: the same command again$"):
             MemmapDataset(out / "val")
     # the same command finishes it, and does not merge the rows twice
-    with pytest.raises(PackError, match="out was half replaced, .* It is whole now, all of it the new one: look at it"):
+    with pytest.raises(PackError, match="out was half replaced, .* The replacement is complete now: look at it"):
         merge([out, more], out, overwrite=True)
     assert {name: len(MemmapDataset(out / name)) for name in ("train", "val")} == {"train": 25, "val": 25}
     assert sorted(os.listdir(out)) == ["train", "val"]

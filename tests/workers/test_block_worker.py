@@ -22,7 +22,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import row_decoder
 from packer.pixels.statistics import ChannelSums
 from packer.sources import local as sources
-from packer.sources.local import Source
+from packer.sources.local import LocalSource
 from packer.store.blocks import Result, Task
 from packer.workers import processes, row_buffers
 from packer.workers.block_worker import BlockWorker, Job
@@ -156,7 +156,7 @@ def test_a_file_that_never_stands_still_is_rejected(tmp_path: Path, watched: Wat
     # the size stays
     watched.start(3, lambda: path.write_bytes(bytes([next(number) % 256]) * 3 * PIECE), ever_after=True)
     with pytest.raises(DecodeError, match="it was changed each time it was read; pack it when its writer is done"):
-        Source(str(path)).read()
+        LocalSource(str(path)).read()
     watched.stop()
 
 
@@ -168,7 +168,7 @@ def test_a_file_that_stands_still_is_read_once_and_a_fresh_one_twice(tmp_path: P
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sources, "_CLOCK_NS", clock)
             watched.start(0, lambda: None)
-            assert Source(str(path)).read()[0] == b"x" * PIECE
+            assert LocalSource(str(path)).read()[0] == b"x" * PIECE
             watched.stop()
         reads.append(watched.count)
     once = len(["open", "fstat", "lseek", "read", "fstat", "close"])

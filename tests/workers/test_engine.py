@@ -389,9 +389,9 @@ def seen(name):
 
 if work == "requantize":
     from packer.operations.requantize import requantize
-    from packer.operations.requantize_worker import TreeWorker
-    original = TreeWorker._line
-    TreeWorker._line = lambda self, index, path, *more: seen(path) or original(self, index, path, *more)
+    from packer.operations.requantize_worker import RequantizeWorker
+    original = RequantizeWorker._line
+    RequantizeWorker._line = lambda self, index, path, *more: seen(path) or original(self, index, path, *more)
     requantize(images, out, quality=3, workers=2, timeout=1.0, fidelity=0)
 elif work == "pack_dataset":
     from packer import pack_dataset
@@ -404,9 +404,9 @@ elif work == "pack_dataset":
     pack_dataset(Items(sorted(map(str, Path(images).rglob("*.jpg")))), out, size=32, workers=2, timeout=1.0)
 else:
     from packer import pack
-    from packer.sources.local import Source
-    original = Source.read
-    Source.read = lambda self, **more: seen(self.path) or original(self, **more)
+    from packer.sources.local import LocalSource
+    original = LocalSource.read
+    LocalSource.read = lambda self, **more: seen(self.path) or original(self, **more)
     pack(images, out, size=32, workers=2, timeout=1.0)
 """
 

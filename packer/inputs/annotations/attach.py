@@ -14,7 +14,7 @@ from packer.inputs.samples import Inputs
 from packer.options import InputOptions
 
 
-def give_boxes(parts: dict[str, Inputs], options: InputOptions, classes: tuple[str, ...] | None) -> None:
+def give_boxes(splits: dict[str, Inputs], options: InputOptions, classes: tuple[str, ...] | None) -> None:
     """Give the inputs of all splits the boxes that --boxes names, the class list of the boxes, and, where asked, their masks.
 
     Args:
@@ -24,12 +24,12 @@ def give_boxes(parts: dict[str, Inputs], options: InputOptions, classes: tuple[s
         ScanError: there is no such file or folder, or it is not understood; the inputs have classes of their own.
     """
     path = Path(options.boxes or "")
-    names = [name for split, inputs in parts.items() for name in label_paths(split, inputs)]
+    names = [name for split, inputs in splits.items() for name in label_paths(split, inputs)]
     found = (read_yolo if path.is_dir() else read_coco)(path, names, classes, has_masks=options.draws_masks)
     drawings = found.drawings(str(path)) if options.draws_masks else []
     boxes = found.boxes(BoxRules(options.min_visibility, options.max_boxes, options.upright_labels))
     start = 0
-    for inputs in parts.values():
+    for inputs in splits.values():
         span = range(start, start := start + len(inputs))
         _check_own_labels(inputs, path)
         inputs.boxes = boxes.chosen(span)
@@ -39,7 +39,7 @@ def give_boxes(parts: dict[str, Inputs], options: InputOptions, classes: tuple[s
         inputs.classes = found.classes
         inputs.labels["boxes"] = found.digest
         inputs.refused = {i - span.start: found.refused[i] for i in span if i in found.refused} | inputs.refused
-    next(iter(parts.values())).notes += found.notes
+    next(iter(splits.values())).notes += found.notes
 
 
 def _check_own_labels(inputs: Inputs, path: Path) -> None:

@@ -12,9 +12,8 @@ from packer.errors import ScanError
 from packer.inputs.annotations.boxes import Boxes, BoxRules
 from packer.inputs.samples import Inputs
 from packer.pixels.outlines import Outline, drawing
-from packer.text import counted
+from packer.text import counted, some
 
-_NAMED = 3
 # of a mask's 256 values 0 is where no object is
 _MOST_CLASSES = 255
 
@@ -90,8 +89,7 @@ class BoxLabels:
             one: what to say of a single one: "image has no boxes"; many: of several: "images have no boxes".
         """
         if found:
-            named = ", ".join(found[:_NAMED]) + (" and others" if len(found) > _NAMED else "")
-            self.notes.append(f"{counted(len(found), one, many)}: {named}.")
+            self.notes.append(f"{counted(len(found), one, many)}: {some(found)}.")
 
     def boxes(self, rules: BoxRules) -> Boxes:
         """Return all boxes, input after input."""
@@ -103,6 +101,6 @@ class BoxLabels:
 def label_paths(split: str, inputs: Inputs) -> list[str]:
     """Return the paths of inputs as labels may give them: with the split's folder; of a member, its name in the archive."""
     if inputs.archives:
-        archives = [inputs.archives[place[0]].path for place in inputs.places.tolist()]
+        archives = [inputs.archives[number].path for number, *_ in inputs.members.tolist()]
         return [path[len(archive) + 1 :] for path, archive in zip(inputs.paths, archives, strict=True)]
     return [f"{split}/{path}" for path in inputs.paths] if split else inputs.paths

@@ -26,7 +26,7 @@ _NAMED = 3
 # Label files round: a box that reaches out of its picture by less than this is none to speak of.
 _ROUNDING_PIXELS = 1.0
 # What a note says of several boxes -> of one; none of these sentences holds a name of the user's.
-_OF_ONE = {"have": "has", "are": "is", "reach": "reaches", "their": "its", "they": "it", "were": "was"}
+_SINGULAR = {"have": "has", "are": "is", "reach": "reaches", "their": "its", "they": "it", "were": "was"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Boxes:
     counts:  int64[n], boxes of each input
     corners: float64[M, 4] x0, y0, x1, y1
     targets: int64[M] class indices
-    frames:  float64[n, 2] width and height in which an input's corners are measured; 1, 1: they are shares of the picture;
+    frames:  float64[n, 2] width and height in which an input's corners are measured; 1, 1: they are fractions of the picture;
              0, 0: pixels of the picture, whatever its size
     most:    the most boxes that any input of the complete pack has; a split has no other K than its neighbours
     """
@@ -72,9 +72,9 @@ class Boxes:
     def chosen(self, inputs: Sequence[int]) -> Boxes:
         """Return the boxes of these inputs, in this order."""
         index = np.asarray(inputs, np.int64)
-        places = _ranges(self._starts[index], self.counts[index])
+        boxes = _ranges(self._starts[index], self.counts[index])
         counts, frames = self.counts[index], self.frames[index]
-        return Boxes(counts, self.corners[places], self.targets[places], frames, self.most, self.rules)
+        return Boxes(counts, self.corners[boxes], self.targets[boxes], frames, self.most, self.rules)
 
     def encoded(self) -> bytes:
         """Return all that label files say, to see whether they still say the same."""
@@ -92,7 +92,7 @@ class Boxes:
 
 
 @dataclass
-class _Finding:
+class _Change:
     """How many boxes or pictures something is true of, and the first few pictures."""
 
     boxes: int = 0
@@ -105,7 +105,7 @@ class BoxRows:
 
     def __init__(self, boxes: Boxes, geometry: Geometry) -> None:
         self._boxes, self._geometry = boxes, geometry
-        self._found: dict[str, _Finding] = {}
+        self._found: dict[str, _Change] = {}
 
     def encoded(self, inputs: Sequence[int], samples: list[str]) -> dict[str, bytes]:
         """Return the bytes of `boxes`, `box_targets` and `box_count` of inputs that became rows, whose lines are `samples`."""
@@ -121,7 +121,7 @@ class BoxRows:
     def notes(self) -> list[str]:
         """Say what became of boxes beside being moved, one sentence for each kind of change."""
         rules = self._boxes.rules
-        wording = {
+        sentences = {
             "order": "have their corners in the wrong order, which is fixed",
             "outside": "reach outside their picture and are cut to it",
             "empty": "have no area inside their picture and are left out",
@@ -131,12 +131,13 @@ class BoxRows:
             "turned": "are turned as EXIF turns their picture; if they were drawn on upright pictures, use --upright-labels",
         }
         notes = []
-        for kind, sentence in wording.items():
+        for kind, sentence in sentences.items():
             if found := self._found.get(kind):
                 more = " and others" if found.pictures > len(found.names) else ""
                 boxes, images = counted(found.boxes, "box", "boxes"), counted(found.pictures, "image", "images")
-                text = _of_one(sentence) if found.boxes == 1 else sentence
-                notes.append(f"{boxes} of {images} {text}: {', '.join(found.names)}{more}.")
+                if found.boxes == 1:
+                    sentence = re.sub(r"\b[a-z]+\b", lambda word: _SINGULAR.get(word[0], word[0]), sentence)
+                notes.append(f"{boxes} of {images} {sentence}: {', '.join(found.names)}{more}.")
         return notes
 
     def _in_rows(self, boxes: Boxes, owners: Ints, pictures: Ints, names: list[str]) -> tuple[Floats, Flags]:
@@ -177,19 +178,19 @@ class BoxRows:
     def _add(self, kind: str, owners: Ints, names: list[str]) -> None:
         """Count boxes of these pictures, one entry a box."""
         if len(owners):
-            found = self._found.setdefault(kind, _Finding())
+            found = self._found.setdefault(kind, _Change())
             pictures = np.unique(owners)
             found.boxes += len(owners)
             found.pictures += len(pictures)
             found.names += [names[i] for i in pictures[: _NAMED - len(found.names)]]
 
     def _packed(self, corners: Floats, targets: Ints, owners: Ints, rows: int) -> dict[str, bytes]:
-        """Lay boxes into rows of K places; free ones hold zeros, and target -1."""
+        """Lay boxes into rows of K slots; free ones hold zeros, and target -1."""
         k = self._boxes.capacity
         counts = np.bincount(owners, minlength=rows)
-        places = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
+        slots = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
         laid, laid_targets = np.zeros((rows, k, 4), "<f4"), np.full((rows, k), -1, "<i8")
-        laid[owners, places], laid_targets[owners, places] = corners, targets
+        laid[owners, slots], laid_targets[owners, slots] = corners, targets
         return {
             "boxes": laid.tobytes(),
             "box_targets": laid_targets.tobytes(),
@@ -208,11 +209,6 @@ def moved_to_rows(corners: Floats, owners: Ints, pictures: Ints, geometry: Geome
     origins = np.array([geometry.origin((int(w), int(h))) for w, h in resized], np.float64).reshape(-1, 2)
     upright = _upright(corners, pictures[owners])
     return upright * np.tile(resized / pictures[:, :2], 2)[owners] - np.tile(origins, 2)[owners]
-
-
-def _of_one(sentence: str) -> str:
-    """Put what a note says of several boxes into the singular."""
-    return re.sub(r"\b[a-z]+\b", lambda word: _OF_ONE.get(word[0], word[0]), sentence)
 
 
 def _upright(corners: Floats, pictures: Ints) -> Floats:

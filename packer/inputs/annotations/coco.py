@@ -29,7 +29,7 @@ def read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None, *, 
     index_of, classes = _categories(path, content["categories"], imposed)
     found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
     found.digest = sha256_file(path)
-    owners = _images(path, content["images"], found, _Finder(names, path))
+    owners = _images(path, content["images"], found, _InputIndex(names, path))
     if not any(owners.values()):
         raise ScanError(f"{path} lists none of the {len(names)} images, {names[0]} among them, by its file_name.")
     crowds, strays = 0, []
@@ -111,7 +111,7 @@ def _categories(
     return {key: classes.index(names[key]) for key in ordered}, classes
 
 
-def _images(path: Path, images: list[Any], found: BoxLabels, finder: _Finder) -> dict[Any, list[int]]:
+def _images(path: Path, images: list[Any], found: BoxLabels, finder: _InputIndex) -> dict[Any, list[int]]:
     """Return image id -> its inputs, and set their frames."""
     owners: dict[Any, list[int]] = {}
     missing = []
@@ -191,7 +191,7 @@ def _shown(record: Any, name: str) -> str:
     return repr(record.get(name) if isinstance(record, dict) else None)[:60]
 
 
-class _Finder:
+class _InputIndex:
     """Finds inputs by the path that a label file gives: the same, or one of the two is the end of the other."""
 
     def __init__(self, names: list[str], source: Path) -> None:

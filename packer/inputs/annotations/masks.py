@@ -1,8 +1,7 @@
-"""Masks: which file belongs to which input, or what outlines it is drawn of; and its values in the row, of the nearest pixels."""
+"""Masks: which file of --masks belongs to which input. Opens none."""
 
 from __future__ import annotations
 
-import os
 import posixpath
 from pathlib import Path
 
@@ -10,14 +9,14 @@ from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import label_paths
 from packer.inputs.class_lists import composed
 from packer.inputs.samples import Inputs
-from packer.sources.roots import check_listed
+from packer.sources.roots import files_below
+from packer.text import some
 
 # formats that keep every value; a JPEG would not
 _SUFFIXES = (".png", ".bmp", ".gif", ".tif", ".tiff")
-_NAMED = 3
 
 
-def give_masks(parts: dict[str, Inputs], folder: Path) -> None:
+def give_masks(splits: dict[str, Inputs], folder: Path) -> None:
     """Give each input the mask of its own relative path but for the suffix; one without a mask, or with two, is refused.
 
     Raises:
@@ -31,7 +30,7 @@ def give_masks(parts: dict[str, Inputs], folder: Path) -> None:
     if not found:
         raise ScanError(f"{folder} holds no mask. Expected images named as those to pack, {', '.join(_SUFFIXES)}.")
     used: set[str] = set()
-    for split, inputs in parts.items():
+    for split, inputs in splits.items():
         check_no_masks(inputs)
         inputs.masks = []
         for index, name in enumerate(label_paths(split, inputs)):
@@ -44,8 +43,8 @@ def give_masks(parts: dict[str, Inputs], folder: Path) -> None:
                 inputs.refused.setdefault(index, reason)
     extra = sorted(set(found) - used)
     if extra:
-        named = ", ".join(found[stem][0] for stem in extra[:_NAMED]) + (" and others" if len(extra) > _NAMED else "")
-        next(iter(parts.values())).notes.append(f"{len(extra)} masks of {folder} belong to no image: {named}.")
+        named = some([found[stem][0] for stem in extra])
+        next(iter(splits.values())).notes.append(f"{len(extra)} masks of {folder} belong to no image: {named}.")
 
 
 def check_no_masks(inputs: Inputs) -> None:
@@ -57,10 +56,7 @@ def check_no_masks(inputs: Inputs) -> None:
 def _files(folder: Path) -> dict[str, list[str]]:
     """List the masks below a folder: relative path without suffix, in Unicode NFC -> relative paths."""
     found: dict[str, list[str]] = {}
-    for root, _, files in os.walk(folder, followlinks=True, onerror=check_listed):
-        inside = os.path.relpath(root, folder).replace(os.sep, "/")
-        for file in sorted(files):
-            if file.lower().endswith(_SUFFIXES):
-                path = posixpath.normpath(f"{inside}/{file}")
-                found.setdefault(composed(posixpath.splitext(path)[0]), []).append(path)
+    for path in files_below(folder):
+        if path.lower().endswith(_SUFFIXES):
+            found.setdefault(composed(posixpath.splitext(path)[0]), []).append(path)
     return found

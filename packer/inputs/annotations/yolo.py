@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import posixpath
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
 from packer.inputs.class_lists import MOST_CLASSES, composed, named_twice, numbered_classes, read_data_yaml
 from packer.pixels.outlines import Outline, box_around
-from packer.sources.roots import NOWHERE, check_listed
+from packer.sources.roots import NOWHERE, files_below
 
 # beside or above the label files: one name a line, and ultralytics' file
 _CLASS_FILES = ("classes.txt", "obj.names")
@@ -22,11 +22,11 @@ _DATA_FILES = ("data.yaml", "data.yml")
 
 
 def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *, has_masks: bool = False) -> BoxLabels:
-    """Read a .txt an image, at its relative path: lines of class index, centre x, centre y, width, height, in shares.
+    """Read a .txt an image, at its relative path: lines of class index, center x, center y, width, height, as fractions.
 
     Or of class index and the corners of a polygon, x and y, three or more (YOLO's segmentation): the box is that around it.
     """
-    files = _text_files(folder)
+    files = {file for file in files_below(folder) if file.endswith(".txt")}
     class_file = _class_file(folder)
     classes = imposed or (() if class_file is None else _read_classes(class_file))
     found = BoxLabels(len(names), classes, outlines=[[] for _ in names] if has_masks else None)
@@ -74,27 +74,22 @@ def _digest(files: dict[str, bytes]) -> str:
     return f"sha256:{hashlib.sha256(b''.join(lines)).hexdigest()}"
 
 
-def _text_files(folder: Path) -> set[str]:
-    """List the .txt below a folder, as paths relative to it."""
-    found = set()
-    for root, _, files in os.walk(folder, followlinks=True, onerror=check_listed):
-        inside = os.path.relpath(root, folder).replace(os.sep, "/")
-        found |= {posixpath.normpath(f"{inside}/{file}") for file in files if file.endswith(".txt")}
-    return found
-
-
 def _label_names(name: str) -> list[str]:
     """Return where an image's label file may lie: a/images/b.jpg -> a/images/b.txt, a/labels/b.txt."""
     label = f"{posixpath.splitext(name)[0]}.txt"
     parts = label.split("/")
-    places = [i for i, part in enumerate(parts[:-1]) if part == "images"]
-    return [label, *("/".join([*parts[:i], "labels", *parts[i + 1 :]]) for i in places[-1:])]
+    depths = [i for i, part in enumerate(parts[:-1]) if part == "images"]
+    return [label, *("/".join([*parts[:i], "labels", *parts[i + 1 :]]) for i in depths[-1:])]
 
 
 def _class_file(folder: Path) -> Path | None:
     """Find the file of class names in a folder, or the one above it."""
-    places = [place / name for place in (folder, folder.resolve().parent) for name in (*_CLASS_FILES, *_DATA_FILES)]
-    return next(filter(Path.is_file, places), None)
+    return next(_files_beside(folder, (*_CLASS_FILES, *_DATA_FILES)), None)
+
+
+def _files_beside(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Yield the files of these names in a folder, then those in the one above it."""
+    return filter(Path.is_file, (where / name for where in (folder, folder.resolve().parent) for name in names))
 
 
 def _read_classes(path: Path) -> tuple[str, ...]:
@@ -122,11 +117,8 @@ def _read_classes(path: Path) -> tuple[str, ...]:
 
 def _keypoints_file(folder: Path) -> Path | None:
     """Return the data.yaml that says that lines have keypoints behind the box (YOLO's pose), which look like a polygon."""
-    for place in (folder, folder.resolve().parent):
-        for name in _DATA_FILES:
-            if (place / name).is_file() and re.search(rb"^kpt_shape\s*:", (place / name).read_bytes(), re.M):
-                return place / name
-    return None
+    files = _files_beside(folder, _DATA_FILES)
+    return next((path for path in files if re.search(rb"^kpt_shape\s*:", path.read_bytes(), re.M)), None)
 
 
 @dataclass(frozen=True)

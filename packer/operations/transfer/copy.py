@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.checksums import sha256_file
 from packer.errors import DiskFullError, OptionsError, PackError, RemoteError
 from packer.operations.transfer.objects import open_objects
 from packer.sources.object_storage import reason
 from packer.system import FULL
+from packer.text import system_reason
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import FileEntry
 
 _READ_BYTES = 4 << 20
 
-Tell = Callable[[int, int], None]
+OnBytes = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class CopyReport:
     seconds: float
 
 
-class Copy:
+class Transfer:
     """A copy under way, counted."""
 
-    def __init__(self, url: str, progress: Tell | None) -> None:
+    def __init__(self, url: str, progress: OnBytes | None) -> None:
         self.url, self.total_bytes, self._progress = url.rstrip("/") or "/", 0, progress
         self.objects = open_objects(url)
         self._begun = time.monotonic()
@@ -55,19 +55,20 @@ class Copy:
             raise
         except Exception as e:
             if isinstance(e, OSError) and e.errno in FULL:
-                place = e.filename or (out if what == "read" else self.url)
-                what = f"{place} cannot be written: {e.strerror} ({errno.errorcode[e.errno]})."
-                raise DiskFullError(f"{what} Free some space and give the same command again.") from None
+                full = e.filename or (out if what == "read" else self.url)
+                raise DiskFullError(
+                    f"{full} cannot be written: {system_reason(e)}. Free some space and give the same command again."
+                ) from None
             if isinstance(e, OSError) and e.filename and out in Path(str(e.filename)).parents:
                 raise
             again = "The same command continues from here." if self._copied_bytes else "Look at the URL."
-            code, found = getattr(e, "errno", None), reason(e)
-            if isinstance(e, OSError) and e.filename and code:
-                found = f"{e.filename}: {e.strerror} ({errno.errorcode.get(code, code)})"
+            found = reason(e)
+            if isinstance(e, OSError) and e.filename and e.errno:
+                found = f"{e.filename}: {system_reason(e)}"
             raise PackError(f"{self.url} cannot be {what}: {found}. {again}") from None
 
     def count(self, size_bytes: int, *, is_copied: bool) -> None:
-        """Add bytes that are now in place, copied or found there, and report them."""
+        """Add bytes that are now at the destination, copied or found there, and report them."""
         if is_copied:
             self._copied_bytes += size_bytes
         else:
@@ -83,12 +84,10 @@ class Copy:
 
 def file_digest(path: Path, entry: FileEntry) -> str:
     """Return the digest of a file, of the kind that the manifest has for it."""
-    kind = entry.digest.partition(":")[0]
-    crc32, sha256 = 0, hashlib.sha256()
+    if entry.digest.startswith("sha256:"):
+        return sha256_file(path)
+    crc32 = 0
     with error_path(path), open(path, "rb") as file:
         while data := file.read(_READ_BYTES):
-            if kind == "crc32":
-                crc32 = zlib.crc32(data, crc32)
-            else:
-                sha256.update(data)
-    return f"crc32:{crc32:08x}" if kind == "crc32" else f"sha256:{sha256.hexdigest()}"
+            crc32 = zlib.crc32(data, crc32)
+    return f"crc32:{crc32:08x}"

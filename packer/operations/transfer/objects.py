@@ -1,6 +1,6 @@
 """Files below a URL, or in a local folder, as one kind of thing: read, put complete or not at all, listed, removed.
 
-A local folder is written as OUT is: beside the place, synced, renamed; so a kill leaves the old file or the new one, as object
+A local folder is written as OUT is: under a temporary name, synced, renamed: a kill leaves the old file or the new one, as object
 storage does. Knows nothing of what is in them.
 """
 
@@ -89,7 +89,7 @@ class LocalObjects:
 
     def put(self, name: str, content: bytes) -> None:
         """Put content under a name, at once, whatever was there."""
-        write_atomically(self._place(name), content)
+        write_atomically(self._prepared(name), content)
 
     def create(self, name: str, content: bytes) -> None:
         """Put content under a name that is free.
@@ -97,7 +97,7 @@ class LocalObjects:
         Raises:
             FileExistsError: another has just taken it.
         """
-        path = self._place(name)
+        path = self._prepared(name)
         temporary = temporary_of(path)
         write_synced(temporary, content)
         try:
@@ -111,7 +111,7 @@ class LocalObjects:
 
     def send(self, source: Path, name: str) -> None:
         """Copy a file to a name, at once, whatever was there."""
-        path = self._place(name)
+        path = self._prepared(name)
         temporary = temporary_of(path)
         written = _copy(source, temporary)
         # another push of this file has put a beginning of its own there: that must not get the name
@@ -138,8 +138,8 @@ class LocalObjects:
             except OSError:  # it is not empty
                 return
 
-    def _place(self, name: str) -> Path:
-        """Return a file's path; its folder is there, and stays through a power loss, and nothing is in the temporary's place."""
+    def _prepared(self, name: str) -> Path:
+        """Return a file's path; its folder is there, and stays through a power loss, and nothing has the temporary name."""
         path = self.root / name
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from packer.errors import DiskFullError, OptionsError, PackError
-from packer.operations.transfer.copy import Copy, CopyReport, Tell, file_digest
+from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
 from packer.operations.transfer.objects import LocalObjects
-from packer.operations.transfer.remote_store import read_store
+from packer.operations.transfer.remote_store import name_in, read_store
 from packer.store import journal as journals
 from packer.store.disk_space import allocate, check_room
 from packer.store.files import sync_folder, write_at, write_atomically
@@ -28,6 +28,7 @@ from packer.store.out_folder import (
     OWN_NAMES,
     check_no_links,
     enclosing_store,
+    finished_meanwhile,
     is_dropped,
     remove_working_folder,
     sync_names,
@@ -44,7 +45,7 @@ _SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
 _REQUESTS = 8
 
 
-def pull_store(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
+def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
     """Copy the store at a URL to OUT; of an interrupted pull only what is missing or differs, of the pixels block by block.
 
     Raises:
@@ -53,24 +54,24 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: Tell | None =
         StoreError: the store at the URL needs a newer reader, or OUT holds it and is damaged.
     """
     root = Path(os.path.normpath(os.fspath(out)))
-    copy = Copy(url, progress)
+    copy = Transfer(url, progress)
     _check_outside(root, copy)
     with copy.explaining("read", root):
         head, folder = read_store(copy.objects, copy.url)
     if (root / MANIFEST).exists():
         return _already_there(copy, root, head)
-    _check_place(root, copy.url, head)
+    _check_out(root, copy.url, head)
     (root / PULLED).parent.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(_locked(root)):
         if (root / MANIFEST).exists():
             return _already_there(copy, root, head)
-        _check_place(root, copy.url, head)
+        _check_out(root, copy.url, head)
         write_atomically(root / _SOURCE, json.dumps({"url": _public(copy.url)}).encode())
         # read from a file of its own name, as every manifest is
         write_atomically(root / PULLED, head)
         # before anything else gets a name here: this says whose it is
-        for place in (root / journals.FOLDER, root):
-            sync_folder(place)
+        for folder_made in (root / journals.FOLDER, root):
+            sync_folder(folder_made)
         sync_names(root)
         manifest, blocks = read_manifest((root / PULLED).parent), read_blocks((root / PULLED).parent)
         sizes = {name: entry.size_bytes for name, entry in manifest.files.items()}
@@ -80,9 +81,9 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: Tell | None =
             for name, entry in manifest.files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 if name == PIXELS:
-                    _pull_pixels(copy, root / name, _below(folder, name), manifest, blocks)
+                    _pull_pixels(copy, root / name, name_in(folder, name), manifest, blocks)
                 else:
-                    _pull_file(copy, root / name, _below(folder, name), entry)
+                    _pull_file(copy, root / name, name_in(folder, name), entry)
         for parent in {(root / name).parent for name in manifest.files}:
             sync_folder(parent)
         sync_names(root)
@@ -92,7 +93,7 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: Tell | None =
     return copy.report(root, len(manifest.files) + 1)
 
 
-def _check_outside(root: Path, copy: Copy) -> None:
+def _check_outside(root: Path, copy: Transfer) -> None:
     """Refuse an OUT that lies in a store: the one that is pulled, or another."""
     store = enclosing_store(root)
     if store is not None:
@@ -103,8 +104,8 @@ def _check_outside(root: Path, copy: Copy) -> None:
         raise OptionsError(f"{root} lies in {copy.url}, which is pulled. Choose a folder outside it.")
 
 
-def _already_there(copy: Copy, root: Path, head: bytes) -> CopyReport:
-    """Report a finished pull, or refuse another store; what a crash left of the scaffold is removed."""
+def _already_there(copy: Transfer, root: Path, head: bytes) -> CopyReport:
+    """Report a finished pull, or refuse another store; what a crash left of the working folder is removed."""
     if (root / MANIFEST).read_bytes() != head:
         if isinstance(copy.objects, LocalObjects) and root.samefile(copy.objects.root):
             raise OptionsError(f"{root} is {copy.url} itself, which is pulled. Choose another OUT.")
@@ -117,7 +118,7 @@ def _already_there(copy: Copy, root: Path, head: bytes) -> CopyReport:
     return copy.report(root, len(manifest.files) + 1)
 
 
-def _check_place(out: Path, url: str, head: bytes) -> None:
+def _check_out(out: Path, url: str, head: bytes) -> None:
     """Refuse an OUT that holds anything but a pull from this URL, or of this store, that was interrupted."""
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
@@ -167,12 +168,12 @@ def _locked(root: Path) -> Lock:
     try:
         return Lock(root)
     except FileNotFoundError:
-        raise PackError(f"{root} was finished by another process just now. Look at it: pack info {root}") from None
+        raise finished_meanwhile(root) from None
 
 
 @contextlib.contextmanager
-def _replaced_meanwhile(copy: Copy, head: bytes) -> Iterator[None]:
-    """Say of a file that is missing or differs that the whole store is another one by now, where that is so."""
+def _replaced_meanwhile(copy: Transfer, head: bytes) -> Iterator[None]:
+    """Where a file is missing or differs as the store at the URL was replaced, say that instead."""
     try:
         yield
     except (PackError, FileNotFoundError):
@@ -186,11 +187,7 @@ def _replaced_meanwhile(copy: Copy, head: bytes) -> Iterator[None]:
         ) from None
 
 
-def _below(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
-
-
-def _pull_file(copy: Copy, path: Path, name: str, entry: FileEntry) -> None:
+def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry) -> None:
     if path.is_file() and path.stat().st_size == entry.size_bytes and file_digest(path, entry) == entry.digest:
         copy.count(entry.size_bytes, is_copied=False)
         return
@@ -202,7 +199,7 @@ def _pull_file(copy: Copy, path: Path, name: str, entry: FileEntry) -> None:
     copy.count(entry.size_bytes, is_copied=True)
 
 
-def _pull_pixels(copy: Copy, path: Path, name: str, manifest: Manifest, blocks: list[Block]) -> None:
+def _pull_pixels(copy: Transfer, path: Path, name: str, manifest: Manifest, blocks: list[Block]) -> None:
     """Bring each block whose checksum is not right yet, several at a time; all are on disk when it returns."""
     size_bytes, is_new = manifest.files[PIXELS].size_bytes, not path.exists()
     ends = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
@@ -249,7 +246,7 @@ def _as_they_end(
         pool.shutdown(cancel_futures=True)
 
 
-def _damaged(copy: Copy, name: str) -> PackError:
+def _damaged(copy: Transfer, name: str) -> PackError:
     return PackError(
         f"{copy.url}/{name} is not what the manifest there says. Remove the file there, then push the store"
         " again, which sends what is missing."

@@ -1,6 +1,6 @@
 """`pack push`: a store copied to object storage or another folder, every file compared with its checksum before it is sent.
 
-What is there is looked at before anything is written, and only what differs is sent, so the same command is right in every
+The URL is listed before anything is written, and only what differs is sent, so the same command is right in every
 state. As on a disk, the manifest goes last and is the commit: until then a store that is replaced stays complete. Knows nothing
 of how a store is made.
 """
@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError
-from packer.operations.transfer.copy import Copy, CopyReport, Tell, file_digest
+from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
 from packer.operations.transfer.objects import LocalObjects
-from packer.operations.transfer.remote_store import RECORD, Pushed, Record, leftovers, look, read_record
+from packer.operations.transfer.remote_store import (
+    RECORD,
+    Pushed,
+    PushRecord,
+    inspect_url,
+    leftovers,
+    name_in,
+    read_record,
+)
 from packer.store.out_folder import enclosing_store
 from reader.format.check import check_store
 from reader.format.errors import StoreError
@@ -25,7 +33,7 @@ from reader.format.pointer import encode_pointer, generation_of
 
 
 def push_store(
-    out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None
+    out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: OnBytes | None = None
 ) -> CopyReport:
     """Copy the store OUT to a URL, such as s3://bucket/store; of an interrupted push only what is missing there.
 
@@ -38,7 +46,7 @@ def push_store(
         PackError: the URL cannot be written, or another push has come in between; DiskFullError.
     """
     root = Path(out)
-    copy = Copy(url, progress)
+    copy = Transfer(url, progress)
     with copy.explaining("written", root):
         found = _found(root, copy, overwrite)
         found.run()
@@ -47,26 +55,26 @@ def push_store(
 
 def check_push(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
     """Raise what `push` would raise before it writes anything."""
-    copy = Copy(url, None)
+    copy = Transfer(url, None)
     with copy.explaining("written", Path(out)):
         _found(Path(out), copy, overwrite)
 
 
 def announce(out: str | os.PathLike[str], url: str, overwrite: bool) -> None:
-    """Leave word at a URL that the store OUT will be pushed there; raises as `push`, which continues from there."""
-    copy = Copy(url, None)
+    """Announce at a URL that the store OUT will be pushed there; raises as `push`, which continues from there."""
+    copy = Transfer(url, None)
     with copy.explaining("written", Path(out)):
         found = _found(Path(out), copy, overwrite)
         if not found.is_there and not found.is_begun:
             found.begin({})
 
 
-def _found(root: Path, copy: Copy, overwrite: bool) -> _Push:
+def _found(root: Path, copy: Transfer, overwrite: bool) -> _Push:
     """Look at a store and at the URL that it is to be pushed to; refuse what is in the way."""
     manifest = check_store(root)
     copy.total_bytes = sum(entry.size_bytes for entry in manifest.files.values())
     _check_not_itself(root, copy)
-    found = look(copy.objects, copy.url)
+    found = inspect_url(copy.objects, copy.url)
     _check_url(copy.url, manifest, found, overwrite)
     return _Push(copy, root, manifest, found, overwrite)
 
@@ -75,7 +83,7 @@ def _found(root: Path, copy: Copy, overwrite: bool) -> _Push:
 class _Push:
     """A push to a URL where it may be: nothing, this store, the beginning of it, or what --overwrite replaces."""
 
-    copy: Copy
+    copy: Transfer
     root: Path
     manifest: Manifest
     found: Pushed
@@ -102,7 +110,7 @@ class _Push:
         return "" if is_plain else generation_of(self.manifest.digest)
 
     def run(self) -> None:
-        """Send what is missing, commit, and remove what the store has taken the place of."""
+        """Send what is missing, commit, and remove what the store has replaced."""
         is_ours = self.is_begun or self.overwrite or not self.is_there
         old = leftovers(self.copy.objects, self.folder) if self.is_begun or self.overwrite else []
         sent = self._sent_before()
@@ -125,39 +133,39 @@ class _Push:
 
     def begin(self, sent: dict[str, str]) -> None:
         """Say at the URL which store is being pushed. Of two pushes of different stores to a free URL one gets there."""
-        record = Record(self.manifest.digest, self.folder, sent).to_bytes()
+        record = PushRecord(self.manifest.digest, self.folder, sent).to_bytes()
         if self.found.record is not None or self.found.has_store:
             self.copy.objects.put(RECORD, record)
             return
         self._create(RECORD, record)
         # a push that began and ended since the first look has these names now
-        if look(self.copy.objects, self.copy.url).has_store:
+        if inspect_url(self.copy.objects, self.copy.url).has_store:
             self.copy.objects.remove(RECORD)
             raise _taken_over(self.copy.url)
 
     def _send(self, sent: dict[str, str]) -> None:
         objects = self.copy.objects
         for name, entry in self.manifest.files.items():
-            place = self._place(name)
-            if sent.get(name) == entry.digest and objects.size(place) == entry.size_bytes:
+            target = name_in(self.folder, name)
+            if sent.get(name) == entry.digest and objects.size(target) == entry.size_bytes:
                 self.copy.count(entry.size_bytes, is_copied=False)
                 continue
             if file_digest(self.root / name, entry) != entry.digest:
                 raise StoreError(
                     f"{self.root / name} is not what the manifest says: nothing of it was sent. Run: pack verify {self.root}"
                 )
-            objects.send(self.root / name, place)
+            objects.send(self.root / name, target)
             sent[name] = entry.digest
             if not self.is_there:
                 self._check_record()
-                objects.put(RECORD, Record(self.manifest.digest, self.folder, sent).to_bytes())
+                objects.put(RECORD, PushRecord(self.manifest.digest, self.folder, sent).to_bytes())
             self.copy.count(entry.size_bytes, is_copied=True)
 
     def _commit(self) -> None:
-        """Put the manifest in its place, by which the URL holds this store; after a look that no other push was faster."""
+        """Write the manifest, by which the URL holds this store, after a look that no other push was faster."""
         objects, content = self.copy.objects, (self.root / MANIFEST).read_bytes()
         if self.folder and not self._has_manifest(content):
-            objects.put(self._place(MANIFEST), content)
+            objects.put(name_in(self.folder, MANIFEST), content)
         if self.is_there:
             return
         self._check_record()
@@ -169,12 +177,12 @@ class _Push:
                 raise _taken_over(self.copy.url)
         objects.put(MANIFEST, encode_pointer(self.manifest.digest, self.folder))
         # one that committed since that look may have removed what it found here; the same command sends it again
-        if any(objects.size(self._place(name)) < 0 for name in [*self.manifest.files, MANIFEST]):
+        if any(objects.size(name_in(self.folder, name)) < 0 for name in [*self.manifest.files, MANIFEST]):
             raise _taken_over(self.copy.url)
 
     def _has_manifest(self, content: bytes) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return self.copy.objects.read(self._place(MANIFEST)) == content
+            return self.copy.objects.read(name_in(self.folder, MANIFEST)) == content
         return False
 
     def _create(self, name: str, content: bytes) -> None:
@@ -190,25 +198,22 @@ class _Push:
     def _check_record(self) -> None:
         """See that no push of another store has begun here, or even ended; one of this store does no harm."""
         record = read_record(self.copy.objects)
-        store = look(self.copy.objects, self.copy.url).store if record is None else record.store
+        store = inspect_url(self.copy.objects, self.copy.url).store if record is None else record.store
         if store != self.manifest.digest:
             raise _taken_over(self.copy.url)
 
-    def _place(self, name: str) -> str:
-        return f"{self.folder}/{name}" if self.folder else name
 
-
-def _check_not_itself(root: Path, copy: Copy) -> None:
+def _check_not_itself(root: Path, copy: Transfer) -> None:
     """Refuse a URL that is the store's own folder, by whatever name, or a folder in it."""
     if not isinstance(copy.objects, LocalObjects):
         return
     target = copy.objects.root.absolute()
     if (store := enclosing_store(target)) is not None:
         raise OptionsError(f"{copy.url} lies in the store {store}. Choose a folder outside it.")
-    for place in (target, Path(os.path.realpath(target))):
-        for folder in (place, *place.parents):  # by another way too: a bind mount, letters of another case
+    for path in (target, Path(os.path.realpath(target))):
+        for folder in (path, *path.parents):  # by another way too: a bind mount, letters of another case
             if folder.exists() and folder.samefile(root):
-                where = "is the store itself" if folder == place else f"lies in the store {root}"
+                where = "is the store itself" if folder == path else f"lies in the store {root}"
                 raise OptionsError(f"{copy.url} {where}. Choose a folder outside it.")
 
 

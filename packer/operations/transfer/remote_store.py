@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from packer.errors import PackError
 from packer.operations.transfer.objects import LocalObjects, RemoteObjects
-from packer.store.out_folder import is_dropped
+from packer.store.out_folder import is_dropped, is_manifest
 from reader.format.errors import StoreError
 from reader.format.head import GENERATIONS
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
@@ -35,7 +35,7 @@ Objects = LocalObjects | RemoteObjects
 
 
 @dataclass(frozen=True)
-class Record:
+class PushRecord:
     """What the record of a push says: of which store, into which folder ("": plain names), and what was sent: name -> digest."""
 
     store: str
@@ -58,7 +58,7 @@ class Pushed:
     content: bytes = b""
     store: str = ""
     folder: str = ""
-    record: Record | None = None
+    record: PushRecord | None = None
     foreign: str = ""
 
     @property
@@ -67,7 +67,7 @@ class Pushed:
         return bool(self.content)
 
 
-def look(objects: Objects, url: str) -> Pushed:
+def inspect_url(objects: Objects, url: str) -> Pushed:
     """Find out what lies at a URL, before anything is written there.
 
     Raises:
@@ -81,7 +81,7 @@ def look(objects: Objects, url: str) -> Pushed:
         foreign = next(others, "") if record is None else ""
         return Pushed(record=record, foreign=foreign)
     content = objects.read(MANIFEST)
-    if not _is_ours(content):
+    if not is_manifest(content):
         return Pushed(record=record, foreign=MANIFEST)
     store = folder = ""
     with contextlib.suppress(StoreError):
@@ -89,7 +89,7 @@ def look(objects: Objects, url: str) -> Pushed:
     return Pushed(content, store, folder, record)
 
 
-def read_record(objects: Objects) -> Record | None:
+def read_record(objects: Objects) -> PushRecord | None:
     """Return the record of the push under way; None where there is none. Of one that makes no sense, an empty one."""
     try:
         content = objects.read(RECORD)
@@ -97,8 +97,13 @@ def read_record(objects: Objects) -> Record | None:
         return None
     with contextlib.suppress(ValueError, KeyError, TypeError):
         found = json.loads(content)
-        return Record(str(found["store"]), str(found["folder"]), dict(found["files"]))
-    return Record("", "")
+        return PushRecord(str(found["store"]), str(found["folder"]), dict(found["files"]))
+    return PushRecord("", "")
+
+
+def name_in(folder: str, name: str) -> str:
+    """Return the name of a file in a folder of the URL ("": plain names)."""
+    return f"{folder}/{name}" if folder else name
 
 
 def leftovers(objects: Objects, folder: str) -> list[str]:
@@ -125,17 +130,12 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, str]:
         raise PackError(
             f"{url} holds no store yet: a push to it was interrupted or is under way. End it by: pack push OUT {url}"
         ) from None
-    if not _is_ours(content):
+    if not is_manifest(content):
         raise PackError(f"{url} holds no store: its {MANIFEST} is another program's. Look at the URL.")
     digest, folder = read_pointer(content, f"{url}/{MANIFEST}")
     if folder:
-        name = f"{folder}/{MANIFEST}"
+        name = name_in(folder, MANIFEST)
         content = objects.read(name)
         if read_pointer(content, f"{url}/{name}") != (digest, ""):
             raise PackError(f"{url}/{name} is not what {url}/{MANIFEST} names. Push the store again.")
     return content, folder
-
-
-def _is_ours(content: bytes) -> bool:
-    """Whether a manifest.json is a store's, damaged perhaps; other programs have files of that name too."""
-    return b'"format": "pixpack"' in content[:200]

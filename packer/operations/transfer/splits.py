@@ -1,6 +1,6 @@
 """`pack push` and `pack pull` of a folder of splits: each store to and from URL/<split>.
 
-All are looked at, and announced at the URL, before the first is sent: no pull takes those that are there already for all of them.
+All are checked, and announced at the URL, before the first is sent: no pull takes those that are there already for all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.splits import split_folders, stores_of
-from packer.operations.transfer.copy import Copy, CopyReport, Tell
+from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer
 from packer.operations.transfer.objects import open_objects
 from packer.operations.transfer.pull import pull_store
 from packer.operations.transfer.push import announce, check_push, push_store
@@ -19,26 +19,28 @@ from reader.format.check import check_store
 from reader.format.manifest import MANIFEST
 
 
-def push(out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: Tell | None = None) -> CopyReport:
+def push(
+    out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: OnBytes | None = None
+) -> CopyReport:
     """Copy the store OUT, or the stores of the splits that it holds, to a URL; each checked on the way."""
     stores = stores_of(out)
     if "" in stores:
         return push_store(out, url, overwrite=overwrite, progress=progress)
     if open_objects(url).size(MANIFEST) >= 0:
         raise OptionsError(f"{url} holds a store; the splits of {out} cannot be pushed into it. Choose another URL.")
-    places = {split: f"{url.rstrip('/')}/{split}" for split in stores}
+    urls = {split: f"{url.rstrip('/')}/{split}" for split in stores}
     for step in (check_push, announce):
         for split, store in stores.items():
-            step(store, places[split], overwrite)
+            step(store, urls[split], overwrite)
     total = sum(entry.size_bytes for store in stores.values() for entry in check_store(store).files.values())
     reports: list[CopyReport] = []
     for split, store in stores.items():
         report_sum = _after(reports, total, progress)
-        reports.append(push_store(store, places[split], overwrite=overwrite, progress=report_sum))
+        reports.append(push_store(store, urls[split], overwrite=overwrite, progress=report_sum))
     return _summed(url, out, reports)
 
 
-def pull(url: str, out: str | os.PathLike[str], *, progress: Tell | None = None) -> CopyReport:
+def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
     """Copy the store at a URL, or the stores of the splits that it holds, to OUT."""
     splits = _splits_at(url)
     if not splits:
@@ -58,18 +60,18 @@ def _splits_at(url: str) -> list[str]:
     Raises:
         PackError: a split is not complete there.
     """
-    copy = Copy(url, None)
+    copy = Transfer(url, None)
     with copy.explaining("read", Path()):
         if copy.objects.size(MANIFEST) >= 0:
             return []
         splits = [split for split in split_folders(copy.objects.top()) if split]
         for split in splits:
             if copy.objects.size(f"{split}/{MANIFEST}") < 0:
-                raise PackError(f"{copy.url}/{split} holds no whole store: push the splits again, then pull.")
+                raise PackError(f"{copy.url}/{split} holds no complete store: push the splits again, then pull.")
     return splits
 
 
-def _after(reports: list[CopyReport], total: int, progress: Tell | None) -> Callable[[int, int], None]:
+def _after(reports: list[CopyReport], total: int, progress: OnBytes | None) -> Callable[[int, int], None]:
     """Return a progress callback that counts from what the splits before had; total: 0 where it is not known yet."""
     before = sum(report.store_bytes for report in reports)
     return lambda done, own: progress(before + done, total or before + own) if progress else None

@@ -8,25 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from packer.errors import DepthError
 
-# Of values that use so many bits or fewer of 16 it is told: shown by their high byte they are at most a quarter as bright.
+# Values that use so many bits or fewer of 16 are recorded: shown by their high byte they are at most a quarter as bright.
 _MOST_UNUSED = 14
 _BITS_PER_SAMPLE = 258
 # Pillow's unpacking of 16 bits takes the high byte alone; that of the other byte order takes the low one.
 _OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
-
-Values = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Depth:
     """Over how many bits the values of an opened image are spread; is_stated: the file says so, and no option changes it.
 
-    high: Pillow decodes colours of 16 bits to their high bytes.
+    high: Pillow decodes colors of 16 bits to their high bytes.
     """
 
     bits: int = 8
@@ -35,7 +32,7 @@ class Depth:
 
     @classmethod
     def of(cls, image: Any) -> Depth:
-        """Tell from the header; the image is not decoded yet."""
+        """Read it from the header; the image is not decoded yet."""
         tiles = getattr(image, "tile", [])  # an image that a program made has none
         arguments = [str(part) for tile in tiles for part in _flat(tile[3])]
         if image.mode.startswith("I") or any(";16" in part for part in arguments):
@@ -54,7 +51,7 @@ def eight_bits(
 
     Args:
         asked: --bit-depth; counts where the file does not state its own.
-        again: opens the image once more, for the low bytes of colours.
+        again: opens the image once more, for the low bytes of colors.
 
     Raises:
         DepthError: it holds 32-bit integers or floating point, or low bytes that cannot be read.
@@ -65,7 +62,7 @@ def eight_bits(
         return image, {}, ""
     bits = depth.bits if depth.is_stated or asked is None else asked
     if depth.high and bits == 16:
-        return image, _used(8 + _bits_of(np.asarray(image)[..., :3]), asked), ""
+        return image, _used(8 + int(np.asarray(image)[..., :3].max(initial=0)).bit_length(), asked), ""
     values = np.asarray(image)
     if depth.high:
         values = values.astype(np.uint16) << 8 | np.asarray(_low_bytes(again(), image.mode))
@@ -83,10 +80,6 @@ def eight_bits(
 
 def _used(bits: int, asked: int | None) -> dict[str, Any]:
     return {"bits_used": max(1, bits)} if bits <= _MOST_UNUSED and asked is None else {}
-
-
-def _bits_of(values: Values) -> int:
-    return int(values.max(initial=0)).bit_length()
 
 
 def _low_bytes(image: Any, mode: str) -> Image.Image:

@@ -1,6 +1,6 @@
 """Why bytes are no image that can be decoded, in words that a person understands.
 
-Looks at bytes and at what a library said of them; decodes nothing.
+Looks at bytes and at the message of the library that refused them; decodes nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _KNOWN = (
     (b"MM\0*", "TIFF"),
     (b"RIFF", "WebP"),
 )
-# What Pillow says of pixel data that it cannot decode, and what that means.
+# Pillow's messages about pixel data that it cannot decode, and what they mean.
 _PLAIN = (
-    # of JPEG XL and HEIC: what follows tells their developers how to find out more
+    # of JPEG XL and HEIC: what follows is for their developers
     (r"^Generic Error", "it is damaged or cut short"),
     (r"outside of file bounds|image file is truncated|Truncated File Read|not enough image data", "it is cut short"),
     (r"decoder error -|data stream|cannot load this image", "its pixel data is damaged"),
@@ -35,7 +35,7 @@ _FOREIGN = (
 def explain(data: bytes, problem: str | None) -> str:
     """Say in plain words why data is no image that can be decoded.
 
-    problem: what Pillow said of it; None: it knows no such format.
+    problem: Pillow's message; None: it knows no such format.
     """
     if not data:
         return "the file is empty"

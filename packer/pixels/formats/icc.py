@@ -32,7 +32,7 @@ _Curve = Callable[[float], float]
 
 @functools.lru_cache(maxsize=256)
 def foreign_name(profile: bytes) -> str:
-    """Name a profile whose colours are not sRGB's; "" for sRGB, its variants, and gray with a curve like sRGB's.
+    """Name a profile whose colors are not sRGB's; "" for sRGB, its variants, and gray with a curve like sRGB's.
 
     Example:
         >>> foreign_name(b"no profile")
@@ -45,7 +45,7 @@ def foreign_name(profile: bytes) -> str:
             is_srgb = _has_srgb_primaries(tags) and all(_is_srgb_curve(tags[name]) for name in _CURVES)
         elif space == b"GRAY":
             is_srgb = _is_srgb_curve(tags[b"kTRC"])
-        else:  # of a table no one can tell but by its name
+        else:  # a table is known by its name alone
             is_srgb = space == b"RGB " and _description(tags).lower().startswith("srgb")
         return "" if is_srgb else _description(tags) or f"unnamed {space.decode('ascii', 'replace').strip()} profile"
     except (ValueError, KeyError, IndexError, struct.error, OverflowError, ZeroDivisionError):
@@ -53,7 +53,7 @@ def foreign_name(profile: bytes) -> str:
 
 
 def as_profiled(image: Image.Image, profile: bytes) -> Image.Image | None:
-    """Return an image of 8 bits in the colours that a profile describes: RGB, RGBA, L or CMYK; None where they do not fit."""
+    """Return an image of 8 bits in the colors that a profile describes: RGB, RGBA, L or CMYK; None where they do not fit."""
     space, has_alpha = profile[16:20], "A" in image.getbands() or "transparency" in image.info
     if space == b"CMYK":
         return image if image.mode == "CMYK" else None
@@ -160,9 +160,9 @@ def _curve(tag: bytes) -> _Curve:
 
     def looked_up(x: float) -> float:
         """Interpolate between two entries of the table."""
-        place = x * (count - 1)
-        low = min(int(place), count - 2)
-        return (values[low] + (place - low) * (values[low + 1] - values[low])) / 65535
+        position = x * (count - 1)
+        low = min(int(position), count - 2)
+        return (values[low] + (position - low) * (values[low + 1] - values[low])) / 65535
 
     return looked_up
 

@@ -36,7 +36,7 @@ _KEEP_BYTES = 32 << 20
 class JpegHeader:
     """What the frame header says. width and height are as stored, before any EXIF orientation.
 
-    icc: the colour profile, joined of its segments; b"" where there is none.
+    icc: the color profile, joined of its segments; b"" where there is none.
     """
 
     width: int
@@ -90,17 +90,17 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 
 def joined_profile(parts: list[bytes]) -> bytes:
-    """Return the colour profile of APP2 segments, each with its number and their count in front (ICC.1:2022, annex B.4).
+    """Return the color profile of APP2 segments, each with its number and their count in front (ICC.1:2022, annex B.4).
 
     One that lacks a segment is b"?": damaged.
     """
     numbers = sorted(parts, key=lambda part: part[:1])
-    is_whole = [part[:2] for part in numbers] == [bytes([n, len(parts)]) for n in range(1, len(parts) + 1)]
-    return b"".join(part[2:] for part in numbers) if is_whole else b"?"
+    is_complete = [part[:2] for part in numbers] == [bytes([n, len(parts)]) for n in range(1, len(parts) + 1)]
+    return b"".join(part[2:] for part in numbers) if is_complete else b"?"
 
 
 def profile_segments(profile: bytes) -> bytes:
-    """Return the APP2 segments of a colour profile, as `joined_profile` reads them."""
+    """Return the APP2 segments of a color profile, as `joined_profile` reads them."""
     parts = [profile[at : at + _ICC_BYTES] for at in range(0, len(profile), _ICC_BYTES)]
     contents = [_ICC_MARK + bytes([number, len(parts)]) + part for number, part in enumerate(parts, start=1)]
     return b"".join(b"\xff\xe2" + struct.pack(">H", len(content) + 2) + content for content in contents)

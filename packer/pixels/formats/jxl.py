@@ -1,4 +1,4 @@
-"""Headers of JPEG XL: size and orientation, read without decoding. The plugin that decodes has done it all by the time it tells.
+"""Headers of JPEG XL: size and orientation, read without decoding, as the plugin would decode all of it first.
 
 ISO/IEC 18181-1:2024, annexes D (SizeHeader, ImageMetadata), and 18181-2 (boxes).
 """

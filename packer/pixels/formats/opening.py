@@ -45,7 +45,7 @@ class Orientation:
         return image if turn is None else image.transpose(turn)
 
 
-def opened(data: bytes) -> Image.Image:
+def open_image(data: bytes) -> Image.Image:
     """Open an image of a known format, its header read and (but for JPEG XL) no pixel decoded; raises DecodeError."""
     kind = plugins.kind_of(data)
     library = plugins.library(kind) if kind else plugins.Library(FORMATS)
@@ -60,13 +60,13 @@ def opened(data: bytes) -> Image.Image:
 
 
 def problem(error: Exception) -> str | None:
-    """Return what Pillow said of an image, None where it knows no such format."""
+    """Return Pillow's message about an image, None where it knows no such format."""
     return None if isinstance(error, UnidentifiedImageError) else str(error)
 
 
-def stored_size(image: Image.Image) -> tuple[int, int]:
+def stored_size(image: Any) -> tuple[int, int]:
     """Return (width, height) of an opened image as its pixels are stored, before any orientation; decodes nothing."""
-    undone = _tiff_tag(image) if image.format == "TIFF" else plugins.orientation(image)
+    undone = _orientation(image.tag_v2) if image.format == "TIFF" else plugins.orientation(image)
     # who turns a picture itself gives its size after that
     return image.size[::-1] if undone is not None and undone >= 5 else image.size
 
@@ -77,13 +77,13 @@ def header_orientation(image: Image.Image) -> int:
     if undone is not None:
         return undone
     try:
-        # the base class's: PngImageFile's own decodes the whole image first
+        # the base class's: PngImageFile's own decodes the image first
         return _orientation(Image.Image.getexif(image))
     except Exception:  # damaged EXIF counts as none, as it does for Pillow
         return 1
 
 
-def loaded(image: Image.Image, data: bytes) -> Orientation:
+def load_image(image: Image.Image, data: bytes) -> Orientation:
     """Decode an opened image in place; returns its orientation. Raises DecodeError.
 
     data: what it was opened from, to explain what fails.
@@ -108,11 +108,6 @@ def _a(kind: str) -> str:
     return "an" if kind == plugins.AVIF else "a"
 
 
-def _orientation(exif: Image.Exif) -> int:
-    value = exif.get(_ORIENTATION, 1)
-    return value if value in UPRIGHT else 1
-
-
-def _tiff_tag(image: Any) -> int:
-    value = image.tag_v2.get(_ORIENTATION, 1)
+def _orientation(tags: Any) -> int:
+    value = tags.get(_ORIENTATION, 1)
     return value if value in UPRIGHT else 1

@@ -47,7 +47,7 @@ def pillow_distribution() -> str:
 
 
 def _pillow_simd() -> str | None:
-    """Tell which instructions the live Pillow resizes with: "avx2", "sse4", or None: those of plain Pillow.
+    """Return which instructions the live Pillow resizes with: "avx2", "sse4", or None: those of plain Pillow.
 
     Pillow does not say, and its SIMD edition chooses when it is compiled. Its resampling is built on one instruction,
     multiply-add of 16-bit pairs, of which plain Pillow's wheel has none, an SSE4 build 204 and an AVX2 build 30 on 256 bits

@@ -64,7 +64,7 @@ def over(files: Sequence[bytes], call: Callable[[bytes], Pixels]) -> Turn:
 def place(image: Any) -> np.ndarray:
     """Resize and crop by Pillow, as pack does."""
     geometry = Geometry(SIDE, SIDE)
-    return np.asarray(geometry.place(image, geometry.resized(*image.size))[0])
+    return np.asarray(geometry.to_row(image, geometry.resized(*image.size))[0])
 
 
 def square(width: int, height: int) -> tuple[int, int, int]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 
+from packer.text import counted, some
 from reader.format.samples import Sample
 
 _MARKS = ('"icc":"', '"bits_used":')
-_NAMED = 3
 
 
-class Noted:
+class SampleNotes:
     """Counts over the rows of a store, as its lines stream by."""
 
     def __init__(self) -> None:
@@ -42,9 +42,8 @@ class Noted:
         count = self._profiles.total()
         if not count:
             return ""
-        names = [f"{name} {number:,}" for name, number in self.profiles.items()]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        what = f"{_images(count)} another ICC profile than sRGB ({', '.join(names[:_NAMED])}{more})"
+        names = some([f"{name} {number:,}" for name, number in self.profiles.items()])
+        what = f"{counted(count, 'image has', 'images have')} another ICC profile than sRGB ({names})"
         if self._converted == count:
             return f"{what} and {'was' if count == 1 else 'were'} converted to sRGB."
         if self._converted:
@@ -54,11 +53,8 @@ class Noted:
     def _of_bits(self) -> str:
         if not self._dark:
             return ""
+        images = counted(self._dark, "image has", "images have")
         return (
-            f"{_images(self._dark)} 16 bits of which {self._bits} or fewer are used, so that the rows are dark."
+            f"{images} 16 bits of which {self._bits} or fewer are used, so that the rows are dark."
             f" If that is what the camera records, pack with --bit-depth {max(9, self._bits)}."
         )
-
-
-def _images(count: int) -> str:
-    return "1 image has" if count == 1 else f"{count:,} images have"
