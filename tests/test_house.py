@@ -140,7 +140,7 @@ def test_the_format_needs_the_standard_library_alone(module: str) -> None:
         (
             "PIL",
             "operations.overlay operations.show packing.dataset pixels.decode pixels.formats.bit_depth pixels.formats.icc"
-            " pixels.formats.opening pixels.formats.versions pixels.geometry pixels.mask",
+            " pixels.formats.opening pixels.formats.versions pixels.geometry pixels.mask pixels.resize",
         ),
         ("av", "pixels.ffmpeg"),
         ("pillow_heif", "pixels.formats.plugins"),

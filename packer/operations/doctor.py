@@ -142,6 +142,7 @@ def _os_release() -> str:
 def _pillow() -> Iterator[Finding]:
     try:
         from packer.pixels.formats.versions import decoder_versions, missing_features
+        from packer.pixels.native.live import native
     except ImportError as e:
         yield Finding("Pillow", f"cannot be imported: {e}", MISSING, "pip install --force-reinstall pillow")
         return
@@ -153,7 +154,7 @@ def _pillow() -> Iterator[Finding]:
         yield Finding("Pillow", f"{found}, built without {', '.join(lacks)}", MISSING, fix)
     elif _version("pillow-simd") and live["distribution"] == "pillow":
         yield Finding("Pillow", f"{found}: pillow was installed over pillow-simd", ADVICE, _PILLOW_SIMD)
-    elif platform.machine() == "x86_64" and live["simd"] != "avx2" and "avx2" in _cpu_flags():
+    elif native().resize is None and live["simd"] != "avx2" and "avx2" in _cpu_flags():
         yield Finding("Pillow", f"{found}; resizing is faster with AVX2", ADVICE, _PILLOW_SIMD)
     else:
         yield Finding("Pillow", found)
@@ -170,10 +171,10 @@ def _compiled_part() -> Finding:
     live = native()
     if live.row is not None:
         return Finding(name, what)
-    packages = "apt-get install gcc libc6-dev libjpeg-dev, then " if shutil.which("apt-get") else ""
-    mend = (
-        f"{packages}pip install --force-reinstall --no-deps --no-cache-dir pixpack" if live.is_missing else _PILLOW_SIMD
-    )
+    mend = "install libturbojpeg and libjpeg-turbo of one version"
+    if live.is_missing:
+        packages = "apt-get install gcc libc6-dev libjpeg-dev, then " if shutil.which("apt-get") else ""
+        mend = f"{packages}pip install --force-reinstall --no-deps --no-cache-dir pixpack"
     return Finding(name, f"{live.reason}; it {what}", ADVICE, mend)
 
 

@@ -108,8 +108,10 @@ class Geometry:
         if self._is_strip(*resized):
             return self._cropped_strip(image, *resized), (0, 0, self.height, self.width)
         if image.size != resized:
+            from packer.pixels.resize import resize
+
             # all of the picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
-            image = image.resize(resized, self.filter)
+            image = resize(image, resized, self.filter)
         if resized == self.row_size(resized):
             return image, self.content(resized)
         left, top = self.origin(resized)

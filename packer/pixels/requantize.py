@@ -19,6 +19,7 @@ from packer.pixels.ffmpeg import open_ffmpeg, versions
 from packer.pixels.formats import icc, jpeg
 from packer.pixels.formats.versions import decoder_versions, littlecms_version
 from packer.pixels.geometry import Geometry
+from packer.pixels.resize import live_rule
 from packer.pixels.row import Row
 
 
@@ -144,6 +145,8 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, Any]:
         FfmpegError: FFmpeg is needed and missing.
     """
     versions_used = decoder_versions()
+    if rule := live_rule():
+        versions_used["resize"] = rule
     if options.get("requantize") is not None:
         versions_used["ffmpeg"] = versions()
     if options.get("icc") == "convert":

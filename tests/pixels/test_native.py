@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import packer
 from packer.errors import DecodeError
+from packer.pixels import resize
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg, versions
 from packer.pixels.geometry import Geometry
 from packer.pixels.native import live
 from packer.pixels.row import Row
+from reader.format.manifest import read_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = live.native()
@@ -30,7 +33,7 @@ NATIVE = live.native()
 @pytest.fixture(autouse=True)
 def _is_built() -> None:
     if versions.pillow_distribution() != "pillow-simd":
-        pytest.skip(NATIVE.reason)
+        pytest.skip("there is no Pillow-SIMD to compare with")
     # Pillow-SIMD was compiled here, with the same headers
     assert NATIVE.row is not None, NATIVE.reason
 
@@ -190,7 +193,7 @@ def test_sizes_that_are_not_the_picture_s_give_none() -> None:
         (2, (300, 201)),
         (2, (0, 200)),
         (3, (0, 64)),
-        (3, (70_000, 64)),
+        (3, (1 << 21, 64)),
         (4, (200, 0)),
         (4, (-64, 0)),
         (4, (1 << 31 - 1, 0)),
@@ -242,16 +245,73 @@ def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> N
     assert len(cases) == len(SIZES)
 
 
-def test_it_says_why_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other_versions(name: str = "turbojpeg") -> str:
-        return "2.0" if name == "turbojpeg" else "1.0"
-
-    for what, value, reason in (
-        (live, ("pillow_distribution", lambda: "pillow"), "plain Pillow is installed"),
-        (live.jpeg, ("library_version", other_versions), "libturbojpeg is 2.0"),
-    ):
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "RGBX", "L", "CMYK"])
+@pytest.mark.parametrize(
+    "resample", [Image.Resampling.LANCZOS, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC, Image.Resampling.BOX]
+)
+def test_plain_pillow_s_pictures_are_resized_as_pillow_simd_does(
+    mode: str, resample: Image.Resampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(5)
+    pairs = [
+        ((300, 200), (224, 149)),
+        ((31, 77), (224, 224)),
+        ((1, 1), (5, 3)),
+        ((640, 3), (64, 64)),
+        ((99, 500), (99, 64)),
+    ]
+    bands = len(Image.new(mode, (1, 1)).getbands())
+    pictures = [
+        Image.frombytes(mode, size, generator.integers(0, 256, size[0] * size[1] * bands, dtype=np.uint8).tobytes())
+        for size, _ in pairs
+    ]
+    by_simd = [picture.resize(size, resample) for picture, (_, size) in zip(pictures, pairs, strict=True)]
+    resize_of = _without_simd(monkeypatch)
+    for picture, (_, size), wanted in zip(pictures, pairs, by_simd, strict=True):
         with monkeypatch.context() as patch:
-            patch.setattr(what, *value)
-            found = live.native.__wrapped__()
-            assert found.row is None
-            assert reason in found.reason
+            if mode not in ("L", "RGBA"):  # which are brought to a mode that is
+                patch.setattr(Image.Image, "resize", None)
+            ours = resize_of(picture, size, resample)
+        assert ours.mode == mode
+        assert ours.tobytes() == wanted.tobytes()
+
+
+def _without_simd(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have the resizing of a machine with plain Pillow."""
+    monkeypatch.setattr(resize, "_compiled", lambda: NATIVE.resize)
+    return resize.resize
+
+
+def test_a_pack_with_plain_pillow_names_the_rule(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    for n, mode in enumerate(("RGB", "RGBA", "L")):
+        picture(200, 150, n).convert(mode).save(tmp_path / "in" / "a" / f"{n}.png")
+    packer.pack(tmp_path / "in", tmp_path / "simd", size=64, workers=1)
+    _without_simd(monkeypatch)
+    packer.pack(tmp_path / "in", tmp_path / "plain", size=64, workers=1)
+    stores = [read_manifest(tmp_path / name) for name in ("simd", "plain")]
+    assert "resize" not in stores[0].decoders
+    assert stores[1].decoders["resize"] == {"rule": "pillow-simd"}
+    pixels = [(tmp_path / name / "_tensordict" / "pixels.memmap").read_bytes() for name in ("simd", "plain")]
+    assert pixels[0] == pixels[1]
+
+
+def test_pictures_of_another_size_than_said_are_refused() -> None:
+    assert NATIVE.resize is not None
+    for pixels, source, size in (
+        (b"", (1, 1), (1, 1)),
+        (b"1234", (2, 1), (1, 1)),
+        (b"1234", (1, 1), (0, 1)),
+        (b"123", (1, 1), (1, 1)),
+    ):
+        with pytest.raises(ValueError, match="four bytes"):
+            NATIVE.resize(pixels, source, size, 2)
+    assert NATIVE.resize(b"1234", (1, 1), ((1 << 20) + 1, 1), 2) is None
+
+
+def test_it_says_why_it_does_not_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.jpeg, "library_version", lambda name="turbojpeg": "2.0" if name == "turbojpeg" else "1.0")
+    found = live.native.__wrapped__()
+    assert found.row is None
+    assert found.resize is not None
+    assert found.reason == "not used to decode: it runs with libjpeg-turbo 1.0, and libturbojpeg is 2.0"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from packer.pixels.formats import jpeg
-from packer.pixels.formats.versions import pillow_distribution
 
 Pair = tuple[int, int]
 
@@ -23,29 +22,32 @@ class RowOf(Protocol):
     ) -> bytes | None: ...
 
 
+class ResizeOf(Protocol):
+    """Resizes a picture of source = (width, height), of four bytes a pixel, to size; None where a side is above 2^20."""
+
+    def __call__(self, pixels: bytes, source: Pair, size: Pair, resample: int) -> bytes | None: ...
+
+
 @dataclass(frozen=True)
 class Native:
-    """row: the compiled function; None where it is not used, for the reason. is_missing: it is not built."""
+    """The compiled functions, each None where it is not used, for the reason. is_missing: they are not built."""
 
-    row: RowOf | None
+    row: RowOf | None = None
+    resize: ResizeOf | None = None
     reason: str = ""
     is_missing: bool = False
 
 
 @functools.cache
 def native() -> Native:
-    """Look whether the compiled part is built, and would make the bytes that the libraries here make without it."""
+    """Look whether the compiled part is built, and decodes as the libjpeg-turbo that decodes without it."""
     try:
         from packer.pixels.native import _native  # type: ignore[attr-defined]
     except ImportError as e:
-        return Native(
-            None, f"not built, as a C compiler and libjpeg-turbo's headers are needed for ({e})", is_missing=True
-        )
-    if pillow_distribution() != "pillow-simd":
-        return Native(None, "not used: it resizes as Pillow-SIMD does, and plain Pillow is installed")
+        needs = f"not built, as a C compiler and libjpeg-turbo's headers are needed for ({e})"
+        return Native(reason=needs, is_missing=True)
     own, other = jpeg.library_version("libjpeg."), jpeg.library_version()
     if own != other:
-        return Native(
-            None, f"not used: it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
-        )
-    return Native(_native.row)
+        found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
+        return Native(None, _native.resize, f"not used to decode: {found}")
+    return Native(_native.row, _native.resize)

@@ -131,6 +131,7 @@ static PyObject *row(PyObject *module, PyObject *args) {
         return NULL;
     if (width < 1 || height < 1 || width > 65535 || height > 65535 || scale < 1 || scale > 8)
         Py_RETURN_NONE;
+    wanted.channels = 3;
     wanted.x0 = left > 0 ? left : 0;
     wanted.y0 = top > 0 ? top : 0;
     wanted.x1 = left + width < wanted.width ? left + width : wanted.width;
@@ -153,15 +154,64 @@ static PyObject *row(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(library_doc, "library() -> int\n\nReturn the address of a function of the live libjpeg.");
+/* Lines come from memory: the last few through a copy, as more than a line is read of each. */
+static int resize_picture(const uint8_t *pixels, Wanted *wanted, uint8_t *out) {
+    Resampler resampler;
+    size_t line_bytes = (size_t)wanted->source_width * 4;
+    uint8_t *last = calloc(1, line_bytes + LINE_PADDING), *rows[LINES] = {0};
+    int is_ready = resampler_init(&resampler, wanted, out, (long)wanted->width * 4) && last;
+    for (int line = resampler.first_line; is_ready && line < resampler.last_line;) {
+        int count = resampler.last_line - line < LINES ? resampler.last_line - line : LINES;
+        int is_last = line + count == wanted->source_height;
+        if (is_last && count > 1)
+            count--;
+        for (int n = 0; n < count; n++)
+            rows[n] = (uint8_t *)pixels + (size_t)(line + n) * line_bytes;
+        if (is_last && count == 1 && line + 1 == wanted->source_height)
+            rows[0] = memcpy(last, rows[0], line_bytes);
+        resampler_push(&resampler, rows, count);
+        line += count;
+    }
+    is_ready = is_ready && resampler.output == resampler.down.outputs;
+    resampler_free(&resampler);
+    free(last);
+    return is_ready;
+}
 
-static PyObject *library(PyObject *module, PyObject *unused) {
-    return PyLong_FromVoidPtr((void *)jpeg_std_error);
+PyDoc_STRVAR(resize_doc,
+    "resize(pixels, source, size, resample) -> bytes | None\n\n"
+    "Resize a picture of source = (width, height), of four bytes a pixel, to size. None: it is too long for this.");
+
+static PyObject *resize(PyObject *module, PyObject *args) {
+    const char *pixels;
+    Py_ssize_t size;
+    Wanted wanted = {.channels = 4};
+    if (!PyArg_ParseTuple(args, "y#(ii)(ii)i", &pixels, &size, &wanted.source_width, &wanted.source_height, &wanted.width,
+                          &wanted.height, &wanted.filter))
+        return NULL;
+    wanted.x1 = wanted.width;
+    wanted.y1 = wanted.height;
+    if (wanted.source_width < 1 || wanted.source_height < 1 || wanted.width < 1 || wanted.height < 1 ||
+        size / 4 / wanted.source_width != wanted.source_height || size % (4 * (Py_ssize_t)wanted.source_width)) {
+        PyErr_SetString(PyExc_ValueError, "expected four bytes for each pixel of the source, and sizes of 1 or more");
+        return NULL;
+    }
+    PyObject *resized = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)wanted.width * wanted.height * 4);
+    if (!resized)
+        return NULL;
+    int is_resized;
+    Py_BEGIN_ALLOW_THREADS;
+    is_resized = resize_picture((const uint8_t *)pixels, &wanted, (uint8_t *)PyBytes_AsString(resized));
+    Py_END_ALLOW_THREADS;
+    if (is_resized)
+        return resized;
+    Py_DECREF(resized);
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
     {"row", row, METH_VARARGS, row_doc},
-    {"library", library, METH_NOARGS, library_doc},
+    {"resize", resize, METH_VARARGS, resize_doc},
     {NULL, NULL, 0, NULL},
 };
 

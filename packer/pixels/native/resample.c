@@ -15,9 +15,9 @@
 /* PIL.Image.Resampling */
 enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
 
-#define MOST_SIDE 65535
-/* Longer columns of wider rows are another's: the lines that one output row is made of do not fit in any cache. */
-#define MOST_RING_BYTES (16 << 20)
+#define MOST_SIDE (1 << 20)
+/* The lines that one output row is made of: more are those of strips, which the caller cuts first. */
+#define MOST_RING_BYTES (256 << 20)
 /* 32 bits, less 8 of a pixel, less a sign and the overshoot of weights below 0 */
 #define MOST_PRECISION 22
 #define WEIGHT_LIMIT (1 << 15)
@@ -125,6 +125,7 @@ int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out
     self->ring = calloc((size_t)self->ring_lines, (size_t)self->ring_bytes);
     self->packed = calloc((size_t)self->ring_bytes, 1);
     self->sources = calloc((size_t)down->taps, sizeof(*self->sources));
+    self->channels = wanted->channels;
     self->out = out;
     self->out_stride = out_stride;
     return self->ring && self->packed && self->sources;
@@ -157,11 +158,11 @@ static void across_plain(const Axis *axis, uint8_t *const in[LINES], uint8_t *co
         for (int i = 0; i < axis->outputs; i++) {
             const int16_t *weights = axis->weights + (size_t)i * axis->taps;
             const uint8_t *pixel = in[line] + 4 * axis->starts[i];
-            int sums[3] = {1 << (axis->precision - 1), 1 << (axis->precision - 1), 1 << (axis->precision - 1)};
+            int half = 1 << (axis->precision - 1), sums[4] = {half, half, half, half};
             for (int n = 0; n < axis->counts[i]; n++, pixel += 4)
-                for (int c = 0; c < 3; c++)
+                for (int c = 0; c < 4; c++)
                     sums[c] += pixel[c] * weights[n];
-            for (int c = 0; c < 3; c++)
+            for (int c = 0; c < 4; c++)
                 out[line][4 * i + c] = byte_of(sums[c], axis->precision);
         }
 }
@@ -265,9 +266,12 @@ static int has_avx2(void) {
 #endif
 }
 
-static void pack_rgb(const uint8_t *rgbx, uint8_t *rgb, int pixels) {
-    for (int i = 0; i < pixels; i++, rgbx += 4, rgb += 3)
-        memcpy(rgb, rgbx, 3);
+static void pack(const uint8_t *from, uint8_t *to, int pixels, int channels) {
+    if (channels == 4)
+        memcpy(to, from, (size_t)pixels * 4);
+    else
+        for (int i = 0; i < pixels; i++, from += 4, to += 3)
+            memcpy(to, from, 3);
 }
 
 static uint8_t *ring_line(const Resampler *self, int line) {
@@ -301,6 +305,6 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
         else
 #endif
             down_plain(weights, self->sources, taps, down->precision, self->packed, self->across.outputs * 4);
-        pack_rgb(self->packed, self->out + (size_t)self->output * self->out_stride, self->across.outputs);
+        pack(self->packed, self->out + (size_t)self->output * self->out_stride, self->across.outputs, self->channels);
     }
 }

@@ -17,16 +17,16 @@ typedef struct {
     int16_t *weights;
 } Axis;
 
-/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept. */
+/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept, the first 3 channels or all 4. */
 typedef struct {
-    int source_width, source_height, width, height, x0, x1, y0, y1, filter;
+    int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels;
 } Wanted;
 
 typedef struct {
     Axis across, down;
     /* the source lines and columns that the kept pixels are made of */
     int first_line, last_line, first_column, last_column;
-    int line, output, ring_lines, ring_bytes;
+    int line, output, channels, ring_lines, ring_bytes;
     uint8_t *ring, *packed, *out, **sources;
     long out_stride;
 } Resampler;
@@ -37,7 +37,7 @@ int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out
 /* Lets lines begin at this column of the source. Once, before the first line. */
 void resampler_begin_at(Resampler *self, int column);
 
-/* Takes the next `count` <= LINES lines of RGBX, from first_line on, and writes the rows of RGB that are complete. */
+/* Takes the next `count` <= LINES lines of four channels, from first_line on, and writes the rows that are complete. */
 void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count);
 
 void resampler_free(Resampler *self);

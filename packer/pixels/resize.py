@@ -1,0 +1,42 @@
+"""How pictures are resized: as Pillow-SIMD does it wherever that is to be had, so that rows do not hang on which Pillow is live.
+
+Pillow-SIMD itself does it where it is live, else the compiled part, else plain Pillow, by a rule of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from PIL import Image
+
+from packer.pixels.formats.versions import pillow_distribution
+from packer.pixels.native.live import ResizeOf, native
+
+RULE = "pillow-simd"
+
+# Mode -> how Pillow writes and reads it as four bytes a pixel.
+_FOUR_BYTES = {"RGB": "RGBX", "RGBX": "RGBX", "CMYK": "CMYK", "RGBa": "RGBa"}
+
+
+def live_rule() -> dict[str, str]:
+    """Return what a manifest says of the rule: nothing where it is that of the Pillow which it names."""
+    return {"rule": RULE} if _compiled() is not None else {}
+
+
+def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Image:
+    """Resize a whole picture to (width, height); resample is a number of PIL.Image.Resampling."""
+    compiled = _compiled()
+    if compiled is None or resample == Image.Resampling.NEAREST:
+        return image.resize(size, resample)
+    if image.mode == "RGBA":  # as Pillow does: colours that nobody sees do not bleed into others
+        return resize(image.convert("RGBa"), size, resample).convert("RGBA")
+    if image.mode == "L":
+        return resize(image.convert("RGB"), size, resample).getchannel(0)
+    raw = _FOUR_BYTES.get(image.mode)
+    pixels = compiled(image.tobytes("raw", raw), image.size, size, resample) if raw else None
+    return image.resize(size, resample) if pixels is None else Image.frombytes(image.mode, size, pixels, "raw", raw)
+
+
+@functools.cache
+def _compiled() -> ResizeOf | None:
+    return None if pillow_distribution() == "pillow-simd" else native().resize
