@@ -1,4 +1,4 @@
-"""What a pack may be asked for, checked in one place for the command and for Python alike. No image library is imported here."""
+"""The options of packing, in groups: name, default, meaning and check of each. Imports no image library."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class InputOptions(LabelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shuffle is not None and not (isinstance(self.shuffle, int) and self.shuffle >= 0):
-            raise OptionsError(f"--shuffle is {self.shuffle!r}, expected a whole number of 0 or more.")
+            raise OptionsError(f"--shuffle is {self.shuffle!r}, expected an integer of 0 or more.")
         if not 0 <= self.min_visibility <= 1:
             raise OptionsError(f"--min-visibility is {self.min_visibility}, expected a share from 0 to 1.")
         if self.max_boxes is not None and not (isinstance(self.max_boxes, int) and self.max_boxes >= 1):
@@ -302,7 +302,9 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         if self.part is None:
             return
         if self.has_own_sizes:
-            raise OptionsError("--fit none and --part do not go together yet. Pack as a whole, or with --engine ray.")
+            raise OptionsError(
+                "--fit none and --part do not go together yet. Leave --part out, or pack with --engine ray."
+            )
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
         if not match or not 1 <= int(match[1]) <= int(match[2]):
             raise OptionsError(f"--part is {self.part!r}, expected i/n such as 2/8: the second of eight equal parts.")
@@ -310,7 +312,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             raise OptionsError("--part needs --size: without it every part would read the headers of all images.")
         if self.boxes is not None or self.masks is not None:
             raise OptionsError(
-                "--boxes, --masks and --part do not go together yet. Pack as a whole, or with --engine ray."
+                "--boxes, --masks and --part do not go together yet. Leave --part out, or pack with --engine ray."
             )
 
     def shaping(self) -> dict[str, Any]:

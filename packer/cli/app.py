@@ -1,4 +1,4 @@
-"""The command `pack`: the only module that imports click, prints reports, or knows an exit code."""
+"""The command `pack` with all its commands; what each of them raises becomes one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as e:
-        return _explain(e)
+        return _exit_code(e)
 
 
-def _explain(error: Exception) -> int:
-    """Tell the pack's own errors, and disks that are full, from bugs; a bug keeps its traceback."""
+def _exit_code(error: Exception) -> int:
+    """Print an expected error as one line and return its exit code; raise a bug again, for its traceback."""
     from packer.errors import DiskFullError, EngineError, PackError, ScanError
     from packer.system import FULL
     from reader.format.errors import StoreError

@@ -44,7 +44,7 @@ from packer.errors import OptionsError
     show_default=True,
     help="Where that run reads from.",
 )
-@click.option("--normalize", is_flag=True, help="That run normalises to float32, as the loader's transform.")
+@click.option("--normalize", is_flag=True, help="That run normalizes to float32, as the loader's transform.")
 @click.option(
     "--step-ms",
     type=Range(0, 60_000),
@@ -107,7 +107,7 @@ def bench(out: str, as_json: bool, quiet: bool, **options: Any) -> int:
 
 
 def _check_pictures(pictures: dict[str, str | None]) -> None:
-    """Refuse places where a picture or the trace cannot be, before anything is measured; raises OptionsError."""
+    """Refuse paths that a picture or the trace cannot be written to, before anything is measured; raises OptionsError."""
     from packer.operations.pictures import check_picture_path
 
     taken: dict[str, str] = {}
@@ -120,7 +120,7 @@ def _check_pictures(pictures: dict[str, str | None]) -> None:
 
 
 def _largest(out: str) -> str:
-    """Return OUT, or of the stores of splits that it holds the one with most rows, which is said."""
+    """Return OUT, or of the stores of splits that it holds the one with most rows, which a note names."""
     from packer.inputs.splits import stores_of
     from reader.format.check import check_store
 

@@ -104,10 +104,10 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
     stages = [stage for stage in _COLOURS if any(span["stage"] == stage for span in spans)]
     with _figure(path, 2.0 + 0.45 * len(lanes), timeline_finding(timeline), about) as figure:
         axes = figure.subplots()
-        # in the order of colours, waiting last: it may lie inside another stage
+        # in the order of colors, waiting last: it may lie inside another stage
         for stage in stages:
             bars = [(span["start_ms"], span["stop_ms"] - span["start_ms"]) for span in spans if span["stage"] == stage]
-            places = [-lanes.index(span["lane"]) for span in spans if span["stage"] == stage]
+            positions = [-lanes.index(span["lane"]) for span in spans if span["stage"] == stage]
             starts, lengths = zip(*bars, strict=True)
             style = {
                 "color": _COLOURS[stage],
@@ -115,7 +115,7 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
                 "linewidth": 0.4,
                 "label": _NAMES.get(stage, stage),
             }
-            axes.barh(places, lengths, 0.76, left=starts, **style)
+            axes.barh(positions, lengths, 0.76, left=starts, **style)
         axes.set_yticks(range(0, -len(lanes), -1), lanes)
         axes.set_xlim(0, _end(timeline))
         axes.xaxis.set_major_formatter(_TICKS)
@@ -182,9 +182,9 @@ def _bars(axes: Any, section: Mapping[str, Any]) -> None:
     ways = section["ways"]
     rates = [way["images_per_second"] for way in ways]
     limit = max(way["images_per_second"] for way in ways if way["name"] in section["limits"])
-    colours = [OURS if _is_ours(way["name"]) else LIMIT if way["name"] in section["limits"] else OTHER for way in ways]
-    places = range(0, -len(ways), -1)
-    drawn = axes.barh(places, rates, 0.68, color=colours)
+    colors = [OURS if _is_ours(way["name"]) else LIMIT if way["name"] in section["limits"] else OTHER for way in ways]
+    positions = range(0, -len(ways), -1)
+    drawn = axes.barh(positions, rates, 0.68, color=colors)
     texts = [f"{way['images_per_second']:,.0f}   {way['of_limit']:.0%}" for way in ways]
     for label in axes.bar_label(drawn, texts, padding=5, size=9):
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # over the limit's line
@@ -193,7 +193,7 @@ def _bars(axes: Any, section: Mapping[str, Any]) -> None:
     axes.set_xlim(0, 1.22 * max(rates))
     axes.xaxis.set_major_formatter(_TICKS)
     axes.tick_params("y", labelcolor=DARK)
-    axes.set_yticks(places, [way["name"] for way in ways])
+    axes.set_yticks(positions, [way["name"] for way in ways])
     axes.set_title(f"{_TITLES[section['name']]}, {section['rows']:,} rows", loc="left", pad=20, size=10, weight="bold")
 
 

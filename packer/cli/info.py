@@ -52,7 +52,7 @@ def _brief(out: str, as_json: bool) -> int:
     from packer.inputs.splits import stores_of
     from reader.format.check import check_store
 
-    heads = {split: check_store(place) for split, place in stores_of(out).items()}
+    heads = {split: check_store(store) for split, store in stores_of(out).items()}
     if as_json:
         found = {split: head.to_json() | {"digest": head.digest} for split, head in heads.items()}
         click.echo(json.dumps(found.get("") or {"splits": found}))

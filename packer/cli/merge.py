@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from packer.cli import messages
 from packer.cli.options import COPY, StorePath
 from packer.cli.output import print_copied_rows
 from packer.cli.progress import ProgressBar
@@ -35,4 +36,5 @@ def merge(stores: tuple[str, ...], out: str, as_json: bool, quiet: bool, **optio
 
     with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
         report = run(stores, out, **options, progress=bar.update)
-    return print_copied_rows(report, as_json, quiet)
+    print_copied_rows(report, messages.rows_copied(report), as_json=as_json, quiet=quiet)
+    return 0

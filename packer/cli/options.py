@@ -190,6 +190,7 @@ def read_rows() -> list[int]:
 
 
 def parse_limits(option: str, text: str) -> tuple[float, float]:
+    """Parse two numbers such as "0.08,1"; raises OptionsError."""
     try:
         low, high = map(float, text.split(","))
     except ValueError:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer.cli import messages
-from packer.cli.messages import profile_table
 
 if TYPE_CHECKING:
     from packer.operations.transfer.copy import CopyReport
@@ -19,48 +19,46 @@ EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 
 
-def print_packed(report: PackReport, max_rejects: str, *, profile: bool, as_json: bool, quiet: bool) -> int:
-    """Print what a pack did; returns the exit code."""
+def print_report(report: Any, text: str, *, as_json: bool, quiet: bool, notes: Iterable[str] = ()) -> None:
+    """Print a report, a dataclass, as JSON or as this text, then the notes on stderr."""
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     elif not quiet:
-        click.echo(messages.summary(report))
-        if profile and report.profile:
-            click.echo(profile_table(report.profile))
-    for note in [] if quiet else report.notes:
+        click.echo(text)
+    for note in () if quiet else notes:
         click.echo(f"pack: note: {note}", err=True)
+
+
+def print_packed(report: PackReport, max_rejects: str, *, profile: bool, as_json: bool, quiet: bool) -> int:
+    """Print what a pack did; returns the exit code."""
+    table = [messages.profile_table(report.profile)] if profile and report.profile else []
+    text = "\n".join([messages.summary(report), *table])
+    print_report(report, text, as_json=as_json, quiet=quiet, notes=report.notes)
     if report.too_many_rejects:
         return fail(messages.too_many_rejects(report, max_rejects), EXIT_REJECTS)
     return 0
 
 
-def print_copied_rows(report: PackReport, as_json: bool, quiet: bool) -> int:
-    """Print what a subset or a merge made; returns the exit code."""
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
-    elif not quiet:
-        click.echo(
-            "\n".join([*messages.store_lines(report), messages.rows_copied(report), *messages.reject_lines(report)])
-        )
-    for note in [] if quiet else report.notes:
-        click.echo(f"pack: note: {note}", err=True)
-    return 0
+def print_copied_rows(report: PackReport, done: str, *, as_json: bool, quiet: bool) -> None:
+    """Print a store that was made without decoding, and how: what was done in how many seconds."""
+    text = "\n".join([*messages.store_lines(report), done, *messages.reject_lines(report)])
+    print_report(report, text, as_json=as_json, quiet=quiet, notes=report.notes)
+
+
+def print_transfer(report: CopyReport, what: str, *, as_json: bool, quiet: bool) -> None:
+    """Print what a push or a pull copied, and how fast."""
+    speed = f"{messages.size(int(report.copied_bytes / report.seconds))}/s"
+    present = f", {messages.size(report.kept_bytes)} were there" if report.kept_bytes else ""
+    text = f"{what}: {messages.size(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){present}"
+    print_report(report, text, as_json=as_json, quiet=quiet)
 
 
 def fail_of_rejects(rejected: int, inputs: int, allowed: str) -> int:
+    """Print that more inputs were rejected than allowed; returns the exit code."""
     return fail(messages.rejected_of(rejected, inputs, allowed), EXIT_REJECTS)
 
 
 def fail(message: str, code: int) -> int:
+    """Print why a command fails; returns its exit code."""
     click.echo(f"pack: {message}", err=True)
     return code
-
-
-def print_transfer(report: CopyReport, what: str, as_json: bool, quiet: bool) -> int:
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
-    elif not quiet:
-        speed = f"{messages.size(int(report.copied_bytes / report.seconds))}/s"
-        kept = f", {messages.size(report.kept_bytes)} were there" if report.kept_bytes else ""
-        click.echo(f"{what}: {messages.size(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){kept}")
-    return 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from typing import Any
 
 import click
 
 from packer.cli.options import StorePath, parse_limits
+from packer.cli.output import print_report
 from packer.cli.progress import ProgressBar
 from packer.options import CHANNELS
 
@@ -42,5 +41,5 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **opti
     with ProgressBar(hidden=quiet or as_json) as bar:
         options |= {"scale": parse_limits("--scale", scale), "ratio": parse_limits("--ratio", ratio)}
         found = run(images, **options, progress=bar.update)
-    click.echo(json.dumps(dataclasses.asdict(found)) if as_json else summary(found))
+    print_report(found, summary(found), as_json=as_json, quiet=False)
     return 0

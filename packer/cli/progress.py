@@ -82,7 +82,7 @@ class ProgressBar:
             self._move(bar, round(100 * share))
 
     def _show_waiting(self, bar: Any, what: str) -> None:
-        """Show in the place of the bar what cannot be read now; of a long path its end."""
+        """Show instead of the bar what cannot be read now; of a long path its end."""
         room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, {_WAITING}") - 1)
         what = what if len(what) <= room else f"...{what[3 - room :]}"
         self._is_waiting, bar.bar_format = True, "{desc}{postfix}"

@@ -33,7 +33,8 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
 
     with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
         report = run(out, url, overwrite=overwrite, progress=lambda done, total: bar.bytes_done(done, total, "push"))
-    return print_transfer(report, f"{report.out} is at {report.url}", as_json, quiet)
+    print_transfer(report, f"{report.out} is at {report.url}", as_json=as_json, quiet=quiet)
+    return 0
 
 
 @click.command(short_help="Copy a store from object storage.")
@@ -54,4 +55,5 @@ def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
 
     with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
         report = run(url, out, progress=lambda done, total: bar.bytes_done(done, total, "pull"))
-    return print_transfer(report, f"{report.url} is at {report.out}", as_json, quiet)
+    print_transfer(report, f"{report.url} is at {report.out}", as_json=as_json, quiet=quiet)
+    return 0

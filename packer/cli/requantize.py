@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from typing import Any
 
 import click
 
 from packer.cli import messages
 from packer.cli.options import StorePath
-from packer.cli.output import fail_of_rejects
+from packer.cli.output import fail_of_rejects, print_report
 from packer.cli.progress import ProgressBar
 
 
@@ -58,10 +56,7 @@ def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: An
 
     with ProgressBar(hidden=quiet or as_json) as bar:
         report = run(images, dest, **options, progress=bar.update)
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
-    elif not quiet:
-        click.echo(messages.requantized(report))
+    print_report(report, messages.requantized(report), as_json=as_json, quiet=quiet)
     if report.too_many_rejects:
         return fail_of_rejects(report.rejected, report.inputs, options["max_rejects"])
     return 0

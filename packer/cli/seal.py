@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
 import click
 
-from packer.cli import messages
 from packer.cli.options import StorePath
-from packer.cli.output import fail_of_rejects
+from packer.cli.output import fail_of_rejects, print_copied_rows
 from packer.cli.progress import ProgressBar
 from packer.options import RunOptions
 
@@ -40,13 +36,7 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
 
     with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
         report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
-    elif not quiet:
-        lines = [*messages.store_lines(report), f"sealed in {report.seconds:.1f} s", *messages.reject_lines(report)]
-        click.echo("\n".join(lines))
-    for note in [] if quiet else report.notes:
-        click.echo(f"pack: note: {note}", err=True)
+    print_copied_rows(report, f"sealed in {report.seconds:.1f} s", as_json=as_json, quiet=quiet)
     if report.too_many_rejects:
         return fail_of_rejects(report.rejected, report.inputs, max_rejects)
     return 0

@@ -44,5 +44,6 @@ def _raise_signal(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def ended(error: BaseException) -> int:
+    """Print which signal ended the command and how to continue; returns the exit code."""
     what, code = ("terminated", EXIT_TERMINATED) if isinstance(error, Terminated) else ("interrupted", EXIT_INTERRUPTED)
     return fail(f"{what}. Run a pack again with --resume; run any other command again as it was.", code)

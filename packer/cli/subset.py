@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from packer.cli import messages
 from packer.cli.options import COPY, StorePath, checked_spans, read_rows, row_spans
 from packer.cli.output import print_copied_rows
 from packer.cli.progress import ProgressBar
@@ -56,4 +57,5 @@ def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, .
         options["rows"] = read_rows() if rows == "-" else checked_spans(row_spans(rows), store)
     with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
         report = run(store, out, **options, progress=bar.update)
-    return print_copied_rows(report, as_json, quiet)
+    print_copied_rows(report, messages.rows_copied(report), as_json=as_json, quiet=quiet)
+    return 0

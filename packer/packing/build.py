@@ -39,7 +39,7 @@ from packer.store.reuse import ReusedLines, check_reusable
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
 from packer.system import available_cpus
-from packer.workers.block_worker import Job
+from packer.workers.block_worker import PackJob
 from packer.workers.engine import LocalEngine
 from reader.format.filesystem import error_path
 from reader.format.journal import Header
@@ -61,7 +61,7 @@ class Build:
         options: PackOptions,
         split: str,
         clock: StageClock,
-        make_job: Callable[..., Job],
+        make_job: Callable[..., PackJob],
         part: Part | None = None,
         *,
         replaces: bool | None = None,
@@ -88,7 +88,7 @@ class Build:
         self._committed = Committed(self._span.start)
 
     def run(self) -> PackReport:
-        """Make the store and report it, or the part. What replaces a store is sealed beside it and waits for `put_in_place`.
+        """Make the store and report it, or the part. What replaces a store is sealed beside it and waits for `swap_in`.
 
         Raises:
             PackError: OUT is in the way, nothing could be packed, or something failed on the way; says how to resume.
@@ -355,8 +355,8 @@ class _NothingPacked(Exception):
     pass
 
 
-def put_in_place(builds: Sequence[Build], held: list[Lock]) -> None:
-    """Let sealed stores take the places of others, all of them or none.
+def swap_in(builds: Sequence[Build], held: list[Lock]) -> None:
+    """Replace stores by sealed ones, all of them or none.
 
     Raises:
         PackError: the disk or its file system refuses it.

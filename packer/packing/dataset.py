@@ -32,7 +32,7 @@ from packer.report import PackReport
 from packer.sources.roots import Roots
 from packer.store.blocks import Task
 from packer.store.out_folder import resolved_out
-from packer.workers.block_worker import Attempt, Job
+from packer.workers.block_worker import Attempt, PackJob
 from packer.workers.processes import InFlight
 from reader.format.manifest import TARGET_DTYPES
 from reader.format.samples import Sample
@@ -69,7 +69,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
 
     An item is (image, target), or a dict with `image` and `label`, as those of HF datasets. The image is a PIL image, a uint8
     array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it is taken upright as it is. The first item's target determines the
-    kind of all: a whole number is a class, a float, or several, a regression target, several of 0 and 1 a multi-hot one. An item
+    kind of all: an integer is a class, a float, or several, a regression target, several of 0 and 1 a multi-hot one. An item
     that raises, or is none of this, is rejected with the reason.
 
     Args:
@@ -88,7 +88,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
     clock, target = StageClock("begin"), resolved_out(out)
     if options.has_own_sizes:
         raise OptionsError(
-            "fit 'none' needs to know all sizes before, which a dataset does not tell. Pack the files, by pack."
+            "fit 'none' needs to know all sizes before, and a dataset does not say them. Pack the files, by pack."
         )
     first, first_target = _first(dataset)
     pack_options = PackOptions.among(vars(options) | {"size": options.size or first.size[::-1], "classes": None})
@@ -97,7 +97,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
     if not all(isinstance(name, str) for name in names):
         raise OptionsError(f"classes are {names[:3]!r}, expected names.")
     if kind.name == "multi-hot" and names and len(names) != kind.count:
-        raise OptionsError(f"there are {len(names)} classes, the first target has {kind.count} places.")
+        raise OptionsError(f"there are {len(names)} classes, the first target has {kind.count} values.")
     inputs = Inputs(Path("."), classes=names if kind.name != "regression" else (), target_kind=kind.name)
     inputs.paths = list(map(str, range(len(dataset))))
     blank: Any = -1 if kind.count is None else [0] * kind.count
@@ -154,7 +154,7 @@ class _Kind:
 
 
 @dataclass(frozen=True)
-class DatasetJob(Job):
+class DatasetJob(PackJob):
     """A job whose samples are items of a dataset; `only` is the (width, height) that all must have, None: any."""
 
     dataset: Any = None

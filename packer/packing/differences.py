@@ -64,8 +64,8 @@ def inputs_difference(folder: Path, start: int, inputs: Inputs, *, is_shuffled: 
     ):  # one input more, and the order is another: what is new cannot be distinguished from what was to come
         now = [*set(before).intersection(now)]
     else:
-        places = {path: place for place, path in enumerate(now)}
-        now = now[: 1 + max((places[path] for path in before if path in places), default=-1)]
+        index_of = {path: index for index, path in enumerate(now)}
+        now = now[: 1 + max((index_of[path] for path in before if path in index_of), default=-1)]
     if named := names_difference(before, now):
         return named
     if is_shuffled or inputs.identity:

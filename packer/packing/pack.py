@@ -20,7 +20,7 @@ from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
 from packer.options import PackOptions, lasting_path
-from packer.packing.build import Build, put_in_place, release
+from packer.packing.build import Build, release, swap_in
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
@@ -36,7 +36,7 @@ from packer.store.out_folder import announce, check_destination, check_out, is_f
 from packer.store.parts import Part, begun_from, check_no_parts, check_part
 from packer.store.reports import summed_report
 from packer.store.swap import finish_swap
-from packer.workers.block_worker import Job
+from packer.workers.block_worker import PackJob
 from reader.format.manifest import MANIFEST
 
 Images = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -71,27 +71,27 @@ def pack_parts(
     target: Path,
     options: PackOptions,
     clock: StageClock,
-    make_job: Callable[..., Job] = Job,
+    make_job: Callable[..., PackJob] = PackJob,
 ) -> PackReport:
-    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a Job."""
-    places = {split: target / split if split else target for split in parts}
+    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a PackJob."""
+    stores = {split: target / split if split else target for split in parts}
     if options.part is not None and options.size is not None:
-        return _pack_one_part(parts, places, target, options, clock)
-    finished = _finished(parts, places, target, options)
+        return _pack_one_part(parts, stores, target, options, clock)
+    finished = _finished(parts, stores, target, options)
     unfinished = [split for split in parts if split not in finished]
     # an unfinished split says more than a finished one
-    for place in sorted((places[split] for split in unfinished), key=is_finished):
-        check_out(place, options)
-        check_no_parts(place, options)
-        _check_splits(parts, places, target, options)
+    for store in sorted((stores[split] for split in unfinished), key=is_finished):
+        check_out(store, options)
+        check_no_parts(store, options)
+        _check_splits(parts, stores, target, options)
     if set(finished) == set(parts) or options.has_own_sizes:
         shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
         shape = options.sides or common_size(parts, options, target)
-    # where one store is replaced, all that is packed is made beside its place: train and val change together
-    replaces = any(replaces_store(places[split], options) for split in unfinished)
+    # where one store is replaced, all that is packed is made beside the old: train and val change together
+    replaces = any(replaces_store(stores[split], options) for split in unfinished)
     for split in unfinished if replaces else ():
-        announce(places[split])
+        announce(stores[split])
     reports = dict(finished)
     held: list[Lock] = []
     try:
@@ -99,7 +99,7 @@ def pack_parts(
         for split in unfinished:
             build = Build(
                 parts[split],
-                places[split],
+                stores[split],
                 shape,
                 options,
                 split,
@@ -114,26 +114,26 @@ def pack_parts(
         if replaces and any(reports[split].too_many_rejects for split in unfinished):
             reports |= {split: dataclasses.replace(reports[split], is_in_place=False) for split in unfinished}
         else:
-            put_in_place(builds, held)
+            swap_in(builds, held)
     finally:
         release(held, tuple(held))
-    return reports[""] if "" in reports else _splits_report(target, places, {split: reports[split] for split in parts})
+    return reports[""] if "" in reports else _splits_report(target, stores, {split: reports[split] for split in parts})
 
 
-def _splits_report(target: Path, places: dict[str, Path], reports: dict[str, PackReport]) -> PackReport:
+def _splits_report(target: Path, stores: dict[str, Path], reports: dict[str, PackReport]) -> PackReport:
     """Sum up the splits, with the images that are in more than one of them or have two labels."""
     report = summed_report(target, reports)
     if report.resumed_from == report.inputs or not report.is_in_place:
         return report
     from packer.store.duplicates import duplicates_of
 
-    return dataclasses.replace(report, notes=[*report.notes, *duplicates_of(places).notes()])
+    return dataclasses.replace(report, notes=[*report.notes, *duplicates_of(stores).notes()])
 
 
-def _check_splits(parts: dict[str, Inputs], places: dict[str, Path], target: Path, options: PackOptions) -> None:
+def _check_splits(parts: dict[str, Inputs], stores: dict[str, Path], target: Path, options: PackOptions) -> None:
     """Refuse to begin splits of which some are finished, as where a pack was interrupted between two; says how to continue."""
-    done = [place for place in places.values() if is_finished(place)]
-    lacking = [place for place in places.values() if not is_finished(place)]
+    done = [store for store in stores.values() if is_finished(store)]
+    lacking = [store for store in stores.values() if not is_finished(store)]
     if done and lacking and not (options.resume or options.overwrite):
         words = [*next(iter(parts.values())).images, str(target), *options.words(), "--resume"]
         raise PackError(
@@ -143,7 +143,7 @@ def _check_splits(parts: dict[str, Inputs], places: dict[str, Path], target: Pat
 
 
 def _finished(
-    parts: dict[str, Inputs], places: dict[str, Path], target: Path, options: PackOptions
+    parts: dict[str, Inputs], stores: dict[str, Path], target: Path, options: PackOptions
 ) -> dict[str, PackReport]:
     """Return the reports of the splits of which --resume finds the stores done; for an update, all of them or none.
 
@@ -152,42 +152,42 @@ def _finished(
     """
     finished: dict[str, PackReport] = {}
     if options.update and not (
-        options.resume and all(is_finished(place) for place in places.values()) and _are_same(parts, places, options)
+        options.resume and all(is_finished(store) for store in stores.values()) and _are_same(parts, stores, options)
     ):
         return finished
-    for split, place in places.items():
-        if not options.resume or is_replaced(place):
+    for split, store in stores.items():
+        if not options.resume or is_replaced(store):
             break  # splits are announced, and replaced, in their order: the next ones are the old stores
-        if is_finished(place) and (not options.overwrite or is_as_asked(parts[split], place, options)):
-            finished[split] = finished_report(parts[split], place, options, target)
+        if is_finished(store) and (not options.overwrite or is_as_asked(parts[split], store, options)):
+            finished[split] = finished_report(parts[split], store, options, target)
     return finished
 
 
-def _are_same(parts: dict[str, Inputs], places: dict[str, Path], options: PackOptions) -> bool:
+def _are_same(parts: dict[str, Inputs], stores: dict[str, Path], options: PackOptions) -> bool:
     """Whether all stores are of these inputs and options, by the bytes of every source: an update would change nothing."""
-    return all(is_as_asked(parts[split], place, options) for split, place in places.items()) and all(
-        has_same_contents(parts[split], place) for split, place in places.items()
+    return all(is_as_asked(parts[split], store, options) for split, store in stores.items()) and all(
+        has_same_contents(parts[split], store) for split, store in stores.items()
     )
 
 
 def _pack_one_part(
     parts: dict[str, Inputs],
-    places: dict[str, Path],
+    stores: dict[str, Path],
     target: Path,
     options: PackOptions,
     clock: StageClock,
 ) -> PackReport:
     """Pack the same part of each split, or of all there is."""
     part = Part.parse(options.part or "")
-    reports = _finished(parts, places, target, options)  # sealed already
-    for split, place in places.items():
+    reports = _finished(parts, stores, target, options)  # sealed already
+    for split, store in stores.items():
         if split not in reports:
-            check_part(place, part, options)
+            check_part(store, part, options)
     for split, inputs in parts.items():
         if split in reports:
             continue
         held: list[Lock] = []
-        build = Build(inputs, places[split], options.sides or (1, 1), options, split, clock, Job, part, held=held)
+        build = Build(inputs, stores[split], options.sides or (1, 1), options, split, clock, PackJob, part, held=held)
         try:
             reports[split] = build.run()
         finally:
@@ -249,13 +249,13 @@ def named_sources(images: Images) -> list[str]:
 
 def _check_no_stale_split(parts: dict[str, Inputs], target: Path, images: str) -> None:
     """Refuse an OUT with the store of a split that IMAGES does not have: it would stand beside the others as one of them."""
-    stores = [split for split in stores_of(target) if split]
-    if stores and "" in parts:
+    splits = [split for split in stores_of(target) if split]
+    if splits and "" in parts:
         raise PackError(
-            f"{target} holds the stores of the splits {', '.join(stores)}, and {images} holds no splits"
+            f"{target} holds the stores of the splits {', '.join(splits)}, and {images} holds no splits"
             f" ({parts[''].layout or 'it is a list'}). Choose another OUT, or bring the folders of the splits back."
         )
-    if gone := [split for split in stores if split not in parts]:
+    if gone := [split for split in splits if split not in parts]:
         raise PackError(
             f"{target / gone[0]} is the store of a split that {images} does not have: it has {', '.join(parts)}."
             f" Move {target / gone[0]} away, or bring {images}/{gone[0]} back."
@@ -268,7 +268,7 @@ def _check_libraries(options: PackOptions) -> None:
         open_ffmpeg()
     if options.strict and jpeg.version() is None:
         raise PackError(
-            "--strict needs jpeg4py and libturbojpeg, which alone tell what is wrong with a JPEG that decodes, and one of them"
+            "--strict needs jpeg4py and libturbojpeg, which alone report what is wrong with a JPEG that decodes, and one of them"
             " is missing. Install it (pack doctor says how), or leave --strict out."
         )
     if options.icc == "convert" and not littlecms_version():

@@ -164,8 +164,8 @@ class LabelCheck:
                 self.notes.append(f"{out} has other classes{of_column} than before ({what}); {numbers}.")
 
     def _check_rows(self, out: Path, before: Manifest, now: Inputs) -> None:
-        places, targets = {path: index for index, path in enumerate(now.paths)}, now.targets.tolist()
-        again = _listed_again(now.paths) if len(places) < len(now.paths) else {}
+        index_of, targets = {path: index for index, path in enumerate(now.paths)}, now.targets.tolist()
+        again = _listed_again(now.paths) if len(index_of) < len(now.paths) else {}
         # most targets are the same number, of the same class: 500,000 take 2.4 seconds, 1.5 of it parsing (2026-11-22)
         numbers = {name: number for number, name in enumerate(now.classes)}
         same = {number: numbers.get(name) for number, name in enumerate(before.classes)} | {-1: -1}
@@ -173,7 +173,7 @@ class LabelCheck:
         gone, changed = _Named(), _Named()
         for sample in read_samples(out):
             path, target = sample.path, sample.target
-            index = places.get(path)
+            index = index_of.get(path)
             if index is None:
                 gone.add(path)
             elif not is_class or same.get(target) != targets[index]:
@@ -185,16 +185,16 @@ class LabelCheck:
         if changed.count:
             self._check_changed(out, before, now, changed)
         for name in before.further_targets:
-            self._note_further(out, before, now, name, {path: again.get(path, (at,)) for path, at in places.items()})
+            self._note_further(out, before, now, name, {path: again.get(path, (at,)) for path, at in index_of.items()})
 
     def _note_further(
-        self, out: Path, before: Manifest, now: Inputs, name: str, places: dict[str, Sequence[int]]
+        self, out: Path, before: Manifest, now: Inputs, name: str, index_of: dict[str, Sequence[int]]
     ) -> None:
         """Name rows that stay and get another value of a further target: it is of the column of that name as before."""
         was, has = before.further_targets[name], now.further_targets[name]
         old_values, new_values, changed = _stored(out, before, name), now.extras[name], _Named()
         for row, sample in enumerate(read_samples(out)):
-            if indices := places.get(sample.path):
+            if indices := index_of.get(sample.path):
                 old = _meaning(old_values[row], was.kind, was.classes)
                 new = [_meaning(new_values[index], has.kind, has.classes) for index in indices]
                 if old not in new:

@@ -17,7 +17,7 @@ from packer.pixels.requantize import pixel_versions
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.text import difference
-from packer.workers.block_worker import Job
+from packer.workers.block_worker import PackJob
 from reader.format.journal import Header
 from reader.format.samples import Sample
 
@@ -55,7 +55,7 @@ class Committed:
 
 
 def journal_header(
-    inputs: Inputs, job: Job, options: PackOptions, *, block_inputs: int, split: str, span: range | None
+    inputs: Inputs, job: PackJob, options: PackOptions, *, block_inputs: int, split: str, span: range | None
 ) -> Header:
     """Say what is packed and how; a resume must find the same.
 
@@ -81,7 +81,7 @@ def journal_header(
     )
 
 
-def read_committed(out: Path, inputs: Inputs, job: Job, start: int) -> tuple[Committed, int]:
+def read_committed(out: Path, inputs: Inputs, job: PackJob, start: int) -> tuple[Committed, int]:
     """Return what OUT's journal has of the inputs from the start-th on, and the byte up to which that stands in it.
 
     Under a larger --max-pixels than before, what was rejected for its size is tried again, with all from its block on.
@@ -132,7 +132,7 @@ def _listing(inputs: Inputs) -> str:
     return listing.hexdigest()
 
 
-def _changed_sources(inputs: Inputs, job: Job, start: int, result: Result) -> list[str]:
+def _changed_sources(inputs: Inputs, job: PackJob, start: int, result: Result) -> list[str]:
     """Return the sources of a committed block whose size or time is another now; the start-th input is its first."""
     if inputs.identity:
         return []  # items of a dataset are no files

@@ -15,14 +15,16 @@ from packer.sources.roots import NOWHERE
 from packer.store.blocks import Task
 from packer.store.reuse import ReusedLines
 from packer.store.row_files import MASKS
-from packer.workers.block_worker import Job
+from packer.workers.block_worker import PackJob
 from reader.format.manifest import PIXELS
 
 # So many inputs are looked at for one that is there.
 _WITNESSES = 100
 
 
-def pack_job(inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., Job]) -> Job:
+def pack_job(
+    inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., PackJob]
+) -> PackJob:
     """Return what all blocks have in common; out is absolute, since workers may run in another folder."""
     layout = RowLayout.of(geometry, options.channels, has_masks=inputs.masks is not None)
     return make_job(

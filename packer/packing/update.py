@@ -1,7 +1,7 @@
 """`pack update`: make of a store what packing its images anew would make, without decoding what has not changed.
 
 A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `packer.store.reuse`),
-and then takes its place.
+and then replaces it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def update(images: Images, out: str | os.PathLike[str], options: UpdateOptions) 
     """Bring the store OUT up to date with its images: the bytes that packing them anew gives. As the command `pack update`.
 
     Every input is read, and decoded only where its bytes are not those that were packed. Size and all else that shapes rows is
-    as OUT records it. OUT keeps its place and its readers until the new store is complete, so the disk must hold both.
+    as OUT records it. OUT stays readable until the new store is complete, so the disk must hold both.
 
     Args:
         images: what OUT was packed from, as it is now.
@@ -75,9 +75,9 @@ def update(images: Images, out: str | os.PathLike[str], options: UpdateOptions) 
     """
     target = resolved_out(out)
     finish_swap(target)
-    places = stores_of(target)
-    stores = {path: _intact(path) for path in places.values()}
-    first, recorded = next(iter(stores.items()))
+    stores = stores_of(target)
+    manifests = {path: _intact(path) for path in stores.values()}
+    first, recorded = next(iter(manifests.items()))
     _check_labels(target, recorded, options)
     given = {name: getattr(options, name) for name in LABEL_OPTIONS} | {"missing": options.missing or None}
     sources = named_sources(images)
@@ -87,10 +87,10 @@ def update(images: Images, out: str | os.PathLike[str], options: UpdateOptions) 
         | resolved_labels(first, recorded, given, sources)
         | {"overwrite": not options.resume}
     )
-    for path, manifest in stores.items():
+    for path, manifest in manifests.items():
         check_reusable(path, manifest, pack_options.shaping(), pixel_versions(pack_options.shaping()))
     limit = None if options.max_gone is None else str(options.max_gone)
-    check = LabelCheck({split: (path, stores[path]) for split, path in places.items()}, sources, given, limit)
+    check = LabelCheck({split: (path, manifests[path]) for split, path in stores.items()}, sources, given, limit)
     try:
         report = pack_sources(images, target, pack_options, check)
     except ScanError as e:

@@ -37,7 +37,7 @@ from reader.format.samples import Sample
 
 
 @dataclass(frozen=True)
-class Job:
+class PackJob:
     """What every block of a pack has in common; small, so that it travels to any worker."""
 
     root: str
@@ -115,7 +115,7 @@ class RowMaker(Protocol):
 class BlockWorker:
     """Decodes blocks and holds their rows until their offset is known."""
 
-    def __init__(self, job: Job, in_flight: Any = None, clock: StageClock | None = None) -> None:
+    def __init__(self, job: PackJob, in_flight: Any = None, clock: StageClock | None = None) -> None:
         self._job, self._clock = job, clock or StageClock("other")
         self._in_flight = InFlight(in_flight, job.pauses)
         self._maker = job.row_maker(self._in_flight, self._clock)
@@ -200,7 +200,7 @@ class BlockWorker:
 class ImageRows:
     """Reads images from their sources and decodes them, or reuses their rows."""
 
-    def __init__(self, job: Job, in_flight: InFlight, clock: StageClock) -> None:
+    def __init__(self, job: PackJob, in_flight: InFlight, clock: StageClock) -> None:
         self._job, self._in_flight, self._clock = job, in_flight, clock
         self._decoder = row_decoder(job.geometry, job.rows, clock)
         self._fetcher = Fetcher(job.root) if is_url(job.root) else None

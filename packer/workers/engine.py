@@ -200,7 +200,7 @@ class LocalEngine:
             self._refill()
 
     def _begin_again(self) -> None:
-        """Decode all that is not in place once more, on fresh workers, for the bytes behind what is."""
+        """Decode once more, on fresh workers, all rows that are not at their final offset."""
         self.close()
         self._queue = self._offsets.restart()
         self._refill()

@@ -98,7 +98,7 @@ class Offsets:
             self._give()
 
     def finished(self) -> Iterator[Result]:
-        """Yield the results of blocks that are in place, up to the first that is not; they are no longer under way."""
+        """Yield results of blocks up to the first whose rows are not at their final offset; they are no longer under way."""
         for piece in self.pieces():
             if piece.is_in_place:
                 continue
@@ -121,7 +121,7 @@ class Offsets:
             yield Result.joined(results)
 
     def restart(self) -> list[Piece]:
-        """Forget what all pieces that are not in place were decoded to; returns them, to be decoded again."""
+        """Forget what all pieces whose rows are not at their final offset were decoded to; returns them, to be decoded again."""
         self._next, self._is_shifted = self._done, False
         pieces = [piece for piece in self.pieces() if not piece.is_in_place]
         for piece in pieces:

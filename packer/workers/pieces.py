@@ -67,7 +67,7 @@ class WorkerHandle:
     pieces: by first input, in the order in which they were given to it; until they are written.
     later: rests of its pieces, which it is sent to decode once it holds less.
     still: seconds since the image in flight, or what is owed between two, is the same; halted: those of them in which its
-        process was stopped; silent: seconds since it last said anything.
+        process was stopped; silent: seconds since its last message.
     is_asked: whether it was asked to give back what it has not begun.
     """
 

@@ -203,7 +203,7 @@ def serve(job: Job, pipe: Any, in_flight: Any, clock: StageClock) -> None:
         return
     except MemoryError:  # reported by the exit code: a message would need memory
         os._exit(_NO_MEMORY)
-    except (OSError, PackError) as e:  # the store's disk, or that of the inputs: the whole pack has to know
+    except (OSError, PackError) as e:  # the store's disk, or that of the inputs: the pack must stop
         with contextlib.suppress(OSError):
             end.send(("failed", e))
 

@@ -1,4 +1,4 @@
-"""Workers on the nodes of a Ray cluster: Ray places them, and each connects back to this process as a pipe would.
+"""Workers on the nodes of a Ray cluster: Ray starts them, and each connects back to this process as a pipe would.
 
 So the engine keeps blocks in order and replaces workers as it does on one machine, and rows go from a worker to their offset
 in the file. The only module that imports ray.
@@ -50,19 +50,19 @@ def check_ray(address: str | None) -> None:
     """
     if (sys.modules["ray"] if "ray" in sys.modules else importlib.util.find_spec("ray")) is None:
         raise EngineError("--engine ray needs ray, which is not installed: pip install 'pixpack[ray]'.")
-    if address is not None and not _is_place(address):
-        raise EngineError(f"--address is {address!r}, expected host:port, as `ray start --head` tells it.")
+    if address is not None and not _is_host_port(address):
+        raise EngineError(f"--address is {address!r}, expected host:port, as `ray start --head` prints it.")
     asked = address or os.environ.get("RAY_ADDRESS", "")
-    if _is_place(asked):  # else "auto" and the like: Ray looks around by itself
-        _check_place(asked)
+    if _is_host_port(asked):  # else "auto" and the like: Ray looks around by itself
+        _check_answers(asked)
 
 
-def _is_place(address: str) -> bool:
+def _is_host_port(address: str) -> bool:
     host, _, port = address.rpartition(":")
     return host != "" and "/" not in host and port.isdecimal() and int(port) < 1 << 16
 
 
-def _check_place(address: str) -> None:
+def _check_answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
@@ -97,7 +97,7 @@ def _is_let_in(address: str, **environment: str) -> bool:
     except subprocess.TimeoutExpired:
         raise EngineError(
             f"{address} accepts connections, but no Ray cluster answers there within {_ANSWER_SECONDS:g} seconds."
-            " Give the address that `ray start --head` tells."
+            " Give the address that `ray start --head` prints."
         ) from None
     return b"AuthenticationError" not in done.stdout
 
@@ -193,9 +193,9 @@ class RayWorkers:
         raise EngineError(f"Ray started no worker within {_START_SECONDS:g} seconds. Look at: ray status")
 
     def _ask_again(self, job: Job, *, is_last: bool) -> int:
-        """Ask for another in the place of each worker that ended before it could connect; returns how many did.
+        """Ask for another instead of each worker that ended before it could connect; returns how many did.
 
-        Ray may place one on a node that is just going away.
+        Ray may start one on a node that is just leaving.
         """
         ended, _ = self._ray.wait([done for _, _, done in self._starting], timeout=0)
         for done in ended:

@@ -22,7 +22,7 @@ from packer.clock import StageClock
 from packer.errors import SourceError
 from packer.store.lock import take_lock
 from packer.system import BINARY
-from packer.workers.block_worker import Job
+from packer.workers.block_worker import PackJob
 from packer.workers.processes import serve
 from reader.format.filesystem import error_path, refresh_names
 
@@ -34,7 +34,7 @@ class Host:
     """Runs on a node, as a Ray actor: one worker, until its connection ends."""
 
     def work(
-        self, job: Job, number: str, address: Any, key: bytes, witness: tuple[str, bytes], find_decoders: Any
+        self, job: PackJob, number: str, address: Any, key: bytes, witness: tuple[str, bytes], find_decoders: Any
     ) -> None:
         """Connect, say where this is and what is here, and serve."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -44,7 +44,7 @@ class Host:
         work(job, connection)
 
 
-def work(job: Job, connection: Connection) -> None:
+def work(job: PackJob, connection: Connection) -> None:
     """Be a worker at the end of a connection; the sources are what they are here."""
     end = _SyncingEnd(connection, [path for path in (job.pixels_path, job.masks_path) if path])
     node = platform.node()
@@ -73,7 +73,7 @@ class _SyncingEnd:
         try:
             for path in paths:
                 files[path] = open_shared(path)
-        except OSError as e:  # the store's disk: the whole pack has to know
+        except OSError as e:  # the store's disk: the pack must stop
             self._send_now(("failed", e))
         threading.Thread(target=self._sync, args=(files,), name="pixpack-sync", daemon=True).start()
 
@@ -104,7 +104,7 @@ class _SyncingEnd:
                         with error_path(path):
                             getattr(os, "fdatasync", os.fsync)(descriptor)
                     self._send_now(*messages)
-            except OSError as e:  # the store's disk: the whole pack has to know
+            except OSError as e:  # the store's disk: the pack must stop
                 self._send_now(("failed", e))
 
 
@@ -143,7 +143,7 @@ def _sees(path: str, content: bytes) -> bool:
 def open_shared(path: str) -> int:
     """Open a file that workers on several hosts write to, under a lock that they share.
 
-    An NFS client that knows a whole page writes all of it back when some of it was written, and would undo what another host
+    An NFS client that knows all of a page writes all of it back when some of it was written, and would undo what another host
     has written to the rest; of locked files it writes no more than it was given (Linux: nfs_can_extend_write).
     """
     with error_path(path):

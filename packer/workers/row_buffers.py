@@ -1,4 +1,4 @@
-"""The rows of a task in a worker's memory: where they are kept until they are written, their checksum and sums.
+"""The rows of a task in a worker's memory: where they are held until they are written, their checksum and sums.
 
 One class for rows of one size, one for rows as large as their images; decodes and writes nothing.
 """

@@ -38,7 +38,7 @@ from packer import pack
 from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.store.blocks import Task
-from packer.workers.block_worker import BlockWorker, Job
+from packer.workers.block_worker import BlockWorker, PackJob
 from packer.workers.processes import silence_pillow
 from reader.format.manifest import SAMPLES, read_json_lines
 
@@ -169,7 +169,7 @@ def worker_series(corpus: Path, rows: list[dict[str, str]]) -> dict[str, Any]:
 
 def decode_all(root: str, paths: list[str], broken: int, pipe: Any) -> None:
     """Decode each file as a block of its own, as a worker does, and tell what it took."""
-    job = Job(root, os.devnull, Geometry(_SIZE, _SIZE), RowOptions())
+    job = PackJob(root, os.devnull, Geometry(_SIZE, _SIZE), RowOptions())
     silence_pillow()
     worker = BlockWorker(job)
     # what the libraries open once, for good

@@ -648,11 +648,11 @@ def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_p
     from packer.options import RowOptions
     from packer.pixels.geometry import Geometry
     from packer.store.blocks import Task
-    from packer.workers.block_worker import Job
+    from packer.workers.block_worker import PackJob
     from packer.workers.engine import LocalEngine
 
     (tmp_path / "pixels").touch()
-    job = Job(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), RowOptions(max_pixels=1000))
+    job = PackJob(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), RowOptions(max_pixels=1000))
     paths = [f"{'x' * 200}/{n}.jpg" for n in range(2000)]
     engine = LocalEngine(job, workers=2, timeout=30)
 

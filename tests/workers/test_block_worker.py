@@ -25,7 +25,7 @@ from packer.sources import local as sources
 from packer.sources.local import LocalSource
 from packer.store.blocks import Result, Task
 from packer.workers import processes, row_buffers
-from packer.workers.block_worker import BlockWorker, Job
+from packer.workers.block_worker import BlockWorker, PackJob
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
 # what a call gives at most, so that a photograph takes several
@@ -133,7 +133,7 @@ def test_a_row_is_one_version_of_its_file_whenever_that_changes(
         photo(*size, seed).save(tmp_path / f"{seed}.ppm")
     first, other = (tmp_path / "1.ppm").read_bytes(), (tmp_path / "2.ppm").read_bytes()
     geometry = Geometry(32, 32)
-    worker = BlockWorker(Job(str(tmp_path), "", geometry, _ROWS))
+    worker = BlockWorker(PackJob(str(tmp_path), "", geometry, _ROWS))
     decoded = []
     for at in range(1, 100):
         _restore(path, first)
@@ -224,7 +224,7 @@ def test_a_block_in_pieces_is_the_block(tmp_path: Path, fit: str, with_masks: bo
     (tmp_path / "4.png").write_bytes(b"no image")
     geometry = Geometry(0, 0, "none") if fit == "none" else Geometry(16, 16, "pad")
     masks = {"masks_root": str(tmp_path / "masks")} if with_masks else {}
-    job = Job(str(tmp_path), "", geometry, _ROWS, **masks)
+    job = PackJob(str(tmp_path), "", geometry, _ROWS, **masks)
     names = [f"{n}.png" for n in range(7)]
     task = Task(3, 20, names, [*range(7)], refused={25: "why"}, masks=names if with_masks else [])
     worker = BlockWorker(job)
@@ -248,7 +248,7 @@ def test_rows_are_written_at_a_byte_and_their_masks_at_one_byte_a_pixel(tmp_path
         (tmp_path / name).touch()
     files = {"pixels_path": str(tmp_path / "pixels"), "masks_path": str(tmp_path / "masks")}
     geometry = Geometry(0, 0, "none") if fit == "none" else Geometry(16, 16, fit)
-    job = Job(str(tmp_path), **files, geometry=geometry, rows=_ROWS, has_masks=True, masks_root=str(tmp_path))
+    job = PackJob(str(tmp_path), **files, geometry=geometry, rows=_ROWS, has_masks=True, masks_root=str(tmp_path))
     worker = BlockWorker(job)
     task = Task(0, 0, ["0.png", "1.png"], [0, 0], masks=["0-mask.png", "1-mask.png"])
     result, offset = worker.decode(task), 5 * 16 * 16 * 3
@@ -269,7 +269,7 @@ def test_rows_with_sizes_of_their_own_are_held_up_to_a_number_of_bytes_and_one_i
     sizes = [(20, 20)] * 10 + [(90, 90)] * 4 + [(20, 20)] * 10
     for n, size in enumerate(sizes):
         photo(*size, n).save(tmp_path / f"{n:02}.png")
-    worker = BlockWorker(Job(str(tmp_path), "", Geometry(0, 0, "none"), _ROWS))
+    worker = BlockWorker(PackJob(str(tmp_path), "", Geometry(0, 0, "none"), _ROWS))
     task = Task(0, 0, [f"{n:02}.png" for n in range(len(sizes))], [0] * len(sizes))
     counts = []
     while task.paths:

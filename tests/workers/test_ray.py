@@ -157,7 +157,7 @@ def test_who_accepts_a_connection_and_is_no_ray_is_one_sentence_and_out_is_untou
             pack(images, tmp_path / "out", size=32, engine="ray", address=address if by == "--address" else None)
     assert str(caught.value) == (
         f"{address} accepts connections, but no Ray cluster answers there within 1 seconds."
-        " Give the address that `ray start --head` tells."
+        " Give the address that `ray start --head` prints."
     )
     assert not (tmp_path / "out").exists()
 
@@ -207,7 +207,7 @@ def test_an_address_that_is_none_is_refused_before_anything_is_begun(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     with pytest.raises(
-        PackError, match=f"--address is '{address}', expected host:port, as `ray start --head` tells it"
+        PackError, match=f"--address is '{address}', expected host:port, as `ray start --head` prints it"
     ):
         pack(images, tmp_path / "out", size=32, engine="ray", address=address)
     assert not (tmp_path / "out").exists()
