@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -166,6 +167,12 @@ def test_photographs_become_links_in_order_without_those_that_exif_turns(peers: 
         assert np.array_equal(picture(job.photograph(row), 48), rows[row])
     with pytest.raises(RuntimeError, match="no photograph can be compared to the byte at --size 8"):
         peers("_photographs").photograph_store(images, work, 5, 8)
+
+
+def test_what_reads_rows_needs_no_pillow() -> None:
+    """A peer's environment may lack it: it is lent to what packs photographs."""
+    code = "import sys; sys.modules['PIL'] = None; import scripts.studies.peers._reader"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[1])
 
 
 @pytest.mark.slow

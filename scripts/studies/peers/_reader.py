@@ -32,8 +32,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.benchmarks._pictures import picture
-
 # The steady rate leaves out so many batches: queues hold at most 5 at a time, and FFCV's 5 output buffers, fresh memory in
 # each epoch, have all been written once.
 LEAD = 6
@@ -78,6 +76,9 @@ class Job:
         """Return uint8[H, W, C]: a row of the store, or a photograph decoded, resized and cropped."""
         if not self.photographs:
             return self.rows()[row].copy()
+        # Pillow is lent to what packs photographs alone
+        from scripts.benchmarks._pictures import picture
+
         return picture(self.photograph(row), self.shape[1])
 
     def stream(self) -> Iterator[np.ndarray]:
