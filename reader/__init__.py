@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-    from reader.transforms.center_crop import CenterCrop
     from reader.transforms.color import ColorJitter, Normalize
     from reader.transforms.composition import Compose, RandomApply, RandomChoice
     from reader.transforms.mixing import CutMix, MixUp, RandomErasing
     from reader.transforms.padding import Pad
+    from reader.transforms.per_sample import PerSample
     from reader.transforms.pixel_transforms import (
         GaussianBlur,
         Grayscale,
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
         RandomSolarize,
     )
     from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-    from reader.transforms.resize import Resize
+    from reader.transforms.recipes import MultiCrop, timm_train, torchvision_eval, torchvision_train
+    from reader.transforms.resize import CenterCrop, Resize
 
 _HOMES = {
     "MemmapDataset": "reader.dataset.dataset",
@@ -49,7 +50,7 @@ _HOMES = {
     "Manifest": "reader.format.manifest",
     "StoreError": "reader.format.manifest",
     "IncompleteStoreError": "reader.format.manifest",
-    "CenterCrop": "reader.transforms.center_crop",
+    "CenterCrop": "reader.transforms.resize",
     "ColorJitter": "reader.transforms.color",
     "Normalize": "reader.transforms.color",
     "GaussianBlur": "reader.transforms.pixel_transforms",
@@ -80,6 +81,11 @@ _HOMES = {
     "TrivialAugmentWide": "reader.transforms.auto_augment",
     "CutMix": "reader.transforms.mixing",
     "MixUp": "reader.transforms.mixing",
+    "PerSample": "reader.transforms.per_sample",
+    "MultiCrop": "reader.transforms.recipes",
+    "timm_train": "reader.transforms.recipes",
+    "torchvision_eval": "reader.transforms.recipes",
+    "torchvision_train": "reader.transforms.recipes",
 }
 
 __all__ = [
@@ -98,8 +104,10 @@ __all__ = [
     "MemmapDataset",
     "MemmapLoader",
     "MixUp",
+    "MultiCrop",
     "Normalize",
     "Pad",
+    "PerSample",
     "RaggedBatch",
     "RandAugment",
     "RandomAdjustSharpness",
@@ -121,7 +129,10 @@ __all__ = [
     "StoreError",
     "TrivialAugmentWide",
     "open_store",
+    "timm_train",
     "to_device",
+    "torchvision_eval",
+    "torchvision_train",
 ]
 
 

@@ -286,7 +286,7 @@ def _refuse_torchvision(batch: Batch) -> None:
     if frame is not None and str(frame.f_globals.get("__name__")).startswith("torchvision."):
         raise TypeError(
             f"torchvision takes images uint8[..., C, H, W], and was given a whole {type(batch).__name__}. Write"
-            " transform=lambda batch: (t(batch.images), batch.targets), or take our own transforms, which move boxes too."
+            " transform=PerSample(t), of reader, which calls it for each image, or take our own transforms, which move boxes too."
         )
 
 

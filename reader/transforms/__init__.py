@@ -12,7 +12,6 @@ _HOMES = {
     name: f"reader.transforms.{home}"
     for home, names in {
         "affine": "RandomAffine RandomRotation",
-        "center_crop": "CenterCrop",
         "color": "ColorJitter Normalize",
         "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
         " RandomInvert RandomPosterize RandomSolarize",
@@ -21,8 +20,10 @@ _HOMES = {
         "composition": "Compose RandomApply RandomChoice",
         "mixing": "CutMix MixUp RandomErasing",
         "padding": "Pad",
-        "resize": "Resize",
+        "resize": "CenterCrop Resize",
         "auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
+        "per_sample": "PerSample",
+        "recipes": "MultiCrop timm_train torchvision_eval torchvision_train",
     }.items()
     for name in names.split()
 }

@@ -36,6 +36,7 @@ CHOICE = range(69, 70)
 ALTERNATING = range(70, 71)
 TRIVIAL_AUGMENT = range(71, 74)
 AUTO_AUGMENT = range(74, 79)
+PER_SAMPLE = range(79, 80)
 RAND_AUGMENT = range(128, 256)
 # First of them: of two gamma numbers, and of a place.
 MIXUP, CUTMIX = 256, 320

@@ -1,0 +1,214 @@
+"""PerSample: transforms of others on the rows of a batch, with the right axes, seeded for each row, in order, on any threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from augmenting import pictures, v2
+from conftest import library_or_skip
+from tensordict import TensorDict
+
+from packer import pack
+from reader import ImageBatch, MemmapDataset, MemmapLoader, PerSample
+from reader.epoch import in_epoch
+from reader.transforms import Compose, per_sample
+
+
+def shifted(image: torch.Tensor) -> torch.Tensor:
+    """Draw from torch's generator, in four ways."""
+    flips = torch.rand(()) < 0.5
+    order = torch.randperm(3)
+    image = image[order].roll(int(torch.randint(5, ())), -1)
+    image = image + torch.empty(1).uniform_(0, 9).to(torch.uint8)
+    return image.flip(-1) if flips else image
+
+
+def noisy(image: torch.Tensor) -> torch.Tensor:
+    """Draw from the generators of the process."""
+    return image.roll((random.randrange(20), int(np.random.randint(20))), (-1, -2))
+
+
+@pytest.mark.parametrize("transform", [shifted, noisy])
+def test_what_a_row_becomes_depends_on_seed_epoch_and_row_alone(transform: Any) -> None:
+    batch, torch_before = pictures(16), torch.get_rng_state()
+    random.seed(3)
+    np.random.seed(3)
+    before = (random.getstate(), np.random.get_state()[1].tolist())
+    whole = PerSample(transform, threads=4)(batch)
+    assert isinstance(whole, ImageBatch)
+    assert len(whole.pixels[2:].flatten(1).unique(dim=0)) == 14
+    for threads in (1, 2, 16):
+        parts = [PerSample(transform, threads=threads)(part) for part in batch.split(5)]
+        assert torch.equal(torch.cat([part.pixels for part in parts]), whole.pixels)
+    assert torch.equal(torch_before, torch.get_rng_state())
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())
+    with in_epoch(1):
+        assert not torch.equal(PerSample(transform, threads=2)(batch).pixels, whole.pixels)
+    assert not torch.equal(PerSample(transform, threads=2, seed=1)(batch).pixels, whole.pixels)
+
+
+def test_images_come_in_order_whichever_thread_is_first() -> None:
+    """The first image waits until all others are done."""
+    batch, left = pictures(4), threading.Semaphore(0)
+
+    def late(image: torch.Tensor) -> torch.Tensor:
+        if (image == 77).all():
+            for _ in range(3):
+                assert left.acquire(timeout=20)
+        else:
+            left.release()
+        return image
+
+    assert torch.equal(PerSample(late, threads=4)(batch).pixels, batch.pixels)
+
+
+def test_one_that_draws_from_pythons_random_goes_on_on_one_thread() -> None:
+    transform, seen = PerSample(lambda image: (seen.append(threading.get_ident()), noisy(image))[1], threads=3), []
+    transform(pictures(6))
+    seen.clear()
+    transform(pictures(6))
+    assert set(seen) == {threading.get_ident()}
+
+
+def test_torchvisions_transforms_take_the_right_axes() -> None:
+    batch = pictures(20, size=(30, 41))
+    flip = PerSample(v2().RandomHorizontalFlip(1))
+    assert torch.equal(flip(batch).images, batch.images.flip(-1))
+    made = PerSample(
+        v2().Compose([v2().RandomResizedCrop(16), v2().ColorJitter(0.4, 0.4, 0.4, 0.1), v2().RandAugment()])
+    )
+    assert made(batch).pixels.shape == (20, 16, 16, 3)
+    for threads in (1, 3):
+        again = PerSample(made.transform, threads=threads)
+        assert torch.equal(again(batch[7:12]).pixels, made(batch).pixels[7:12])
+
+
+def test_every_random_transform_of_torchvision_is_seeded() -> None:
+    batch = pictures(12, size=(32, 32))
+    for transform in (
+        v2().AugMix(),
+        v2().AutoAugment(),
+        v2().TrivialAugmentWide(),
+        v2().ElasticTransform(),
+        v2().GaussianNoise(),
+        v2().RandomAffine(30),
+        v2().RandomApply([v2().GaussianBlur(3)]),
+        v2().RandomChoice([v2().RandomInvert(1), v2().RandomEqualize(1)]),
+        v2().RandomErasing(1.0),
+        v2().RandomPerspective(0.5, 1.0),
+        v2().RandomPhotometricDistort(),
+    ):
+        state = torch.get_rng_state()
+        made = [PerSample(transform, threads=threads)(batch).pixels for threads in (1, 3)]
+        assert torch.equal(*made), type(transform).__name__
+        assert torch.equal(state, torch.get_rng_state()), type(transform).__name__
+
+
+def test_numbers_with_a_point_come_with_their_targets() -> None:
+    batch = pictures(6)
+    images, targets = PerSample(lambda image: image.float() / 255)(batch)
+    assert torch.equal(images, batch.images / 255)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(targets, batch.targets)
+
+
+def test_in_a_loader_and_after_our_own(shared_store: Path) -> None:
+    chain = Compose([PerSample(shifted, threads=2), PerSample(shifted, threads=2)])
+    found = []
+    for prefetch in (0, 2):
+        loader = MemmapLoader(MemmapDataset(shared_store), 16, shuffle=True, transform=chain, prefetch=prefetch)
+        found.append([torch.cat([images for images, _ in loader]) for _ in range(2)])
+    assert all(torch.equal(*epoch) for epoch in zip(*found, strict=True))
+    assert not torch.equal(*found[0])
+
+
+def test_images_of_many_sizes_become_one(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", fit="none", workers=1)
+    own = MemmapDataset(tmp_path / "out", as_tuple=False)[:6]
+    made = PerSample(lambda image: image[:, :20, :22])(own)
+    assert made.pixels.shape == (6, 20, 22, 3)
+    with pytest.raises(ValueError, match=r"gave images of the shapes \(3, .* Let it end in one size"):
+        PerSample(lambda image: image)(own)
+
+
+def test_albumentations_get_arrays_and_are_seeded() -> None:
+    library_or_skip("albumentations", "PIXPACK_ALBUMENTATIONS")
+    import albumentations
+
+    batch = pictures(20, size=(30, 41))
+    flip = PerSample(albumentations.Compose([albumentations.HorizontalFlip(p=1.0)]))
+    assert torch.equal(flip(batch).images, batch.images.flip(-1))
+    chain = albumentations.Compose(
+        [albumentations.RandomCrop(16, 16), albumentations.ColorJitter(p=0.7), albumentations.Rotate(30)]
+    )
+    made = [PerSample(chain, threads=threads)(batch).pixels for threads in (1, 3)]
+    assert torch.equal(*made)
+    assert torch.equal(PerSample(chain)(batch[5:9]).pixels, made[0][5:9])
+
+
+class FakeCompose:
+    """As albumentations' Compose is called: image= uint8[H, W, C], and seeds of its own."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random()
+
+    def set_random_seed(self, seed: int) -> None:
+        self.generator = random.Random(seed)
+
+    def __call__(self, *, image: np.ndarray) -> dict[str, Any]:
+        assert image.dtype == np.uint8
+        assert image.shape[-1] == 3
+        return {"image": np.roll(image, self.generator.randrange(15), 0)}
+
+
+def test_what_is_called_as_albumentations_is_keeps_a_copy_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeCompose, "__module__", "albumentations.core.composition")
+    batch, transform = pictures(16), FakeCompose()
+    state = transform.generator.getstate()
+    made = PerSample(transform, threads=4)(batch)
+    assert transform.generator.getstate() == state
+    assert torch.equal(PerSample(transform, threads=1)(batch).pixels, made.pixels)
+    assert made.pixels.shape == batch.pixels.shape
+
+
+def test_each_draw_of_torch_has_a_generator_of_its_own() -> None:
+    state = torch.get_rng_state()
+    with per_sample._Seeded(5):
+        one = [
+            torch.rand(3),
+            torch.randn(2),
+            torch.randint(9, (4,)),
+            torch.normal(0.0, 1.0, (2,)),
+            torch.rand_like(torch.ones(3)),
+        ]
+    with per_sample._Seeded(5):
+        other = [
+            torch.rand(3),
+            torch.randn(2),
+            torch.randint(9, (4,)),
+            torch.normal(0.0, 1.0, (2,)),
+            torch.rand_like(torch.ones(3)),
+        ]
+        with pytest.raises(TypeError, match="PerSample cannot seed aten.native_dropout"):
+            torch.native_dropout(torch.ones(3), 0.5, True)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(TypeError, match="transform is 3, expected a function of one image"):
+        PerSample(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="threads is 0, expected 1 or more"):
+        PerSample(shifted, threads=0)
+    with pytest.raises(TypeError, match="the transform gave a str"):
+        PerSample(lambda image: "white", threads=1)(pictures(1))
+    batch = pictures(2)
+    batch.extras = TensorDict({"masks": torch.zeros(2, 24, 20, dtype=torch.uint8)}, batch_size=[2])
+    with pytest.raises(ValueError, match="PerSample changes images alone, and the rows have boxes or masks"):
+        PerSample(shifted)(batch)
