@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 import torch
-from network import datasets, network, restore, save
+from network import datasets, network, one_size, restore, save
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -42,7 +42,8 @@ def main() -> int:
     try:
         train, _ = datasets(options.store, None)
         batch_size = options.batch_size // distributed.get_world_size()
-        loader = MemmapLoader(train, batch_size, shuffle="full", device=device)
+        crop = one_size(train.manifest)
+        loader = MemmapLoader(train, batch_size, shuffle="full", device=device, transform=crop)
         torch.manual_seed(0)
         model = network(train.manifest).to(device)
         # batch norm over all processes needs CUDA; without it a step is the same only but for the statistics

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import cuda, nn
 
-from reader import Manifest, MemmapDataset, MemmapLoader, Normalize, StoreError
+from reader import CenterCrop, Manifest, MemmapDataset, MemmapLoader, Normalize, StoreError
 
 # One on its way, one that is written to the file, one to begin with.
 SLOTS = 3
@@ -36,9 +36,8 @@ def main() -> None:
     torch.manual_seed(0)
     try:
         data = MemmapDataset(options.store)
-        if data.manifest.has_own_sizes:
-            raise ValueError(f"the rows of {data.path} have sizes of their own. Crop them in a transform.")
-        loader = MemmapLoader(data, options.batch_size, device=options.device, rank=0, world_size=1)
+        crop = CenterCrop(224) if data.manifest.has_own_sizes else None
+        loader = MemmapLoader(data, options.batch_size, device=options.device, transform=crop, rank=0, world_size=1)
         if loader.device.type == "cuda":
             cuda.set_device(loader.device)  # to wait for it from another one would make a context there
         embed(network(data.manifest).to(loader.device), loader, options.out)
@@ -58,7 +57,7 @@ def embed(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
     """Write float32[N, K], row i what the model makes of row i; the file has its name only when it is whole."""
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f"{out.name}.part")
-    of_one = model(loader.dataset[:1][0].to(loader.device))
+    of_one = model(next(iter(MemmapLoader(loader.dataset, 1, device=loader.device, transform=loader.transform)))[0])
     into = np.lib.format.open_memmap(part, "w+", np.float32, (len(loader.dataset), *of_one.shape[1:]))
     results = (model(images).float() for images, _ in loader)
     start = 0

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
-from network import datasets, network
+from network import datasets, network, one_size
 from torch import nn
 
 from reader import Manifest, MemmapLoader, StoreError
@@ -43,7 +43,7 @@ class StoreModule(LightningDataModule):
     def loader(self, data: Any, **options: Any) -> MemmapLoader:
         # of this process's share, on its device; rank and world size are torch.distributed's
         share, device = self.batch_size // self.trainer.world_size, self.trainer.strategy.root_device
-        return MemmapLoader(data, share, device=device, **options)
+        return MemmapLoader(data, share, device=device, transform=one_size(data.manifest), **options)
 
 
 class Classifier(LightningModule):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reader import Manifest, MemmapDataset, Normalize, RandomHorizontalFlip, RandomResizedCrop
+from reader import CenterCrop, Compose, Manifest, MemmapDataset, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 
 def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]:
@@ -29,11 +29,21 @@ def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]
     return train, held_out
 
 
-def views(size: int) -> tuple[Any, Any]:
-    """Give the transforms of training and of measuring: both take uint8 batches on the device to size x size."""
-    crop, flip = RandomResizedCrop(size, scale=(0.25, 1)), RandomHorizontalFlip()
-    # the whole area at ratio 1 leaves nothing to chance: the central square
-    return lambda batch: flip(crop(batch)), RandomResizedCrop(size, scale=(1, 1), ratio=(1, 1))
+def views(manifest: Manifest) -> tuple[Any, Any]:
+    """Give the transforms of training and of measuring: both take uint8 batches on the device to squares of one size."""
+    side = side_of(manifest)
+    return Compose([RandomResizedCrop(side, scale=(0.25, 1)), RandomHorizontalFlip()]), CenterCrop(side)
+
+
+def one_size(manifest: Manifest) -> Any:
+    """Give what brings rows with sizes of their own to one: the central crop; None where all have one size."""
+    return CenterCrop(side_of(manifest)) if manifest.has_own_sizes else None
+
+
+def side_of(manifest: Manifest) -> int:
+    """Return the side of a crop: 224 of whole images, which are larger; of rows of one size 7/8 of theirs."""
+    short = min(manifest.height, manifest.width)
+    return min(224, short) if manifest.has_own_sizes else short * 7 // 8
 
 
 def network(manifest: Manifest) -> nn.Module:

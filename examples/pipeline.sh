@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a folder of class folders to a trained network: find, pack, verify, look, train.
 #
-#   examples/pipeline.sh IMAGES WORK          SIZE=224 and EPOCHS=2 may be set in the environment
+#   examples/pipeline.sh IMAGES WORK          SIZE=512 and EPOCHS=2 may be set in the environment
 #
 # WORK gets wanted/ (links to the images that were chosen), store/, sheet.png and report.json. Run again, it packs nothing anew.
 set -euo pipefail
@@ -21,7 +21,7 @@ find "$work/wanted" -type l | awk -F/ '{ print $(NF - 1) }' | sort | uniq -c
 
 # Pack: exit code 3 says that more than 5 % of the images were rejected; then this ends here.
 if [ ! -f "$work/store/manifest.json" ]; then
-    pack "$work/wanted" "$work/store" --size "${SIZE:-224}" --max-rejects 5% --json >"$work/report.json"
+    pack "$work/wanted" "$work/store" --fit none --max-size "${SIZE:-512}" --max-rejects 5% --json >"$work/report.json"
 fi
 pack info "$work/store" --json |
     python -c 'import json, sys; m = json.load(sys.stdin); print(m["rows"], "rows,", m["rejected"], "rejected, mean", m["mean"])'

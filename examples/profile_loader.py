@@ -42,7 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         train, _ = datasets(options.store, None)
-        learn, _ = views(min(train.manifest.height, train.manifest.width) * 7 // 8)
+        learn, _ = views(train.manifest)
         loader = MemmapLoader(train, options.batch_size, shuffle=True, device=options.device, transform=learn)
         options.folder.mkdir(parents=True, exist_ok=True)
         (under_nsys if options.nvtx else under_profiler)(loader, options.folder)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from network import datasets, network
+from network import datasets, network, one_size
 from ray import train
 from ray.train.torch import TorchConfig, TorchTrainer, get_device, prepare_model
 from torch import distributed, nn
@@ -55,8 +55,8 @@ def work(options: dict[str, Any]) -> None:
     """Train on one worker, from the last checkpoint on."""
     torch.manual_seed(0)
     data, _ = datasets(options["store"], None)
-    share = options["batch_size"] // options["workers"]
-    loader = MemmapLoader(data, share, shuffle="full", device=get_device(), as_tuple=False)  # batches have rows
+    share, crop, device = options["batch_size"] // options["workers"], one_size(data.manifest), get_device()
+    loader = MemmapLoader(data, share, shuffle="full", device=device, transform=crop, as_tuple=False)
     model = prepare_model(network(data.manifest))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     # DistributedDataParallel holds the network in `module`; a single worker has none around it

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train a small convolutional network on a packed store, on the CPU or a CUDA device.
 
-    pack images/ out/ --size 224
+    pack images/ out/ --fit none --max-size 512
     python examples/train.py out/ --epochs 90 --checkpoint run.pt --compile
 
 The store must have classes: the network learns to tell them apart. Without --val, a tenth of each class is held out. Crops,
@@ -41,7 +41,7 @@ def main() -> int:
     torch.manual_seed(0)
     try:
         train, held_out = datasets(options.store, options.val)
-        learn, look = views(min(train.manifest.height, train.manifest.width) * 7 // 8)
+        learn, look = views(train.manifest)
         size, device = options.batch_size, options.device
         loader = MemmapLoader(train, size, shuffle=True, device=device, transform=learn)
         val_loader = MemmapLoader(held_out, size, device=device, transform=look)

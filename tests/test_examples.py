@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -162,6 +163,39 @@ def test_export_wants_the_checkpoint_that_it_is_told_of(
     assert error.startswith("export.py: ")
     assert f"{tmp_path / 'run.pt'}" in error
     assert error.count("\n") == 1
+
+
+@pytest.fixture(scope="session")
+def whole_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store as the README packs it: 45 rows with sizes of their own in 3 classes."""
+    from packer import pack
+
+    root = tmp_path_factory.mktemp("whole")
+    pack(make_tree(root / "images", each=15), root / "out", fit="none", max_size=512, workers=1)
+    return root / "out"
+
+
+@pytest.mark.parametrize("name", ["train", "ddp", "lightning_datamodule", "export", "profile_loader"])
+def test_an_example_runs_on_what_the_readme_packs(
+    name: str, whole_images: Path, tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = {"lightning_datamodule": "lightning", "profile_loader": "matplotlib", "ddp": "torch.distributed"}
+    pytest.importorskip(needed.get(name, "torch"))
+    words: dict[str, list[object]] = {
+        "train": ["--epochs", 1, "--device", "cpu"],
+        "ddp": ["--epochs", 1, "--checkpoint", tmp_path / "run.pt"],
+        "lightning_datamodule": ["--epochs", 1, "--checkpoints", tmp_path],
+        "export": [tmp_path],
+        "profile_loader": [tmp_path, "--batch-size", 4, "--device", "cpu"],
+    }
+    if name == "ddp":
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for variable, value in ranks.items():
+            monkeypatch.setenv(variable, str(value))
+    assert example(name, whole_images, *words[name]) == 0
 
 
 def test_profile_writes_a_trace_and_a_picture_and_tells_the_command_of_nsys(

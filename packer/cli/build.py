@@ -132,11 +132,11 @@ def build(
 
     \b
     Examples:
+      pack images/ out/ --fit none --max-size 512
       pack images/ out/ --size 224
       pack images/ out/ --size 224 --crop-fraction 0.875 --resample bicubic
       pack val/ out-val/ --size 224 --classes out-train/
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
-      pack images/ out/ --fit none --max-size 512
       pack images/ out/ --fit none --max-size short:256
       find photos -name '*.jpg' | sort | pack - out/ --size 224 --root photos
       find photos -name '*.jpg' -print0 | pack -0 out/ --size 224 --root photos

@@ -31,7 +31,8 @@ def cli() -> None:
 
     \b
     Examples:
-      pack images/ out/ --size 224        decode, crop to 224 x 224, write the store out/
+      pack images/ out/ --fit none --max-size 512
+                                          decode, each image whole and up to 512 pixels, write the store out/
       pack plan images/                   what each choice of row sizes would mean for random crops
       pack update images/ out/            bring it up to date, decoding only what has changed
       pack subset out/ some/ --class cat  a store of some of its rows

@@ -30,8 +30,10 @@ Numbers = npt.NDArray[np.float64]
 # Fractions are then known to half a percent.
 _BOXES = 10_000
 _TRIES = 10
-# A way is as good as the sources if it is so but for this fraction of the crops.
-_TOLERANCE = 0.01
+# A way is as good as the sources if it cuts no more than this fraction of the crops,
+_CUT_AT_MOST = 0.01
+# and upsamples no more than this fraction beyond those that the sources upsample: 4 % of photographs of 500 x 375 at 512.
+_UPSAMPLED_AT_MOST = 0.05
 # Row sizes to look at, as multiples of the crop: the crop itself, the usual 256 of 224, 320, and uncut images of 512 and 768.
 _FIXED = (1, 8 / 7, 10 / 7)
 _INSIDE = (10 / 7, 16 / 7)
@@ -57,7 +59,7 @@ class SizePlan:
     """What headers say of a folder. sizes counts upright (width, height, images), most frequent first.
 
     source_upsampled: the fraction of crops that the images themselves have too few pixels for.
-    recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 1 % more crops than that.
+    recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 5 % more crops than that.
     """
 
     images: int
@@ -107,7 +109,7 @@ def plan(
         Choice(text, pixel_bytes(counts, RowLayout.of(geometry, channels)), *measured(geometry, sources, boxes, crop))
         for text, geometry in ways(crop)
     ]
-    good = [c for c in choices if c.reachable >= 1 - _TOLERANCE and c.upsampled <= uncut[1] + _TOLERANCE]
+    good = [c for c in choices if c.reachable >= 1 - _CUT_AT_MOST and c.upsampled <= uncut[1] + _UPSAMPLED_AT_MOST]
     sizes = sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size))
     best = min(good, key=lambda choice: choice.pixel_bytes).options
     return SizePlan(counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best)

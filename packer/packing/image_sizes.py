@@ -16,6 +16,7 @@ from packer.errors import OptionsError, PackError, SourceError
 from packer.inputs.samples import Inputs
 from packer.options import PackOptions
 from packer.pixels.decode import Decoder
+from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.report import Progress
 from packer.sources import roots
@@ -87,12 +88,22 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
         split, inputs = next(iter(parts.items()))
         images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
+        whole, cut = (
+            _megabytes(counts, options, Geometry(side, side, fit)) for side, fit in ((512, "none"), (224, "crop"))
+        )
         raise OptionsError(
             f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
-            f" Choose one for all rows, for example: pack {images} {out} --size 224"
+            f" Leave each its own, up to 512 pixels ({whole}):"
+            f" pack {images} {out} --fit none --max-size 512. Or cut all to one ({cut}):"
+            " --size 224."
         )
     height, width = next(iter(counts))
     return PackOptions(size=(height, width)).sides or (height, width)
+
+
+def _megabytes(sizes: Sizes, options: PackOptions, geometry: Geometry) -> str:
+    """Say how much disk the rows take."""
+    return f"{pixel_bytes(sizes, RowLayout.of(geometry, options.channels)) / 1e6:,.1f} MB"
 
 
 def pixel_bytes(sizes: Sizes, layout: RowLayout) -> int:
