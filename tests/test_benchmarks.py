@@ -321,6 +321,8 @@ def test_bench_transforms_times_what_it_compared_with_torchvision() -> None:
     assert [t["transform"] for t in found["transforms"]] == names
     assert all(len(t["ratio"]["values"]) == 2 and t["largest_difference"] <= 2 for t in found["transforms"])
     assert [t["batch_ratio"] is None for t in found["transforms"]] == [True, *[False] * 4, True, True]
+    assert len(found["drawn"]) == 19
+    assert all(len(t["ratio"]["values"]) == 2 and t["per_sample_images_per_second"] for t in found["drawn"])
 
 
 def test_bench_transforms_stops_where_results_differ(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ sample has its own, and their results are stacked to a batch. So drawing is in o
 function is called once with the whole batch, as v2's transforms are: every sample then gets the same parameters, here those of
 one whose box is of middle size, or which is flipped, so it is other work. The limit is a copy of the batch. Checked before
 anything is timed: ours and the loop gave the same pixels, up to 2 levels for ColorJitter and 1 for a GPU's resize. With labels,
-8 boxes and a mask of each sample move too; with own sizes the rows are of many sizes. Each round times all ways in turn; ratios
-are taken round by round.
+8 boxes and a mask of each sample move too; with own sizes the rows are of many sizes. The second table has all other transforms
+beside torchvision's of the same arguments, called for each image on as many threads, and in PerSample: both draw for themselves
+there; that they give the same pixels for the same numbers is tested. Each round times all ways in turn; ratios are taken round
+by round.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from scripts import ROOT
 from scripts.benchmarks._bench import machine, publish, rate_cells, ratio_cells, ratios, spread, table
 from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.timing import in_turns, seconds
+from scripts.benchmarks.transform_pairs import TITLES, line_of_pair, measure_pair, pairs
 
 _TITLES = [
     "transform",
@@ -76,9 +79,12 @@ def main() -> int:
     for labelled in (with_labels(batch), own_sizes(batch)):
         results.append(measure(labelled_case(labelled, options.size), labelled, options.rounds))
     print(table([_TITLES, *map(line_of, results)]))
+    v2, given = torchvision_v2(), (batch, options.rounds, options.threads)
+    drawn = [measure_pair(pair, *given) for pair in pairs(v2, options.size)]
+    print(table([TITLES, *map(line_of_pair, drawn)]))
     shape = {name: getattr(options, name) for name in ("batch_size", "row", "size", "rounds", "threads", "device")}
     about = machine(Path(tempfile.gettempdir()))
-    publish({"benchmark": "bench_transforms", **shape, "machine": about, "transforms": results}, options.output)
+    publish({"benchmark": "bench_transforms", **shape, "machine": about, "transforms": results, "drawn": drawn}, options.output)
     return 0
 
 
@@ -227,17 +233,22 @@ def tv_tensors() -> Any:
 
 
 def torchvision_functional() -> Any:
-    """Import torchvision from where scripts/test puts it, or wherever Python finds it."""
+    """Return the functional of `torchvision_v2`."""
+    return torchvision_v2().functional
+
+
+def torchvision_v2() -> Any:
+    """Import torchvision's v2 from where scripts/test puts it, or wherever Python finds it."""
     sys.path[:0] = [os.environ.get("PIXPACK_TORCHVISION", ""), str(_SHIM)]
     try:
         if (_SHIM / "torchvision_shim.py").exists():
             import torchvision_shim  # noqa: F401
-        from torchvision.transforms.v2 import functional
+        from torchvision.transforms import v2
     except (ImportError, RuntimeError) as e:
         raise SystemExit(
             f"bench_transforms: torchvision cannot be imported ({e}). Name its folder in PIXPACK_TORCHVISION."
         ) from e
-    return functional
+    return v2
 
 
 if __name__ == "__main__":
