@@ -64,17 +64,19 @@ class Step(list[int]):
 
     def __init__(self, positions: Iterable[int], dataset: object, make: Callable[[], Any]) -> None:
         super().__init__(positions)
-        self.dataset, self._make = dataset, make
+        self._dataset, self._make = dataset, make
+
+    def is_of(self, dataset: object) -> bool:
+        """Say whether a dataset is the loader's; in another process no dataset is known to be another."""
+        return self._dataset is dataset or self._dataset is None
 
     def made(self) -> Rows[NoReturn]:
         """Make the batch, for `collate_whole` alone."""
         return Rows(self._make(), len(self), _refuse_row)
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a batch of a MemmapLoader is made in the process of the loader: give the DataLoader num_workers=0, or loop over the"
-            " loader itself."
-        )
+    def __reduce__(self) -> tuple[object, ...]:
+        # an error here would be one of the thread that feeds a DataLoader's workers, which then wait for ever
+        return Step, (list(self), None, _refuse_process)
 
 
 def seeded(batch: Batch) -> Batch:
@@ -114,6 +116,13 @@ def _target(values: Targets, n: int) -> Any:
 
 def _refuse_row(n: int) -> NoReturn:
     raise TypeError("a batch of a MemmapLoader comes whole. Give the DataLoader collate_fn=loader.collate_fn.")
+
+
+def _refuse_process() -> NoReturn:
+    raise TypeError(
+        "a batch of a MemmapLoader is made in the process of the loader: give the DataLoader num_workers=0, or loop over the"
+        " loader itself."
+    )
 
 
 def _collate(batch: Any, *, collate_fn_map: Mapping[Any, Any] | None = None) -> Any:

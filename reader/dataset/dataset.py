@@ -183,7 +183,7 @@ class MemmapDataset(Dataset[Any]):
         is a copy that belongs to the caller: in a worker in shared memory, so that nothing is copied on the way
         out, else in memory that is used again once the batch and all views of it are dropped.
         """
-        if isinstance(indices, collate.Step) and indices.dataset is self:
+        if isinstance(indices, collate.Step) and indices.is_of(self):
             return indices.made()
         if self.changes_samples:
             return [self._sample(int(i)) for i in indices]

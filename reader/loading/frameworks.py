@@ -6,54 +6,24 @@ Imports none of them: one that the program has not imported is not asked.
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 from typing import Any
 
-# Lightning's packages, by either of its names.
-_LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
 
+def check_asker() -> None:
+    """Refuse accelerate's prepare_data_loader the samplers of a loader: it would share among ranks what is one rank's already.
 
-# What of accelerate asks a loader for its sampler makes a DataLoader of it.
-_ACCELERATE = "accelerate"
-
-
-def batch_sampler_for(caller: str, loader: Any) -> Any:
-    """Give Lightning what it reads of a loader's batch_sampler, and makes no DataLoader of: the sampler and the batch size.
-
-    Args:
-        caller: name of the module that asks.
+    Called by a property; its caller is looked at.
 
     Raises:
-        AttributeError: another asks, which would make a DataLoader of the loader, without transform, device or ranks.
+        AttributeError: that is who asks.
     """
-    if _package(caller) in _LIGHTNING:
-        return SimpleNamespace(sampler=loader.sampler, batch_size=loader.batch_size)
-    raise AttributeError(_refusal("has no batch_sampler"))
-
-
-def check_sampler_for(caller: str) -> None:
-    """Refuse accelerate the sampler of a loader: of one that gives batches it would make a DataLoader.
-
-    Args:
-        caller: name of the module that asks.
-
-    Raises:
-        AttributeError: it is one of accelerate's.
-    """
-    if _package(caller) == _ACCELERATE:
-        raise AttributeError(_refusal("shows accelerate no sampler"))
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _refusal(what: str) -> str:
-    return (
-        f"a MemmapLoader {what}: it reads the part of its rank itself. Give it to accelerate's prepare() as it is; to resume in"
-        " the middle of an epoch, save its state by accelerator.register_for_checkpointing(loader), or call load_state_dict(),"
-        " in place of skip_first_batches()."
-    )
+    asker = sys._getframe(2)
+    is_accelerate = str(asker.f_globals.get("__name__")).startswith("accelerate.")
+    if is_accelerate and asker.f_code.co_name == "prepare_data_loader":
+        raise AttributeError(
+            "a MemmapLoader reads the part of its rank itself, and is not made a DataLoader of. Give it to accelerate's prepare()"
+            " as it is."
+        )
 
 
 class AccelerateState:

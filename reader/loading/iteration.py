@@ -9,9 +9,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from reader.dataset.dataset import MemmapDataset
 from reader.epoch import in_epoch, stamped
@@ -19,53 +18,61 @@ from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
 from reader.loading.schedule import Schedule
+from reader.loading.state import Progress
 from reader.loading.torch_modes import Draws, Modes, WouldDraw
 from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
 
 
-@dataclass
-class Progress:
-    """Where the newest iterator is; the loader's state after that iterator is gone."""
+class Pass(NamedTuple):
+    """What a pass begins with.
 
-    epoch: int
-    position: int
-    finished: bool = False
+    progress: where it begins; kept up to date.
+    source: makes the groups, in a thread of its own where prefetch is not 0.
+    finish: what is left to do with each batch.
+    """
+
+    progress: Progress
+    source: Callable[[Claim], Iterator[Group]]
+    finish: Finish
 
 
 class Iteration:
     """One pass: gives what the feeder made, in order. Dropped, it ends its thread.
 
     Args:
-        progress: where the pass begins; kept up to date.
-        source: makes the groups, in a thread of its own where prefetch is not 0.
+        begun: the pass.
+        again: begins that of another epoch in its place, where that was set before a batch was taken.
         feeds: takes the thread's feed, for who closes the loader.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        progress: Progress,
-        source: Callable[[Claim], Iterator[Group]],
-        finish: Finish,
+        begun: Pass,
+        again: Callable[[int], Pass],
         *,
         prefetch: int,
         feeds: weakref.WeakSet[Feed[Group]],
     ) -> None:
-        self._schedule, self._progress, self._finish = schedule, progress, finish
-        self._begin = progress.position
+        self._schedule, self._again, self._prefetch, self._feeds = schedule, again, prefetch, feeds
+        self._accelerate = AccelerateState()
+        self._open(begun)
+
+    def _open(self, begun: Pass) -> None:
+        self._progress, source, self._finish = begun
+        self._begin = self._progress.position
         self._ready: deque[tuple[Any, int]] = deque()
         self._failed = False
-        self._accelerate = AccelerateState()
         self._feed: Feed[Group] | None = None
         self._source: Iterator[Group] = iter(())
-        if not prefetch:
-            finish.asked.put(None)
+        if not self._prefetch:
+            self._finish.asked.put(None)
             self._source = source(without_thread)
         else:
-            self._feed = Feed(source, prefetch, finish.asked)
-            feeds.add(self._feed)
+            self._feed = Feed(source, self._prefetch, self._finish.asked)
+            self._feeds.add(self._feed)
             # the thread holds the feed, never this object: an abandoned iterator is collected and ends its thread
             weakref.finalize(self, self._feed.stop).atexit = False
 
@@ -73,6 +80,9 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
+        if self._progress.moved_to is not None:
+            self._end()
+            self._open(self._again(self._progress.moved_to))
         self._accelerate.begin()
         if not self._ready or (self._feed is not None and not self._feed.is_open):
             try:
@@ -98,7 +108,7 @@ class Iteration:
             self._accelerate.last(self._schedule.shared_rows(self._progress.position))
         # only now: what Ctrl-C keeps from being made is made again
         self._ready.popleft()
-        self._progress.position = position
+        self._progress.position, self._progress.is_taken = position, True
         return item
 
     def __len__(self) -> int:

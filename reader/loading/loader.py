@@ -11,48 +11,48 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import torch
-from torch.utils.data import SequentialSampler
+from torch.utils.data import Dataset
 
-from reader.dataset.dataset import MemmapDataset
+from reader.dataset.collate import collate_whole
 from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import entered
 from reader.loading import schedule as schedules
+from reader.loading.advice import log_ranks, warn_of_few_classes, warn_of_whole_sampler
 from reader.loading.device_rows import batches_on, room_on
-from reader.loading.frameworks import batch_sampler_for, check_sampler_for
+from reader.loading.frameworks import check_asker
 from reader.loading.host_batches import Gathering
-from reader.loading.iteration import Finish, Iteration, Progress
+from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group, Producer
-from reader.loading.ranks import (
-    Ranks,
-    given_ranks,
-    is_distributed,
-    ranks_expected,
-    ranks_here,
-    ranks_now,
-)
-from reader.loading.schedule import WINDOW_BLOCKS, Schedule, chosen_order, lies_by_class
+from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
+from reader.loading.samplers import StepSampler, sampler_of
+from reader.loading.schedule import Schedule, chosen_order
 from reader.loading.shared_residency import reads_of, resident_on
-from reader.loading.validation import check_no_others, checked_device, checked_sampler, truth, whole_number
+from reader.loading.state import LoopState
+from reader.loading.validation import (
+    check_no_transform,
+    check_others,
+    checked_device,
+    checked_sampler,
+    packed_rows,
+    truth,
+    whole_number,
+)
 from reader.memory.residency import Residency, choose
 
 _log = logging.getLogger("reader")
-
-# A state names its order by position in this list: append only.
-_ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 
 
 class MemmapLoader:
     """Iterate over a MemmapDataset in batches.
 
     Args:
-        dataset: a MemmapDataset or a subset of one.
+        dataset: a MemmapDataset or a subset of one, also torch's: what random_split gives.
         batch_size: rows a batch and rank.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
             window), True ("full" where the store fits in the memory of the machine or its cgroup, else "block"; `repr`
@@ -83,6 +83,10 @@ class MemmapLoader:
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
             boxes, masks or several target columns (images, dict by name). False: an ImageBatch. The dataset's own as_tuple is
             that of indexing, and says nothing here.
+        others: arguments of a DataLoader that change nothing here are ignored (num_workers, pin_memory, prefetch_factor, ...);
+            those that would are refused with what to write instead.
+
+    It has what programs ask of a DataLoader: `sampler`, `batch_sampler`, `collate_fn`, `num_workers` and so on, `reset()`.
 
     A batch is a copy that belongs to the caller: kept, it is never overwritten, nor is its group's memory freed; dropped, its
     memory is reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several
@@ -90,16 +94,31 @@ class MemmapLoader:
 
     Raises:
         ValueError: arguments that contradict each other or the dataset, one sentence each.
+        TypeError: an argument that it does not have, or that of a DataLoader which would change something.
 
     Example:
+        >>> from reader import MemmapDataset
         >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True)
         >>> for images, targets in loader:
         ...     shape = images.shape  # uint8[8, 3, 32, 32]
     """
 
+    # what a DataLoader is asked for, as this one has it: batches are made in this process, ready for use
+    num_workers = 0
+    pin_memory = False
+    pin_memory_device = ""
+    persistent_workers = False
+    in_order = True
+    timeout = 0
+    prefetch_factor: int | None = None
+    generator: torch.Generator | None = None
+    multiprocessing_context = None
+    worker_init_fn = None
+    collate_fn = staticmethod(collate_whole)
+
     def __init__(
         self,
-        dataset: MemmapDataset,
+        dataset: Dataset[Any],
         batch_size: int,
         *,
         shuffle: bool | str = False,
@@ -116,13 +135,9 @@ class MemmapLoader:
         as_tuple: bool = True,
         **others: Any,
     ) -> None:
-        check_no_others(others)
-        if not isinstance(dataset, MemmapDataset):
-            raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
-        if dataset.transform is not None or dataset.target_transform is not None:
-            raise ValueError(
-                "the dataset has a transform of samples, which this loader does not call: give it transform= instead."
-            )
+        check_others(others)
+        dataset = packed_rows(dataset)
+        check_no_transform(dataset)
         if (prefetch := whole_number("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
         if transform is not None and not callable(transform):
@@ -146,8 +161,7 @@ class MemmapLoader:
         self._announced: int | None = None
         self._has_begun = False
         self._read_from(residency, ranks_here(ranks))
-        self._next = (0, 0)
-        self._progress = Progress(0, 0, finished=True)
+        self.state = LoopState(self.schedule)
         self._feeds: weakref.WeakSet[Feed[Group]] = weakref.WeakSet()
 
     def _read_from(self, residency: str | Residency, processes: int) -> None:
@@ -157,7 +171,7 @@ class MemmapLoader:
         chosen = choose(residency, reads_of(part, processes), room)
         ranks = self.ranks
         _log.info("%s: order %s, %s, residency %s: %s", dataset.path, self.order, ranks, chosen.name, chosen.reason)
-        _warn_of_few_classes(self.schedule)
+        warn_of_few_classes(self.schedule)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
         self.gathering = Gathering(
             part, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes
@@ -196,20 +210,24 @@ class MemmapLoader:
 
     @property
     def sampler(self) -> Any:
-        """The sampler that decides the order, or None; for the store's order torch's own, by which Lightning knows it.
+        """The sampler of rows that was given, else one of this rank's positions in the loader's order, as a DataLoader has.
 
-        Raises:
-            AttributeError: accelerate asks, which would make a DataLoader of it, without transform, device or ranks.
+        Its set_epoch reaches the loader, and its state is the loader's.
         """
-        check_sampler_for(_caller())
-        if self.schedule.sampler is None and self.order == "sequential":
-            return SequentialSampler(self.dataset)
-        return self.schedule.sampler
+        check_asker()
+        return self._samplers[0]
 
     @property
-    def batch_sampler(self) -> Any:
-        """What Lightning reads of it; for all others an AttributeError that says what to write instead."""
-        return batch_sampler_for(_caller(), self)
+    def batch_sampler(self) -> StepSampler:
+        """The positions of each batch of the next epoch; a DataLoader of these and `dataset` gives the loader's batches."""
+        check_asker()
+        return self._samplers[1]
+
+    # made when first asked for: they hold the loader, which would else live until cycles are collected
+    @functools.cached_property
+    def _samplers(self) -> tuple[Any, StepSampler]:
+        sampler = sampler_of(self)
+        return sampler, StepSampler(self, sampler)
 
     @property
     def seed(self) -> int:
@@ -232,26 +250,29 @@ class MemmapLoader:
         )
 
     def __iter__(self) -> Iteration:
+        return self.begin(*self.upcoming())
+
+    def upcoming(self) -> tuple[int, int]:
+        """Return epoch and position of the next pass, for the ranks that there are now."""
+        check_no_transform(self.dataset)  # it may have been given one since
         checked_device(self.device)  # this may be a process that was forked since
         self._resolve_ranks()
-        epoch, position = self._next
-        self._next = (epoch + 1, 0)
-        self._progress = Progress(epoch, position)
-        self.schedule.begin_epoch(epoch)
-        items = self.schedule.sampled()
+        return self.state.upcoming()
+
+    def begin(self, epoch: int, position: int, items: Iterator[Any] | None = None) -> Iteration:
+        """Begin a pass; items: what the sampler gives in it, if it was asked already."""
+        begun = self._begun(epoch, position, items)
+        return Iteration(self.schedule, begun, self._begun, prefetch=self.prefetch, feeds=self._feeds)
+
+    def _begun(self, epoch: int, position: int = 0, items: Iterator[Any] | None = None) -> Pass:
+        progress = self.state.begin(epoch, position)
+        items = self.schedule.sampled() if items is None else items
         finish = Finish(self.dataset, self.transform, epoch=epoch, seed=self.seed, as_tuple=self.as_tuple)
         is_worked_on = self.transform is not None or self.device.type == "cuda"
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
         steps = self.schedule.steps(epoch, position, items, group_bytes)
         source = functools.partial(self.producer.groups, epoch, position, steps, finish.ahead)
-        return Iteration(
-            self.schedule,
-            self._progress,
-            entered(self.device, source),
-            finish,
-            prefetch=self.prefetch,
-            feeds=self._feeds,
-        )
+        return Pass(progress, entered(self.device, source), finish)
 
     def _resolve_ranks(self) -> None:
         """Ask which rank this is, since an epoch begins; processes may have been set up after the loader was made.
@@ -268,23 +289,16 @@ class MemmapLoader:
         steps = self._steps()
         self._follow(ranks)
         self._announced, self._has_begun = ranks.world_size, True
-        source = ranks.source or "nobody says otherwise"
-        if announced not in (None, ranks.world_size) and self.schedule.sampler is None:
-            _log.warning(
-                "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
-                " computed from the former, such as a schedule of learning rates, does not fit.",
-                *(self.dataset.path, steps, announced, self._steps(), ranks.world_size, source),
-            )
-        elif before != ranks:
-            _log.info("%s: %s (%s)", self.dataset.path, ranks, source)
-        if is_first and ranks.is_guessed:
-            _log.warning(
-                "%s: reads for %s, as RANK and WORLD_SIZE say, though torch.distributed is not initialised. Give rank= and"
-                " world_size= if that is not meant.",
-                *(self.dataset.path, ranks),
-            )
+        is_announced_wrong = announced not in (None, ranks.world_size) and self.schedule.sampler is None
+        log_ranks(
+            self.dataset.path,
+            ranks,
+            before=before,
+            is_first=is_first,
+            announced=(announced, steps, self._steps()) if is_announced_wrong else None,
+        )
         if ranks.world_size > 1 and (is_first or before.world_size == 1):
-            _warn_of_whole_sampler(self.schedule, ranks)
+            warn_of_whole_sampler(self.schedule, ranks)
 
     def _steps(self) -> int | str:
         """Return the steps of an epoch; "some": the sampler has no length."""
@@ -298,7 +312,7 @@ class MemmapLoader:
         if ranks != self.ranks:
             self.schedule.cut_for(ranks.rank, ranks.world_size)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a MemmapLoader has threads and buffers of its process, and cannot be pickled or copied. Send its dataset, and make"
             " a loader there."
@@ -316,6 +330,9 @@ class MemmapLoader:
             feed.stop(wait=True)
         self.gathering.let_go()
 
+    def reset(self) -> None:
+        """Do nothing: each `iter` begins an epoch by itself. Loops that were written for other loaders call it."""
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter` start this epoch; if a state of the middle of this very epoch was loaded, resume there.
 
@@ -324,24 +341,11 @@ class MemmapLoader:
         Raises:
             ValueError: epoch is not 0 or more.
         """
-        if (epoch := whole_number("epoch", epoch)) < 0:
-            raise ValueError(f"epoch is {epoch}, expected 0 or more.")
-        # a state that was loaded in the middle of this epoch stays: loops call set_epoch at the beginning of each
-        if epoch != self._next[0]:
-            self._next = (epoch, 0)
-        self._progress.finished = True
-        self.schedule.set_epoch(epoch)
+        self.state.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
         """Return where the loop is, as a few integers: after the batch that the caller got last."""
-        epoch, position = self._next
-        if not self._progress.finished:
-            epoch, position = self._progress.epoch, self._progress.position
-            if self.schedule.is_over(position):
-                epoch, position = epoch + 1, 0
-        order = _ORDERS.index(self.order)
-        state = {"epoch": epoch, "position": position, "seed": self.seed, "order": order}
-        return state | {"rows": len(self.dataset), "store": self.schedule.rows_id}
+        return self.state.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Make the next `iter` resume from a state, also one taken with another batch_size or world size.
@@ -349,49 +353,4 @@ class MemmapLoader:
         Raises:
             ValueError: the state is of another store, subset, seed or order.
         """
-        own = self.state_dict()
-        if not isinstance(state, dict) or any(type(state.get(key)) is not int for key in own):
-            raise ValueError(
-                f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, whole numbers."
-            )
-        for key, what in (
-            ("rows", "number of rows"),
-            ("store", "store, subset or weights"),
-            ("seed", "seed"),
-            ("order", "order"),
-        ):
-            if state.get(key) != own[key]:
-                raise ValueError(
-                    f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
-                )
-        count = self.schedule.cut.count
-        if state["epoch"] < 0 or (not 0 <= state["position"] <= count and self.schedule.sampler is None):
-            raise ValueError(f"the state is at epoch {state['epoch']}, position {state['position']} of {count} rows.")
-        self._next = (int(state["epoch"]), int(state["position"]))
-        self._progress.finished = True
-        self.schedule.set_epoch(self._next[0])
-
-
-def _caller() -> str:
-    """Name the module that asks for a property, from within that property."""
-    return str(sys._getframe(2).f_globals.get("__name__"))
-
-
-def _warn_of_few_classes(schedule: Schedule) -> None:
-    if schedule.order == "block" and lies_by_class(schedule.dataset):
-        _log.warning(
-            "%s: its rows lie class by class, and shuffle='block' mixes only %d neighbouring blocks at a time: a batch then"
-            " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
-            schedule.dataset.path,
-            WINDOW_BLOCKS,
-        )
-
-
-def _warn_of_whole_sampler(schedule: Schedule, ranks: Ranks) -> None:
-    if schedule.sampler is not None and not is_distributed(schedule.sampler):
-        _log.warning(
-            "%s: this is %s, and the sampler, a %s, is not distributed: each rank reads every row that it gives. Give"
-            " sampler=DistributedSampler(dataset), or shuffle= or weights= instead, which share rows among ranks; or rank=0"
-            " and world_size=1 if each rank's sampler has rows of its own.",
-            *(schedule.dataset.path, ranks, type(schedule.sampler).__name__),
-        )
+        self.state.load_state_dict(state)

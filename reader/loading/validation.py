@@ -9,29 +9,63 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.data import Subset, default_collate
 
-# What a DataLoader takes and this loader does not, and what to write instead.
+from reader.dataset.collate import collate_whole
+from reader.dataset.dataset import MemmapDataset
+
+# What a DataLoader takes and what changes nothing here, whatever it is: batches are made by a thread, whole, in order, pinned.
+_HARMLESS = (
+    "in_order",
+    "multiprocessing_context",
+    "num_workers",
+    "persistent_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "timeout",
+)
+# What it takes, this loader does not, and what to write instead.
 _INSTEAD = {
     "batch_sampler": "give it as sampler=, which takes samplers of rows and of batches",
     "collate_fn": "batches are whole already: give what changes them as transform=, which is called with an ImageBatch",
-    "generator": "the order depends on the seed: give seed=",
-    "in_order": "batches come in order: leave it out",
-    "multiprocessing_context": "it starts no processes: leave it out",
-    "num_workers": "it gathers in a thread of its own and needs no workers: leave it out",
-    "persistent_workers": "it starts no workers: leave it out",
-    "pin_memory": "with device='cuda' batches are copied from pinned memory: leave it out",
+    "generator": "the order depends on the seed: give seed=, such as generator.initial_seed()",
     "pin_memory_device": "give device=, which pins by itself",
-    "prefetch_factor": "give prefetch=, in batches",
-    "timeout": "nothing waits for a worker: leave it out",
-    "worker_init_fn": "it starts no workers: leave it out",
+    "worker_init_fn": "it starts no workers: call it yourself, once, or leave it out",
 }
 
 
-def check_no_others(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that the loader does not have, as a TypeError that says what to write instead."""
-    for name in given:
+def check_others(given: Mapping[str, object]) -> None:
+    """Refuse arguments that the loader does not have, as a TypeError that says what to write instead.
+
+    Those of a DataLoader that change nothing here are ignored, and defaults of the others.
+    """
+    for name, value in given.items():
+        is_default = value in (None, "") or (name == "collate_fn" and value in (default_collate, collate_whole))
+        if name in _HARMLESS or (name in _INSTEAD and is_default):
+            continue
         advice = _INSTEAD.get(name, "help(MemmapLoader) lists what it takes")
         raise TypeError(f"MemmapLoader takes no {name}=: {advice}.")
+
+
+def packed_rows(dataset: object) -> MemmapDataset:
+    """Return what a loader reads; of torch's Subset, which random_split gives, our own subset of the same rows.
+
+    Raises:
+        ValueError: it is no MemmapDataset.
+    """
+    if isinstance(dataset, MemmapDataset):
+        return dataset
+    if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset):
+        return packed_rows(dataset.dataset).subset(dataset.indices)
+    raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
+
+
+def check_no_transform(dataset: MemmapDataset) -> None:
+    """Raise ValueError for a dataset that changes samples, which a loader does not call: its transform would be left out."""
+    if not dataset.changes_samples:
+        return
+    what = "as_pil=True" if dataset.as_pil else "a transform of samples"
+    raise ValueError(f"the dataset has {what}, which this loader does not call: give it transform= instead.")
 
 
 def truth(name: str, value: Any) -> bool:

@@ -329,31 +329,3 @@ def test_metrics_that_accelerate_gathers_have_each_row_once(shared_store: Path, 
             steps = -(-count // (size * processes))
             # gradients that were accumulated are not left over
             assert synced == [(step + 1) % 3 == 0 or step + 1 == steps for step in range(steps)]
-
-
-# a generator goes from epoch to epoch: its order cannot be had again
-@pytest.mark.parametrize("kind", ["full", *(kind for kind in SAMPLERS if kind != "rows")])
-def test_accelerate_is_told_what_to_write_where_it_would_make_a_dataloader_of_a_loader(
-    train: MemmapDataset, kind: str, tmp_path: Path
-) -> None:
-    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
-    order: Any = {"shuffle": "full"} if kind == "full" else {"sampler": SAMPLERS[kind](train)}
-    loader = MemmapLoader(train, 16, as_tuple=False, **order)
-    assert accelerator.prepare(loader) is loader
-    sentence = (
-        r"a MemmapLoader (has no batch_sampler|shows accelerate no sampler): .*register_for_checkpointing\(loader\), or call"
-        r" load_state_dict\(\)"
-    )
-    for ask in (lambda: accelerator.skip_first_batches(loader, 2), lambda: accelerator.prepare_data_loader(loader)):
-        with pytest.raises(AttributeError, match=sentence):
-            ask()
-    # what it says instead
-    accelerator.register_for_checkpointing(loader)
-    batches = iter(loader)
-    for _ in range(2):
-        next(batches)
-    accelerator.save_state(str(tmp_path / "saved"))
-    rest = rows(batches)
-    accelerator.load_state(str(tmp_path / "saved"))
-    assert rows(loader) == rest

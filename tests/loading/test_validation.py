@@ -15,13 +15,11 @@ from reader import MemmapDataset, MemmapLoader
 @pytest.mark.parametrize(
     ("name", "value", "advice"),
     [
-        ("generator", torch.Generator(), "the order depends on the seed: give seed="),
+        ("generator", torch.Generator(), "the order depends on the seed: give seed=, such as generator.initial_seed()"),
         ("collate_fn", list, "batches are whole already: give what changes them as transform="),
-        ("num_workers", 4, "it gathers in a thread of its own and needs no workers: leave it out"),
-        ("pin_memory", True, "with device='cuda' batches are copied from pinned memory: leave it out"),
         ("batch_sampler", [[0]], "give it as sampler=, which takes samplers of rows and of batches"),
-        ("prefetch_factor", 2, "give prefetch=, in batches"),
-        ("worker_init_fn", print, "it starts no workers: leave it out"),
+        ("worker_init_fn", print, "it starts no workers: call it yourself, once, or leave it out"),
+        ("pin_memory_device", "cuda", "give device=, which pins by itself"),
         ("shufle", True, "help(MemmapLoader) lists what it takes"),
     ],
 )

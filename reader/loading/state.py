@@ -1,0 +1,113 @@
+"""Which epoch a loader is in and where: what `iter` begins next, the state of a checkpoint, and its check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from reader.loading.schedule import Schedule
+from reader.loading.validation import whole_number
+
+# A state names its order by position in this list: append only.
+_ORDERS = ("sequential", "full", "block", "weighted", "sampler")
+
+
+@dataclass
+class Progress:
+    """Where the newest iterator is; the loader's state after that iterator is gone.
+
+    is_taken: a batch was taken from it. moved_to: the epoch that it is of instead, set before that.
+    """
+
+    epoch: int
+    position: int
+    finished: bool = False
+    is_taken: bool = False
+    moved_to: int | None = None
+
+
+class LoopState:
+    """The epochs of one loader.
+
+    next: epoch and position where the next `iter` begins.
+    progress: of the newest iterator, which keeps it up to date.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.next = (0, 0)
+        self.progress = Progress(0, 0, finished=True)
+
+    def upcoming(self) -> tuple[int, int]:
+        """Return epoch and position of the next pass; an epoch that another caller has set on the sampler is that one."""
+        outside = self._schedule.outside_epoch()
+        if outside is not None and outside != self.next[0]:
+            self.next = (outside, 0)
+        return self.next
+
+    def begin(self, epoch: int, position: int) -> Progress:
+        """Begin a pass; the one after it is the next epoch's."""
+        self.next = (epoch + 1, 0)
+        self.progress = Progress(epoch, position)
+        self._schedule.begin_epoch(epoch)
+        return self.progress
+
+    def set_epoch(self, epoch: int, *, ends_pass: bool = True) -> None:
+        """Make the next pass begin this epoch; if a state of the middle of this very epoch was loaded, resume there.
+
+        ends_pass: the pass that runs is over. Else one that nothing was taken from becomes of this epoch, and one of this epoch
+            goes on: frameworks that set the epoch on a sampler, as Lightning does, may do so after they began that epoch.
+
+        Raises:
+            ValueError: epoch is not 0 or more.
+        """
+        if (epoch := whole_number("epoch", epoch)) < 0:
+            raise ValueError(f"epoch is {epoch}, expected 0 or more.")
+        # a state that was loaded in the middle of this epoch stays: loops call set_epoch at the beginning of each
+        if epoch != self.next[0]:
+            self.next = (epoch, 0)
+        progress = self.progress
+        if not ends_pass and not progress.finished and not progress.is_taken:
+            progress.moved_to = None if epoch == progress.epoch else epoch
+        elif ends_pass or epoch != progress.epoch:
+            progress.finished = True
+        self._schedule.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the loop is, as a few integers: after the batch that the caller got last."""
+        epoch, position = self.next
+        if not self.progress.finished and self.progress.moved_to is None:
+            epoch, position = self.progress.epoch, self.progress.position
+            if self._schedule.is_over(position):
+                epoch, position = epoch + 1, 0
+        schedule = self._schedule
+        state = {"epoch": epoch, "position": position, "seed": schedule.seed, "order": _ORDERS.index(schedule.order)}
+        return state | {"rows": len(schedule.dataset), "store": schedule.rows_id}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Make the next pass resume from a state, also one taken with another batch_size or world size.
+
+        Raises:
+            ValueError: the state is of another store, subset, seed or order.
+        """
+        own = self.state_dict()
+        if not isinstance(state, dict) or any(type(state.get(key)) is not int for key in own):
+            raise ValueError(
+                f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, whole numbers."
+            )
+        for key, what in (
+            ("rows", "number of rows"),
+            ("store", "store, subset or weights"),
+            ("seed", "seed"),
+            ("order", "order"),
+        ):
+            if state.get(key) != own[key]:
+                raise ValueError(
+                    f"the state is of another {what}: it says {state.get(key)}, this loader has {own[key]}."
+                )
+        count = self._schedule.cut.count
+        if state["epoch"] < 0 or (not 0 <= state["position"] <= count and self._schedule.sampler is None):
+            raise ValueError(f"the state is at epoch {state['epoch']}, position {state['position']} of {count} rows.")
+        self.next = (int(state["epoch"]), int(state["position"]))
+        self.progress.finished = True
+        self._schedule.set_epoch(self.next[0])
