@@ -12,10 +12,7 @@ setup(
             depends=["packer/pixels/native/resample.h"],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-ffp-contract=off", "-fvisibility=hidden"],
-            define_macros=[("Py_LIMITED_API", "0x030A0000")],
-            py_limited_api=True,
             optional=True,
         )
-    ],
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    ]
 )

@@ -25,7 +25,7 @@ from scripts.benchmarks._fresh import Failed, Fresh
 # In the wheel nothing but the two packages; in the sdist what its tests need.
 WHEEL_HAS = ("packer/cli/app.py", "packer/py.typed", "reader/loading/loader.py", "reader/FORMAT.md", "reader/py.typed")
 # Where a compiler and libjpeg-turbo's headers are; elsewhere the wheel goes without.
-COMPILED = "packer/pixels/native/_native.abi3.so"
+COMPILED = "packer/pixels/native/_native."
 SDIST_HAS = (
     "README.md",
     "packer/pixels/native/native.c",
@@ -101,7 +101,7 @@ def build(folder: Path, dist: Path) -> list[Path]:
         raise Failed(f"the wheel holds {sorted(foreign)[:5]}, expected packer and reader alone.")
     print(
         f"built {sdist.name} and {wheel.name} in {fresh.seconds['build']:.0f} s: {len(names)} files in the wheel,"
-        f" {'with' if COMPILED in names else 'without'} the compiled part"
+        f" {'with' if any(name.startswith(COMPILED) for name in names) else 'without'} the compiled part"
     )
     return [sdist, wheel]
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 import packer
 from packer.errors import DecodeError
-from packer.pixels import resize
+from packer.pixels import resize, statistics
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg, versions
 from packer.pixels.geometry import Geometry
@@ -223,7 +223,6 @@ def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> N
         "-shared",
         "-fPIC",
         "-ffp-contract=off",
-        "-DPy_LIMITED_API=0x030A0000",
         "-DPIXPACK_PLAIN_C",
     ]
     command += [f"-I{include}", str(folder / "native.c"), str(folder / "resample.c"), "-ljpeg", "-lm"]
@@ -307,6 +306,41 @@ def test_pictures_of_another_size_than_said_are_refused() -> None:
         with pytest.raises(ValueError, match="four bytes"):
             NATIVE.resize(pixels, source, size, 2)
     assert NATIVE.resize(b"1234", (1, 1), ((1 << 20) + 1, 1), 2) is None
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("pixels", [0, 1, 31, 33, 50_176, 2_300_000])
+def test_sums_are_exact(channels: int, pixels: int) -> None:
+    assert NATIVE.sums is not None
+    # more groups than squares of 255 fit in 32 bits
+    values = np.full((pixels, channels), 255, np.uint8)
+    values[: min(pixels, 100_000)] = np.random.default_rng(1).integers(0, 256, values[:100_000].shape, dtype=np.uint8)
+    wanted = [*values.sum(axis=0, dtype=np.uint64).tolist(), *np.square(values.astype(np.uint64)).sum(axis=0).tolist()]
+    assert list(NATIVE.sums(values, channels)) == wanted
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_statistics_are_the_same_without_the_compiled_part(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(2).integers(0, 256, (5, 700, 33, channels), dtype=np.uint8)
+    found = []
+    for is_compiled in (True, False):
+        if not is_compiled:
+            monkeypatch.setattr(statistics, "native", live.Native)
+        equal, ragged = statistics.ChannelSums(33 * channels, channels), statistics.RaggedBlock(channels)
+        equal.add(rows[:3])
+        equal.add(rows[3:])
+        for row in rows:
+            ragged.add(row.reshape(-1), height=700)
+        found += [equal.take(), ragged.take()]
+        assert (equal._compiled is not None) == is_compiled
+    assert found == [found[0]] * 4
+
+
+def test_sums_of_incomplete_pixels_are_refused() -> None:
+    assert NATIVE.sums is not None
+    for size, channels in ((4, 3), (5, 5), (3, 0), (3, -1)):
+        with pytest.raises(ValueError, match="complete pixels"):
+            NATIVE.sums(np.zeros(size, np.uint8), channels)
 
 
 def test_it_says_why_it_does_not_decode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,9 @@ import functools
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from packer.pixels.formats import jpeg
 
 Pair = tuple[int, int]
@@ -28,12 +31,19 @@ class ResizeOf(Protocol):
     def __call__(self, pixels: bytes, source: Pair, size: Pair, resample: int) -> bytes | None: ...
 
 
+class SumsOf(Protocol):
+    """Returns the sum of each of 1, 2, 3, 4 or 6 channels of interleaved bytes, and behind these the sum of squares of each."""
+
+    def __call__(self, pixels: npt.NDArray[np.uint8], channels: int) -> tuple[int, ...]: ...
+
+
 @dataclass(frozen=True)
 class Native:
     """The compiled functions, each None where it is not used, for the reason. is_missing: they are not built."""
 
     row: RowOf | None = None
     resize: ResizeOf | None = None
+    sums: SumsOf | None = None
     reason: str = ""
     is_missing: bool = False
 
@@ -49,5 +59,5 @@ def native() -> Native:
     own, other = jpeg.library_version("libjpeg."), jpeg.library_version()
     if own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
-        return Native(None, _native.resize, f"not used to decode: {found}")
-    return Native(_native.row, _native.resize)
+        return Native(None, _native.resize, _native.sums, f"not used to decode: {found}")
+    return Native(_native.row, _native.resize, _native.sums)

@@ -209,8 +209,63 @@ static PyObject *resize(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Of 1, 2, 3, 4 and 6 channels the same one stands at the same byte of each group. */
+#define GROUP 96
+/* So many squares of bytes fit in 32 bits. */
+#define MOST_GROUPS 66051
+
+PyDoc_STRVAR(sums_doc,
+    "sums(pixels, channels) -> tuple[int, ...]\n\n"
+    "Return the sum of each channel of interleaved bytes, and behind these the sum of squares of each.");
+
+static PyObject *sums(PyObject *module, PyObject *args) {
+    Py_buffer pixels;
+    int channels;
+    if (!PyArg_ParseTuple(args, "y*i", &pixels, &channels))
+        return NULL;
+    if (channels < 1 || GROUP % channels || pixels.len % channels) {
+        PyBuffer_Release(&pixels);
+        PyErr_SetString(PyExc_ValueError, "expected complete pixels of 1, 2, 3, 4 or 6 channels");
+        return NULL;
+    }
+    const uint8_t *at = pixels.buf;
+    Py_ssize_t size = pixels.len;
+    uint64_t totals[GROUP] = {0}, square_totals[GROUP] = {0};
+    while (size > 0) {
+        uint32_t some[GROUP] = {0}, squares[GROUP] = {0};
+        Py_ssize_t groups = size / GROUP < MOST_GROUPS ? size / GROUP : MOST_GROUPS;
+        for (Py_ssize_t n = 0; n < groups; n++, at += GROUP)
+            for (int i = 0; i < GROUP; i++) {
+                some[i] += at[i];
+                squares[i] += (uint32_t)at[i] * at[i];
+            }
+        size -= groups * GROUP;
+        for (; groups < MOST_GROUPS && size > 0; size--) { /* less than a group is left */
+            some[size - 1] += at[size - 1];
+            squares[size - 1] += (uint32_t)at[size - 1] * at[size - 1];
+        }
+        for (int i = 0; i < GROUP; i++) {
+            totals[i] += some[i];
+            square_totals[i] += squares[i];
+        }
+    }
+    PyBuffer_Release(&pixels);
+    PyObject *both = PyTuple_New(2 * channels);
+    for (int c = 0; both && c < channels; c++) {
+        uint64_t sum = 0, square = 0;
+        for (int i = c; i < GROUP; i += channels) {
+            sum += totals[i];
+            square += square_totals[i];
+        }
+        PyTuple_SetItem(both, c, PyLong_FromUnsignedLongLong(sum));
+        PyTuple_SetItem(both, channels + c, PyLong_FromUnsignedLongLong(square));
+    }
+    return both;
+}
+
 static PyMethodDef methods[] = {
     {"row", row, METH_VARARGS, row_doc},
+    {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},
     {NULL, NULL, 0, NULL},
 };
