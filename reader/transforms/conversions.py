@@ -13,6 +13,7 @@ import torch
 from reader.store import ImageBatch, replaced
 from reader.transforms.color import Normalize
 from reader.transforms.random import check_batch
+from reader.transforms.resize import CenterCrop, Resize
 
 Transform = Callable[[Any], Any]
 
@@ -104,6 +105,8 @@ class Normalized:
 def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
     """Leave out what changes nothing, and ToDtype where Normalize comes right behind it; Normalize is then of batches.
 
+    Resize to a shorter side and a square CenterCrop become one, which takes images of different sizes.
+
     Raises:
         ValueError: a transform of uint8 pixels comes behind what makes them floats.
 
@@ -112,7 +115,7 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
         >>> [type(transform).__name__ for transform in without_conversions(recipe)]
         ['Normalized']
     """
-    found = [transform for transform in transforms if not isinstance(transform, ToImage)]
+    found = _joined([transform for transform in transforms if not isinstance(transform, ToImage)])
     kept: list[Transform] = []
     for transform, after in zip(found, [*found[1:], None], strict=True):
         if kept and isinstance(kept[-1], Normalized | ToDtype):
@@ -122,6 +125,24 @@ def without_conversions(transforms: Sequence[Transform]) -> list[Transform]:
         elif not (isinstance(transform, ToDtype) and isinstance(after, Normalize)):
             kept.append(transform)
     return kept or [ToImage()]
+
+
+def _joined(transforms: list[Transform]) -> list[Transform]:
+    """Make Resize(256), CenterCrop(224) one CenterCrop(224, fraction=224 / 256): the same pixels."""
+    made: list[Transform] = []
+    for transform in transforms:
+        before = made[-1] if made else None
+        if isinstance(transform, CenterCrop) and isinstance(before, Resize) and _is_cover(before, transform):
+            # half a pixel more: what the crop is divided by is rounded down
+            made[-1] = CenterCrop(transform.height, transform.height / (before.size[0] + 0.5))
+        else:
+            made.append(transform)
+    return made
+
+
+def _is_cover(resize: Resize, crop: CenterCrop) -> bool:
+    is_plain = (len(resize.size), resize.interpolation, resize.antialias, crop.fraction) == (1, "bilinear", True, 1)
+    return is_plain and crop.height == crop.width <= resize.size[0]
 
 
 def _check_takes_floats(transform: Transform) -> None:

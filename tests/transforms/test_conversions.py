@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import torchvision_or_skip
+from conftest import make_tree, torchvision_or_skip
 
+from packer import pack
 from reader import MemmapDataset, MemmapLoader, Normalize, transforms
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -80,3 +81,18 @@ def test_floats_that_are_not_scaled_are_refused(train: MemmapDataset) -> None:
     apart = transforms.Compose([transforms.ToTensor(), lambda batch: batch, Normalize(MEAN, STD)])
     with pytest.raises(ValueError, match="Let it come right behind ToDtype"):
         next(iter(MemmapLoader(train, 8, transform=apart)))
+
+
+@pytest.mark.parametrize("side", [28, 31, 36, 40])
+def test_resize_and_center_crop_of_images_of_many_sizes_are_torchvisions(tmp_path: Path, side: int) -> None:
+    v2 = torchvision_or_skip().transforms.v2
+    pack(make_tree(tmp_path / "images", each=4), tmp_path / "out", fit="none", workers=1)
+    whole = MemmapDataset(tmp_path / "out")
+    images, _ = next(
+        iter(
+            MemmapLoader(whole, 12, transform=transforms.Compose([transforms.Resize(side), transforms.CenterCrop(28)]))
+        )
+    )
+    expected = torch.stack([v2.Compose([v2.Resize(side), v2.CenterCrop(28)])(whole[n][0]) for n in range(12)])
+    assert images.shape == expected.shape
+    assert (images.int() - expected.int()).abs().max() <= 1

@@ -97,10 +97,7 @@ def rate(way: Callable[[bytes], Any], files: list[bytes]) -> float:
 
 def conclude(figures: dict[str, Any]) -> Finding:
     size, fidelity = figures["mean_bytes"], figures["fidelity"]
-    decode, row = (
-        medians(figures["images_per_second"][kind])
-        for kind in ("decode", "row")
-    )
+    decode, row = (medians(figures["images_per_second"][kind]) for kind in ("decode", "row"))
     told = "; ".join(
         f"{name}: {size[name] / 1e3:,.0f} kB, {decode[name]:,.1f} and {row[name]:,.1f} images/s"
         + (f", PSNR {fidelity[name]['psnr']:.1f} dB, SSIM {fidelity[name]['ssim']:.3f}" if name in fidelity else "")

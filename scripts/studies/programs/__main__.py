@@ -127,12 +127,17 @@ def packed_of(images: Path) -> Path:
 
 def measure(program: Program, images: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run a program and its versions on a store; or say why that could not be."""
-    report: dict[str, Any] = {"title": program.title, "machine": machine(options.work), "ways": {}}
+    report: dict[str, Any] = {
+        "title": program.title,
+        "note": program.note,
+        "machine": machine(options.work),
+        "ways": {},
+    }
     words = ["--epochs", options.epochs, "--batch-size", options.batch_size, "--workers", options.workers]
     words += ["--size", program.size]
     try:
         python = (
-            python_with(program.requirements, options.work / "environment")
+            python_with(program.requirements, options.work / "environments" / program.name)
             if program.lacking()
             else Path(sys.executable)
         )

@@ -44,11 +44,12 @@ class Program:
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
+_OF_LOADER = "with MemmapLoader, transforms are the loader's and take batches: the lines that name them change"
 _TORCHVISION = "torchvision==0.28.0"
 PROGRAMS = {
     program.name: program
     for program in (
-        Program("torchvision_classification", "torchvision references/classification/train.py"),
+        Program("torchvision_classification", "torchvision references/classification/train.py", note=_OF_LOADER),
         Program("timm_train", "timm train.py", ("torchvision", "timm"), (_TORCHVISION, "timm==1.0.31")),
         Program(
             "hf_trainer",
@@ -57,21 +58,27 @@ PROGRAMS = {
             (_TORCHVISION, "transformers==5.23.0", "datasets==5.2.0", "accelerate==1.15.0"),
             note="the functions that set_transform takes go, since they are given columns of HF datasets",
         ),
-        Program("lightning_ddp", "Lightning, DDP", ("torchvision", "lightning"), (_TORCHVISION, "lightning==2.6.6")),
+        Program(
+            "lightning_ddp",
+            "Lightning, DDP",
+            ("torchvision", "lightning"),
+            (_TORCHVISION, "lightning==2.6.6"),
+            note=_OF_LOADER,
+        ),
         Program(
             "ultralytics_classify",
             "ultralytics classify",
             ("torchvision", "ultralytics", "cv2", "polars"),
             (_TORCHVISION, "ultralytics==8.4.190"),
         ),
-        Program("simclr", "SimCLR (sthalles)", size=96),
+        Program("simclr", "SimCLR (sthalles)", size=96, note=_OF_LOADER),
         Program(
             "accelerate_cv",
             "accelerate complete_cv_example.py",
             ("torchvision", "accelerate"),
             (_TORCHVISION, "accelerate==1.15.0"),
         ),
-        Program("dino", "DINO main_dino.py, multi-crop", size=112),
+        Program("dino", "DINO main_dino.py, multi-crop", size=112, note=_OF_LOADER),
         Program("airbench", "cifar10-airbench", size=32),
     )
 }

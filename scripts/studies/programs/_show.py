@@ -62,9 +62,10 @@ def described(report: dict[str, Any]) -> str:
     if "lacks" in report:
         return f"not run, {report['lacks']}"
     where, versions = report["machine"], ", ".join(f"{name} {v}" for name, v in report["versions"].items())
+    note = f"; {report['note']}" if report["note"] else ""
     return (
         f"{report['images']} images, {report['words']}, {report['seeds']} seeds; {where['cores']} cores of {where['cpu']}, load"
-        f" {where['load_average'][0]} before, {where['date'][:10]}; {versions}"
+        f" {where['load_average'][0]} before, {where['date'][:10]}; {versions}{note}"
     )
 
 

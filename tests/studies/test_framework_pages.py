@@ -1,0 +1,20 @@
+"""The pages of docs/frameworks show the diffs of the study's programs, and no others."""
+
+from __future__ import annotations
+
+from scripts import ROOT
+from scripts.studies.programs.pages import BEGIN, END, PAGES, pages
+
+
+def test_every_page_shows_the_diffs_of_its_programs() -> None:
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, "python -m scripts.studies.programs.pages writes it anew"
+        assert text.count("```diff") >= len(PAGES[path.name])
+        assert text.index(BEGIN) < text.index("```diff") < text.index(END)
+
+
+def test_the_guide_to_moving_links_to_every_page() -> None:
+    guide = (ROOT / "docs" / "MIGRATION.md").read_text(encoding="utf-8")
+    names = sorted(path.name for path in (ROOT / "docs" / "frameworks").glob("*.md"))
+    assert [name for name in names if f"](frameworks/{name})" not in guide] == []
+    assert {*PAGES} <= {*names}
