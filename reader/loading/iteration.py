@@ -188,7 +188,7 @@ class Finish:
 
     def _watched(self, batch: Batch, start: int) -> Any:
         """Finish a batch; leave it and those behind it to the caller's thread where the transform begins to draw only now."""
-        if type(self._transform).__module__.startswith("reader.transforms."):
+        if _is_ours(self._transform):
             return self(batch, start)
         if threading.get_ident() == self._caller:
             # with prefetch=0: between the draws of the loop, as with any other
@@ -205,6 +205,12 @@ class Finish:
                 " epoch: give it a torch.Generator of its own, or the loader prefetch=0."
             )
         return Unfinished(lambda: batch, start)
+
+
+def _is_ours(transform: Any) -> bool:
+    """Say whether a transform is of this package, and all that it calls: those draw nothing from torch's generator."""
+    within = getattr(transform, "transforms", [])
+    return type(transform).__module__.startswith("reader.transforms.") and all(map(_is_ours, within))
 
 
 def _called(transform: Callable[[Any], Any], batch: Any) -> Any:

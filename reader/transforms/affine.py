@@ -202,14 +202,18 @@ def _grid(pixels: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
 def _nearest(pixels: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
     """Gather whole pixels: those that grid_sample would take."""
     count, height, width, channels = pixels.shape
-    size = torch.tensor([width, height], dtype=torch.float32, device=pixels.device)
-    x, y = (((grid + 1) * size - 1) / 2).round().long().unbind(-1)
+    grid_x, grid_y = grid.unbind(-1)
+    # grid_sample's way to places in pixels, rounded as it does
+    x, y = ((grid_x + 1) * width - 1).mul_(0.5).round_(), ((grid_y + 1) * height - 1).mul_(0.5).round_()
     is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     sample = torch.arange(count, device=pixels.device)[:, None, None]
-    place = torch.where(is_inside, (sample * height + y) * width + x, 0)
-    made = pixels.reshape(-1, channels).index_select(0, place.view(-1)).view(pixels.shape)
-    beyond = torch.zeros((), dtype=torch.uint8, device=pixels.device) if fill is None else fill.round().to(torch.uint8)
-    return torch.where(is_inside[..., None], made, beyond)
+    # what is beyond takes the row before the first: to choose afterwards, pixel by pixel, takes as long as all the rest
+    place = torch.where(is_inside, y.long() * width + x.long() + (sample * height * width + 1), 0)
+    beyond = torch.zeros(1, channels, dtype=torch.uint8, device=pixels.device)
+    if fill is not None:
+        beyond += fill.round().to(torch.uint8)
+    rows = torch.cat([beyond, pixels.reshape(-1, channels)])
+    return rows.index_select(0, place.view(-1)).view(pixels.shape)
 
 
 def _bilinear(pixels: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:

@@ -66,12 +66,14 @@ class RandomErasing:
 
         def erased(pixels: torch.Tensor, boxes: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
             """Overwrite a rectangle of each."""
-            height, width = pixels.shape[1:3]
+            count, height, width, channels = pixels.shape
             x0, y0, x1, y1 = boxes[..., None].unbind(1)
-            y, x = torch.arange(height, device=pixels.device), torch.arange(width, device=pixels.device)
-            is_down, is_across = (y >= y0) & (y < y1), (x >= x0) & (x < x1)
-            is_erased = is_down[:, :, None] & is_across[:, None, :]
-            return torch.where(is_erased[..., None], self._levels(batch, pixels, sample), pixels)
+            y = torch.arange(height, device=pixels.device)
+            # each level of a line: to broadcast over channels would take four times as long
+            x = torch.arange(width * channels, device=pixels.device) // channels
+            is_erased = ((y >= y0) & (y < y1))[:, :, None] & ((x >= x0) & (x < x1))[:, None, :]
+            lines = pixels.reshape(count, height, width * channels)
+            return torch.where(is_erased, self._levels(batch, pixels, sample), lines).view(pixels.shape)
 
         pixels = in_parts(erased, batch.pixels, boxes, sample)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
@@ -97,15 +99,15 @@ class RandomErasing:
         return torch.stack([x0, y0, x0 + wide, y0 + tall], -1)
 
     def _levels(self, batch: ImageBatch, pixels: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-        """Give uint8 levels that broadcast to the pixels of these samples."""
-        channels = pixels.shape[-1]
+        """Give uint8 levels that broadcast to [S, H, W * C] of these samples."""
+        _, height, width, channels = pixels.shape
         if isinstance(self.value, str):
-            numbers = noise(batch, sample, self.seed, pixels[0].numel()).view(pixels.shape)
+            numbers = noise(batch, sample, self.seed, height * width * channels).view(len(pixels), height, -1)
             return (_NOISE[0] + numbers * _NOISE[1]).round().clamp(0, 255).to(torch.uint8)
         given = [self.value] if isinstance(self.value, int | float) else list(self.value)
         if len(given) not in (1, channels):
             raise ValueError(f"value is {self.value!r}, expected one level, or one for each of {channels} channels.")
-        return torch.tensor(given, device=pixels.device).to(torch.uint8)
+        return torch.tensor(given, device=pixels.device).to(torch.uint8).repeat(width * channels // len(given))
 
 
 class _OfTwo:

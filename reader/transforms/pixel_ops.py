@@ -62,7 +62,9 @@ def invert(pixels: torch.Tensor) -> torch.Tensor:
 
 def solarize(pixels: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """Invert what is float32[B] or lighter."""
-    return torch.where(pixels >= _each(threshold), pixels.bitwise_not(), pixels)
+    # levels are whole: one that is at least 99.5 is at least 100
+    lowest = _each(threshold.ceil().clamp(0, 255)).to(torch.uint8)
+    return torch.where(pixels >= lowest, pixels.bitwise_not(), pixels)
 
 
 def posterize(pixels: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
@@ -90,24 +92,30 @@ def saturation(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 def grayscale(pixels: torch.Tensor) -> torch.Tensor:
     """Return as many channels, all of them gray."""
-    return gray(pixels.float()).to(torch.uint8).expand_as(pixels)
+    return gray(pixels).to(torch.uint8).expand_as(pixels)
 
 
 def autocontrast(pixels: torch.Tensor) -> torch.Tensor:
     """Stretch each channel to 0..255; one of a single level stays."""
-    made = pixels.float()
-    low, high = made.amin((1, 2), keepdim=True), made.amax((1, 2), keepdim=True)
+    lines, (count, _, width, channels) = _lines(pixels), pixels.shape
+    low = lines.amin(1).view(count, width, channels).amin(1).float()
+    high = lines.amax(1).view(count, width, channels).amax(1).float()
     is_flat = low == high
     scale = torch.where(is_flat, 1.0, (high - low) * (1 / 255))
-    return ((made - torch.where(is_flat, 0.0, low)) / scale).clamp(0, 255).to(torch.uint8)
+    low, scale = (each.repeat(1, width)[:, None] for each in (torch.where(is_flat, 0.0, low), scale))
+    return ((lines.float() - low) / scale).clamp_(0, 255).to(torch.uint8).view(pixels.shape)
 
 
 def equalize(pixels: torch.Tensor) -> torch.Tensor:
     """Spread the levels of each channel evenly, as Pillow does."""
     count, height, width, channels = pixels.shape
-    levels = pixels.permute(0, 3, 1, 2).reshape(count * channels, height * width).long()
-    histogram = torch.zeros(count * channels, 256, dtype=torch.int32, device=pixels.device)
-    histogram.scatter_add_(1, levels, torch.ones((), dtype=torch.int32, device=pixels.device).expand_as(levels))
+    # the place of each level in the histogram of its image and channel
+    of_channel = torch.arange(channels, device=pixels.device).repeat(width) * 256
+    of_image = torch.arange(count, device=pixels.device).view(-1, 1, 1) * (channels * 256)
+    places = (_lines(pixels).long() + (of_channel + of_image)).view(-1)
+    histogram = torch.zeros(count * channels * 256, dtype=torch.int32, device=pixels.device)
+    histogram.scatter_add_(0, places, torch.ones((), dtype=torch.int32, device=pixels.device).expand_as(places))
+    histogram = histogram.view(-1, 256)
     below = histogram.cumsum(1, dtype=torch.int32)
     # of the lightest level that is there
     highest = histogram.gather(1, below.argmax(1, keepdim=True))
@@ -115,8 +123,7 @@ def equalize(pixels: torch.Tensor) -> torch.Tensor:
     table = ((below + step // 2) // step.clamp(min=1)).clamp(0, 255)
     table = torch.nn.functional.pad(table[:, :-1], (1, 0))
     table = torch.where(step > 0, table, torch.arange(256, dtype=torch.int32, device=pixels.device))
-    made = table.to(torch.uint8).gather(1, levels)
-    return made.view(count, channels, height, width).permute(0, 2, 3, 1)
+    return table.to(torch.uint8).view(-1).index_select(0, places).view(pixels.shape)
 
 
 def sharpness(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -173,11 +180,11 @@ def blended(pixels: torch.Tensor, other: torch.Tensor | float, factor: torch.Ten
 
 
 def gray(pixels: torch.Tensor) -> torch.Tensor:
-    """Make float32[B, H, W, 1] whole levels of float32[B, H, W, C]."""
+    """Make float32[B, H, W, 1] whole levels of [B, H, W, C]; of one channel the same."""
     if pixels.shape[-1] == 1:
         return pixels
     red, green, blue = pixels.split(1, dim=-1)
-    return (red * _GRAY[0] + green * _GRAY[1] + blue * _GRAY[2]).floor()
+    return red.mul(_GRAY[0]).add_(green, alpha=_GRAY[1]).add_(blue, alpha=_GRAY[2]).floor_()
 
 
 def mean_gray(pixels: torch.Tensor) -> torch.Tensor:
@@ -189,6 +196,11 @@ def check_channels(transform: object, pixels: torch.Tensor) -> None:
     """Refuse images that are neither gray nor red, green and blue with a ValueError."""
     if pixels.shape[-1] not in (1, 3):
         raise ValueError(f"{type(transform).__name__} takes 1 or 3 channels, the rows have {pixels.shape[-1]}.")
+
+
+def _lines(pixels: torch.Tensor) -> torch.Tensor:
+    """Give uint8[B, H, W * C]: what is computed for each channel broadcasts over lines many times as fast as over channels."""
+    return pixels.reshape(len(pixels), pixels.shape[1], -1)
 
 
 def _each(parameter: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
+from reader import Compose, MemmapDataset, MemmapLoader, RandomResizedCrop
 from reader.loading.torch_modes import Modes
 
 FEEDER = "pixpack-feeder"
@@ -102,16 +102,19 @@ def test_a_transform_that_begins_to_draw_at_a_later_batch(train: MemmapDataset, 
         pixels = batch.pixels.add_(1).float() if in_place else batch.pixels.float()
         return pixels + torch.rand(len(batch))[:, None, None, None]
 
-    def epoch(prefetch: int) -> list[Any]:
+    def epoch(prefetch: int, transform: Any = late) -> list[Any]:
         torch.manual_seed(3)
         found = []
-        for batch in MemmapLoader(train, batch_size=2, transform=late, prefetch=prefetch):
+        for batch in MemmapLoader(train, batch_size=2, transform=transform, prefetch=prefetch):
             found.append(batch)
             torch.rand(5)  # as the training does
         return found
 
     expected = epoch(0)
     for prefetch in (1, 4):
+        if not in_place:
+            # a program's own function is watched within one of ours, too
+            assert all(a.equal(b) for a, b in zip(epoch(prefetch, Compose([late])), expected, strict=True))
         if in_place:
             with pytest.raises(RuntimeError, match=r"draws from torch's generator for the first time in this epoch: give it"):
                 epoch(prefetch)
