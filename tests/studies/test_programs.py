@@ -15,7 +15,7 @@ from conftest import make_tree, torchvision_or_skip
 from PIL import Image
 
 from packer import pack
-from scripts.studies.programs._edits import Edits, edit, script_counts
+from scripts.studies.programs._edits import EditError, Edits, edit, script_counts
 from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
 from scripts.studies.programs._turns import ProgramFailed, apart, epochs_of, run
 
@@ -124,3 +124,15 @@ def test_means_are_apart_by_the_scatter_of_seeds() -> None:
     assert apart([1.0], [2.0]) is None
     assert apart([1.0, 1.2, 0.8], [1.1, 0.9, 1.0]) == 0.0
     assert (apart([1.0, 1.01, 0.99], [2.0, 2.01, 1.99]) or 0) > 100
+
+
+def test_edits_are_refused_on_another_checkout(tmp_path: Path) -> None:
+    edits = Edits.all()["dino"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        EditError, match=r"has no main_dino\.py\. Expected a checkout of facebookresearch/dino at 7c446df"
+    ):
+        edits.apply(tmp_path / "empty", tmp_path / "first")
+    (tmp_path / "empty" / "main_dino.py").write_text("import utils\n")
+    with pytest.raises(EditError, match=r"main_dino\.py is another one than that of facebookresearch/dino"):
+        edits.apply(tmp_path / "empty", tmp_path / "second")
