@@ -349,3 +349,18 @@ def test_it_says_why_it_does_not_decode(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.row is None
     assert found.resize is not None
     assert found.reason == "not used to decode: it runs with libjpeg-turbo 1.0, and libturbojpeg is 2.0"
+
+
+def test_a_jpeg_needs_no_parser_of_c() -> None:
+    """Importing jpeg4py takes each process 80 ms, most of it cffi's parser; the compiled part does without it."""
+    program = (
+        "import sys; from packer.pixels.decode import Decoder; from packer.pixels.geometry import Geometry;"
+        "from packer.pixels.formats.versions import decoder_versions;"
+        "row = Decoder(Geometry(32, 32)).row(sys.stdin.buffer.read());"
+        "assert row.done == {'decoder': 'libjpeg-turbo'} and decoder_versions()['libjpeg-turbo']['turbojpeg'];"
+        "sys.exit(sorted({'jpeg4py', 'cffi', 'pycparser'} & {*sys.modules}) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=encoded(picture(64, 48)), cwd=ROOT, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

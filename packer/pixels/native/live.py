@@ -57,7 +57,7 @@ def native() -> Native:
         needs = f"not built, as a C compiler and libjpeg-turbo's headers are needed for ({e})"
         return Native(reason=needs, is_missing=True)
     own, other = jpeg.library_version("libjpeg."), jpeg.library_version()
-    if own != other:
+    if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
         return Native(None, _native.resize, _native.sums, f"not used to decode: {found}")
     return Native(_native.row, _native.resize, _native.sums)
