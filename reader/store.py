@@ -186,14 +186,22 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
     Raises:
         StoreError: OUT is no store, is incomplete, or a file's size is not what the manifest says.
     """
-    root = Path(out)
-    manifest = check_store(root)
+    manifest = check_store(out)
+    return manifest, map_store(Path(out), manifest)
+
+
+def map_store(root: Path, manifest: Manifest) -> Batch:
+    """Map the files of a store whose manifest was checked, as `open_store` does.
+
+    Raises:
+        StoreError: a file's size is not what the manifest says.
+    """
     tensors = {}
     for name, path in manifest.tensor_paths().items():
         spec = manifest.tensors[name]
         shape = (manifest.count(name), *spec.row_shape)
         tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), shape)
-    return manifest, store_of(manifest, tensors)
+    return store_of(manifest, tensors)
 
 
 def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Batch:

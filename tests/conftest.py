@@ -212,3 +212,26 @@ def ffmpeg_or_skip(kind: str = "") -> Any:
         return open_ffmpeg()
     except (ImportError, FfmpegError) as e:
         pytest.skip(f"no {kind or 'FFmpeg'} here: {e}")
+
+
+@pytest.fixture(scope="session")
+def many_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 400 rows of 16 x 16 x 3 in 50 blocks of 6 kB, for tests of the remote reader."""
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
+    from packer import pack_dataset
+
+    images = np.random.default_rng(0).integers(0, 256, (400, 16, 16, 3), dtype=np.uint8)
+    out = tmp_path_factory.mktemp("remote") / "out"
+    pack_dataset([(image, n % 3) for n, image in enumerate(images)], out, size=16)
+    return out
+
+
+@pytest.fixture
+def range_server(many_blocks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """That store, served on loopback by ranges; requests are retried for 3 seconds."""
+    from range_server import serving
+
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "3")
+    with serving(many_blocks) as running:
+        yield running

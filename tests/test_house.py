@@ -20,7 +20,7 @@ FILES = {
 # Arrows go down these floors and may skip some; rooms of one floor do not know each other.
 PACKER = ("cli", "operations", "packing", "workers", "store", "inputs", "pixels sources", "options", "report values")
 PACKER_BASE = "errors clock text system checksums version"
-READER = ("bench", "loading", "dataset device", "memory", "store order")
+READER = ("bench", "loading", "dataset device", "memory", "store order remote")
 READER_BASE = "format system rows profiling epoch"
 FLOORS = {
     f"{package}.{room}": number
@@ -154,6 +154,15 @@ def test_the_format_needs_the_standard_library_alone(module: str) -> None:
 def test_each_library_has_its_home(library: str, homes: str) -> None:
     found = {name for name in FILES if library in IMPORTS[name] and name.startswith("packer.")}
     assert found == {f"packer.{home}" for home in homes.split()}
+
+
+def test_one_module_knows_what_carries_bytes_from_object_storage() -> None:
+    assert {name for name in FILES if "obstore" in IMPORTS[name]} == {"reader.remote.objects"}
+
+
+@pytest.mark.parametrize("module", [name for name in FILES if name.startswith("reader.remote")])
+def test_a_fetcher_starts_fast(module: str) -> None:
+    assert not IMPORTS[module] & {"torch", "tensordict", "numpy"}
 
 
 def test_only_the_command_knows_click() -> None:

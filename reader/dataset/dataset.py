@@ -23,7 +23,7 @@ from reader.dataset.opened_store import OpenedStore, fresh
 from reader.dataset.pil import check_pillow, pil_image
 from reader.dataset.samples import JointTransform, check_forms, sample_of
 from reader.dataset.sources import Sources
-from reader.dataset.splits import check_classes, store_path
+from reader.dataset.splits import check_classes, remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.memory.buffers import BufferPool
@@ -39,7 +39,9 @@ class MemmapDataset(Dataset[Any]):
     """A packed store, or some rows of it.
 
     Args:
-        path: the folder that `pack` wrote.
+        path: the folder that `pack` wrote, or the URL that it was pushed to: s3://bucket/out, gs://, az://, https://, file://.
+        cache, cache_size: of a URL: a folder on a local disk, and what the store's pixels may take there, such as "200GB" (None:
+            all). Until all are there slices are copies, and `store` and `numpy` fetch the rest.
         split: which of the stores in that folder, such as "train"; their classes must be the same.
         classes: what the store's classes must be, in this order: `classes=train.classes` for a store packed on its own.
         transform: called with one image uint8[C, H, W], as ImageFolder does: per sample; with as_tuple=False with a one-row
@@ -66,6 +68,8 @@ class MemmapDataset(Dataset[Any]):
         self,
         path: str | os.PathLike[str],
         *,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
         split: str | None = None,
         classes: Sequence[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -77,7 +81,8 @@ class MemmapDataset(Dataset[Any]):
         check_forms(transform, target_transform, transforms, as_tuple=as_tuple, as_pil=as_pil)
         if as_pil:
             check_pillow()
-        self.path = store_path(path, split)
+        self.remote = remote_store(path, split, cache, cache_size)
+        self.path = store_path(path, split) if self.remote is None else self.remote.root
         self.transform, self.target_transform, self._joint = transform, target_transform, transforms
         self.as_tuple, self.as_pil = as_tuple, as_pil
         self._rows: Rows | None = None
@@ -89,10 +94,10 @@ class MemmapDataset(Dataset[Any]):
             check_classes(self.path, self.manifest.classes, list(classes))
 
     def _open(self) -> None:
-        self._opened = OpenedStore(self.path)
+        self._opened = OpenedStore(self.path, self.remote)
         self.manifest, self.mapped = self._opened.manifest, self._opened.mapped
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
-        self._sources = Sources(self.path, self.manifest)
+        self._sources = Sources(self.path, self.manifest, self.remote)
         self._targets: list[Any] | None = None
         self._samples: list[tuple[str, Any]] | None = None
 
@@ -102,7 +107,7 @@ class MemmapDataset(Dataset[Any]):
     def __repr__(self) -> str:
         m = self.manifest
         row = f"{'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}]"
-        return f"MemmapDataset({str(self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
+        return f"MemmapDataset({str(self.remote or self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
 
     def _repr_html_(self) -> str:
         """Show a notebook a contact sheet."""
@@ -117,8 +122,7 @@ class MemmapDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("manifest", "mapped", "_opened", "_pool", "_sources", "_targets", "_samples")
-        state = {k: v for k, v in self.__dict__.items() if k not in opened}
-        return state | {"digest": self.manifest.digest}
+        return {k: v for k, v in self.__dict__.items() if k not in opened} | {"digest": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         digest = state.pop("digest")
@@ -211,7 +215,11 @@ class MemmapDataset(Dataset[Any]):
 
     def opened(self, name: str) -> Path:
         """Return a path that opens a tensor's file, as this dataset holds it, again: another store may have its name by now."""
-        return self._opened.files[name].opened
+        return self._opened.opened(name)
+
+    def read_units(self, units: Rows, into: torch.Tensor) -> None:
+        """Read rows of the store, or of flat pixels pages, from its file into uint8[B, ...]; see `OpenedStore`."""
+        self._opened.read_units(units, into)
 
     # -- what ImageFolder has
 
@@ -329,7 +337,7 @@ class MemmapDataset(Dataset[Any]):
             raise ValueError(
                 f"the rows of {self.path} have sizes of their own, which no one array holds. Take dataset[i].pixels.numpy()."
             )
-        pixels = self._slice(slice(None)).pixels.numpy()
+        pixels = (self.store if self.is_whole else self._slice(slice(None))).pixels.numpy()
         pixels.flags.writeable = False
         return pixels
 

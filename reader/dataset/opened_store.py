@@ -23,8 +23,9 @@ from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
 from reader.memory.gather import gather
 from reader.memory.pages import extents, gathered, row_of
 from reader.memory.row_file import Read, RowFile, reads_in_order
+from reader.remote.presence import RemoteStore
 from reader.rows import Rows
-from reader.store import Batch, RaggedBatch, batch_around, batch_of, map_file, open_store, store_of
+from reader.store import Batch, RaggedBatch, batch_around, batch_of, map_file, map_store, open_store, store_of
 
 # Gives uint8[size_bytes].
 Memory = Callable[[int], torch.Tensor]
@@ -36,18 +37,21 @@ class OpenedStore:
     mapped: all of it, for what copies from it; an ImageBatch, or a RaggedBatch where rows have sizes of their own.
     files: by tensor.
 
+    Of a remote store, path is its folder in the cache. Until that is complete, nothing but `read_units` may look at its pixels,
+    which brings them there first, and all that is given is a copy.
+
     Raises:
         StoreError: path is no finished, undamaged store.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
+        self._path, self._remote = path, remote
         self.mapped: Batch
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:
             before = self._seen()
-            self.manifest, self.mapped = open_store(path)
+            self.manifest, self.mapped = self._mapped()
             self.files = {
                 name: RowFile(path / file, self._unit_bytes(name), past_cache=False)
                 for name, file in self.manifest.tensor_paths().items()
@@ -56,6 +60,21 @@ class OpenedStore:
         self._specs = self.manifest.tensors
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self._sizes = [(file, sizes[name]) for name, file in self.files.items()]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all pixels are on this machine, and stay."""
+        return self._remote is None or self._remote.is_complete
+
+    def opened(self, name: str) -> Path:
+        """Return a path that opens a tensor's file again, whatever has its name by now; all of a remote store is fetched.
+
+        Raises:
+            StoreError: cache_size is too small for that, or something cannot be had.
+        """
+        if self._remote is not None:
+            self._remote.complete()
+        return self.files[name].opened
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
@@ -66,7 +85,7 @@ class OpenedStore:
     def views(self) -> Views:
         """A mapping for what is handed out, made when the first of it is."""
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
-        maps = {name: map_file(file.opened, sizes[name]) for name, file in self.files.items()}
+        maps = {name: map_file(self.opened(name), sizes[name]) for name in self.files}
         return Views(self.manifest, maps)
 
     def row(self, row: int) -> Batch:
@@ -93,11 +112,15 @@ class OpenedStore:
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
 
+        Of a remote store that is not all in its cache, a copy.
+
         Raises:
             StoreError: a file was cut short. One that is cut later ends the process that reads the view (SIGBUS).
         """
         self.check_files()
         rows = np.arange(start, stop)
+        if not self.is_local:
+            return self._read(rows, _own)
         if not isinstance(self.mapped, RaggedBatch):
             batch = self.views.rows(start, stop)
             batch.rows = torch.from_numpy(rows)
@@ -113,13 +136,27 @@ class OpenedStore:
             StoreError: a file was cut short.
         """
         self.check_files()
-        if _reads_files():
+        if _reads_files() or not self.is_local:
             return self._read(rows, memory)
         if isinstance(self.mapped, RaggedBatch):
             return gathered(self.mapped, rows, memory)
         pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.mapped.pixels.shape[1:])
         gather(self.mapped.pixels, rows, pixels)
         return batch_of(self.mapped, rows, pixels)
+
+    def read_units(self, units: Rows, into: torch.Tensor) -> None:
+        """Read rows, or of flat pixels pages, from the file into uint8[B, ...]; of a remote store they are fetched first.
+
+        Raises:
+            StoreError: the file was cut short, or a block cannot be had.
+        """
+        self._read_pixels(into.view(-1).numpy().data, reads_in_order(units))
+
+    def _mapped(self) -> tuple[Manifest, Batch]:
+        if self._remote is None:
+            return open_store(self._path)
+        manifest = self._remote.folder.manifest
+        return manifest, map_store(self._path, manifest)
 
     def _seen(self) -> tuple[int, int] | None:
         """Say which file the manifest is; None where there is none just now."""
@@ -141,10 +178,10 @@ class OpenedStore:
         columns = self._read_columns(rows.shape, reads)
         if self.manifest.has_own_sizes:
             some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=torch.from_numpy(rows), batch_size=[])
-            return gathered(some, np.arange(len(rows)), memory, self._read_pages)
+            return gathered(some, np.arange(len(rows)), memory, self.read_units)
         shape = self._specs["pixels"].row_shape
         pixels = memory(rows.size * self.manifest.row_bytes).view(*rows.shape, *shape)
-        self.files["pixels"].read(pixels.view(-1).numpy().data, reads)
+        self._read_pixels(pixels.view(-1).numpy().data, reads)
         return batch_around(pixels, rows=torch.from_numpy(rows), **columns)
 
     def _read_columns(self, shape: tuple[int, ...], reads: Sequence[Read]) -> dict[str, Any]:
@@ -159,8 +196,20 @@ class OpenedStore:
                 held[key] = torch.from_numpy(values)
         return columns | {"extras": TensorDict(extras, batch_size=shape) if extras else None}
 
-    def _read_pages(self, pages: Rows, into: torch.Tensor) -> None:
-        self.files["pixels"].read(into.view(-1).numpy().data, reads_in_order(pages))
+    def _read_pixels(self, memory: memoryview, reads: Sequence[Read]) -> None:
+        file = self.files["pixels"]
+        if self._remote is None or self._remote.is_complete:
+            file.read(memory, reads)
+            return
+        # so that a small cache holds all that one read needs
+        most = max(1, self._remote.folder.largest // file.row_bytes)
+        parts = [
+            (start, min(most, row + count - start), slot + start - row)
+            for row, count, slot in reads
+            for start in range(row, row + count, most)
+        ]
+        spans = [(row * file.row_bytes, (row + count) * file.row_bytes) for row, count, _ in parts]
+        self._remote.read(spans, lambda some: file.read(memory, [parts[n] for n in some]))
 
 
 class Views:

@@ -11,6 +11,7 @@ from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.manifest import SAMPLES, Block, Manifest, read_blocks, read_json_lines, read_manifest
+from reader.remote.presence import RemoteStore
 
 
 class Sources:
@@ -19,8 +20,8 @@ class Sources:
     Each first use raises StoreError if the store at its path is another one by now: its pixels are held, this file is not.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self._path, self._manifest = path, manifest
+    def __init__(self, path: Path, manifest: Manifest, remote: RemoteStore | None = None) -> None:
+        self._path, self._manifest, self._remote = path, manifest, remote
 
     @functools.cached_property
     def paths(self) -> list[str]:
@@ -46,10 +47,13 @@ class Sources:
     @functools.cached_property
     def _blocks(self) -> tuple[list[int], list[Block]]:
         self._check()
-        blocks = read_blocks(self._path)
+        blocks = read_blocks(self._path if self._remote is None else self._remote.folder.inside)
         return [block.start for block in blocks], blocks
 
     def _check(self) -> None:
+        if self._remote is not None:
+            self._remote.file(SAMPLES)
+            return
         if read_manifest(self._path).digest != self._manifest.digest:
             raise StoreError(
                 f"{self._path} was packed anew since this dataset was opened. Open it again to see its sources."

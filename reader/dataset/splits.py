@@ -7,6 +7,8 @@ from pathlib import Path
 
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, read_manifest
+from reader.remote.presence import RemoteStore
+from reader.remote.urls import is_url, shown
 
 
 def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
@@ -32,6 +34,24 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
                 f" The same target would mean different classes. Pack {name} again with --classes {root / split}."
             )
     return root / split
+
+
+def remote_store(
+    path: str | os.PathLike[str], split: str | None, cache: str | os.PathLike[str] | None, cache_size: int | str | None
+) -> RemoteStore | None:
+    """Return the store at a URL, or of one of its splits, through a cache; None: path is none.
+
+    Raises:
+        ValueError: a URL without a cache, a cache without a URL, or an argument is none.
+        StoreError: as `RemoteStore`.
+    """
+    if not is_url(path):
+        if cache is not None or cache_size is not None:
+            raise ValueError(f"cache and cache_size are for a store at a URL, and {os.fspath(path)!r} is a folder.")
+        return None
+    if cache is None:
+        raise ValueError(f"{shown(str(path))} needs cache=FOLDER, on a local disk, where its blocks are kept.")
+    return RemoteStore(str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size)
 
 
 def check_classes(path: Path, found: tuple[str, ...], expected: list[str]) -> None:

@@ -14,6 +14,8 @@ from reader.format.journal import FOLDER, JOURNAL, Header, read_progress
 
 PARTS = f"{FOLDER}/parts"
 PULLED = f"{FOLDER}/pull/manifest.json"
+# In the folder of a store in a cache, see `reader/remote/folder.py`.
+CACHED = ".remote/manifest.json"
 # In each store that takes the place of a split's from shortly before the first of them does: their names, which belong together.
 SWAPPING = f"{FOLDER}/swapping"
 
@@ -30,6 +32,9 @@ def unfinished_message(out: Path) -> str:
             f"{out} is incomplete: its parts are not sealed. When all n of pack IMAGES {out} --part i/n are there:"
             f" pack seal {out}"
         )
+    if (out / CACHED).is_file():
+        folder = str(out.parent)
+        return f"{out} is the cache of a store at a URL, and not complete. Open it by MemmapDataset(URL, cache={folder!r})."
     if (out / FOLDER).is_dir():
         return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
     return ""

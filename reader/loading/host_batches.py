@@ -15,6 +15,7 @@ import torch
 from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES
+from reader.loading.remote_ahead import RemoteAhead
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
@@ -31,6 +32,9 @@ _log = logging.getLogger("reader")
 # Read ahead from a disk at a time, twice in memory: a whole window of shuffle="block"; less where memory is short.
 _AHEAD_BYTES = WINDOW_BLOCKS * BLOCK_BYTES
 _AHEAD_SHARE = 1 / 16
+
+# Gives steps, and their rows by `take`.
+Ahead = ReadAhead | RemoteAhead
 
 
 class HostBatches:
@@ -92,14 +96,20 @@ class Gathering:
         self.is_pinned = can_pin and not own_sizes and self._pin(must_pin=must_pin)
         self._pool: BufferPool | None = None
 
-    def read_ahead(self, epoch: int, steps: Iterator[Steps], window_end: Callable[[int], int]) -> ReadAhead | None:
-        """Read the steps' rows ahead from the disk, or return None: they are gathered from memory.
+    def read_ahead(self, epoch: int, steps: Iterator[Steps], window_end: Callable[[int], int]) -> Ahead | None:
+        """Read the steps' rows ahead from the disk or a network, or return None: they are gathered from memory.
 
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
         """
+        store, remote = self._store, self._dataset.remote
+        units: Callable[[Rows], Rows] = (
+            (lambda rows: pages_of(*extents(store, rows))[0]) if isinstance(store, RaggedBatch) else lambda rows: rows
+        )
+        if remote is not None and not remote.is_complete and self.copy is None:
+            return RemoteAhead(self._dataset, remote, steps, units=units)
         if self._is_warm:
             return None
-        path, store = self._dataset.opened("pixels"), self._store
+        path = self._dataset.opened("pixels")
         if not self._past_cache:
             reads = reads_of(self._dataset, self._processes)
             if not residencies.is_cold(path, reads.size_bytes, reads.offset):
@@ -114,12 +124,10 @@ class Gathering:
             chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // self._unit_bytes,
             window_end=window_end,
             past_cache=self._past_cache,
-            units=(lambda rows: pages_of(*extents(store, rows))[0])
-            if isinstance(store, RaggedBatch)
-            else lambda rows: rows,
+            units=units,
         )
 
-    def begin(self, groups: list[Rows], ahead: ReadAhead | None) -> HostBatches:
+    def begin(self, groups: list[Rows], ahead: Ahead | None) -> HostBatches:
         """Begin to gather a group of batches into one leased buffer, and cut it."""
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         if isinstance(self._store, RaggedBatch):
@@ -143,7 +151,7 @@ class Gathering:
         """Free the buffers that no batch is in."""
         self._pool = None
 
-    def _ragged_batch(self, store: RaggedBatch, rows: Rows, ahead: ReadAhead | None) -> RaggedBatch:
+    def _ragged_batch(self, store: RaggedBatch, rows: Rows, ahead: Ahead | None) -> RaggedBatch:
         def fill(pages: Rows, into: torch.Tensor) -> None:
             """Bring pages."""
             if ahead is not None:
@@ -156,7 +164,7 @@ class Gathering:
             # a little room spares most of the batches that follow a fresh buffer
             return gathered(store, rows, lambda need: self.buffers(need, room=need // 4).lease(need), fill)
 
-    def _begin_pixels(self, rows: Rows, ahead: ReadAhead | None) -> tuple[torch.Tensor, Copies | None]:
+    def _begin_pixels(self, rows: Rows, ahead: Ahead | None) -> tuple[torch.Tensor, Copies | None]:
         slots = self._slots(rows)
         if self.is_pinned and is_run(slots) and len(slots):
             assert self.copy is not None

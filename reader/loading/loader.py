@@ -30,6 +30,7 @@ from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group, Producer
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
+from reader.loading.remote_ahead import check_order
 from reader.loading.samplers import StepSampler, sampler_of
 from reader.loading.schedule import Schedule, chosen_order
 from reader.loading.shared_residency import reads_of, resident_on
@@ -55,8 +56,8 @@ class MemmapLoader:
         dataset: a MemmapDataset or a subset of one, also torch's: what random_split gives.
         batch_size: rows a batch and rank.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
-            window), True ("full" where the store fits in the memory of the machine or its cgroup, else "block"; `repr`
-            and the log say which).
+            window), True ("full" where the store fits in the memory of the machine or its cgroup, else, and of a store
+            at a URL, "block"; `repr` and the log say which).
         seed: with the epoch, fixes the order.
         drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and where it does not divide,
             wrap around to the epoch's first rows, so that all have the same number of steps.
@@ -172,6 +173,7 @@ class MemmapLoader:
         ranks = self.ranks
         _log.info("%s: order %s, %s, residency %s: %s", dataset.path, self.order, ranks, chosen.name, chosen.reason)
         warn_of_few_classes(self.schedule)
+        check_order(self.schedule)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
         self.gathering = Gathering(
             part, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes

@@ -17,6 +17,7 @@ from reader.device.transfer import CudaCopier
 from reader.device.windows import Sent, in_windows
 from reader.loading.host_batches import Gathering, HostBatches
 from reader.loading.prefetch import Begun, Claim, overlapped, paced
+from reader.loading.remote_ahead import tell_plan
 from reader.loading.schedule import Schedule
 from reader.rows import Steps
 from reader.store import Batch, RaggedBatch
@@ -92,6 +93,8 @@ class Producer:
         self, epoch: int, steps: Iterator[Steps], finish: Finish, copier: CudaCopier | None
     ) -> Iterator[Begun[Group]]:
         ends = self._schedule.blocks(epoch).window_end if self._schedule.order == "block" else _no_window
+        if (remote := self._schedule.dataset.remote) is not None:
+            tell_plan(self._schedule, epoch, remote)
         ahead = self._gathering.read_ahead(epoch, steps, ends)
         try:
             for group in steps if ahead is None else ahead:

@@ -235,7 +235,7 @@ def chosen_order(shuffle: bool | str, dataset: MemmapDataset, *, is_weighted: bo
     if is_weighted or is_sampled:
         return "weighted" if is_weighted else "sampler"
     if shuffle is True:
-        return "full" if _fits_in_memory(dataset) else "block"
+        return "full" if dataset.remote is None and _fits_in_memory(dataset) else "block"
     if shuffle is False:
         return "sequential"
     if shuffle not in ("full", "block"):

@@ -105,6 +105,7 @@ def resident_on(
     with _adding:
         found = _residents.get(key) or _new_resident(dataset, device)
         if isinstance(found, ResidentImages):
+            dataset.opened("pixels")
             dataset.check_files()
             found.add(host_units(dataset))
         else:

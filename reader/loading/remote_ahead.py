@@ -1,0 +1,174 @@
+"""Rows of a store in object storage, in the order of an epoch: their blocks are asked for ahead, each once.
+
+The cache learns the order of the blocks too, so that a small one keeps what is used soonest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from reader.dataset.dataset import MemmapDataset
+from reader.format.filesystem import size_text
+from reader.loading.schedule import Schedule, block_rows, window_bytes
+from reader.memory.pages import extents
+from reader.profiling import stage
+from reader.remote.presence import RemoteStore
+from reader.rows import Rows, Steps
+from reader.store import RaggedBatch
+
+_log = logging.getLogger("reader")
+
+# Asked for ahead, at most: two windows of shuffle="block", of which one is read. They lie in the cache, not in memory.
+_AHEAD_BYTES = 512 << 20
+# Of a small cache: the rest holds what is read now.
+_AHEAD_SHARE = 1 / 2
+
+
+class RemoteAhead:
+    """Gives the steps of an epoch, as `ReadAhead` does, and their rows by `take`.
+
+    Args:
+        units: what to read of the file for rows: themselves, or pages.
+
+    For one thread.
+    """
+
+    def __init__(
+        self, dataset: MemmapDataset, remote: RemoteStore, steps: Iterator[Steps], *, units: Callable[[Rows], Rows]
+    ) -> None:
+        self._dataset, self._remote, self._steps, self._units = dataset, remote, steps, units
+        self._row_bytes = dataset.manifest.row_bytes
+        limit = remote.limit or _AHEAD_BYTES
+        self._most_bytes = min(_AHEAD_BYTES, int(limit * _AHEAD_SHARE))
+        # with their blocks, and those of them that each was the first to ask for
+        self._waiting: deque[tuple[Steps, list[int], list[int]]] = deque()
+        self._read_now: list[int] = []
+        self._asked: set[int] = set()
+        self._asked_bytes = self._rows_bytes = 0
+        self._taken: deque[Rows] = deque()
+
+    def __iter__(self) -> Iterator[Steps]:
+        while True:
+            self._look_ahead()
+            if not self._waiting:
+                return
+            steps, self._read_now, blocks = self._waiting.popleft()
+            self._asked.difference_update(blocks)
+            self._asked_bytes -= sum(map(self._remote.folder.size, blocks))
+            self._rows_bytes -= self._bytes_of(steps)
+            self._taken.extend(steps.batches)
+            yield steps
+
+    def take(self, out: torch.Tensor) -> None:
+        """Read the next rows into out, uint8[B, ...], contiguous; waits for their blocks.
+
+        Raises:
+            StoreError: one cannot be had.
+        """
+        with stage("read"):
+            done = 0
+            while done < len(out):
+                units = self._units(self._taken.popleft())
+                self._dataset.read_units(units, out[done : done + len(units)])
+                done += len(units)
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._waiting.clear()
+
+    def _look_ahead(self) -> None:
+        """Ask for the blocks of further steps, until enough are on their way."""
+        new: list[int] = []
+        while not self._waiting or max(self._asked_bytes, self._rows_bytes) < self._most_bytes:
+            steps = next(self._steps, None)
+            if steps is None:
+                break
+            rows = np.concatenate(steps.batches)
+            found, has = blocks_of(self._dataset, self._remote, rows), self._remote.folder.table.has
+            missing = [block for block in found if block not in self._asked and not has(block)]
+            self._waiting.append((steps, found, missing))
+            self._asked.update(missing)
+            self._asked_bytes += sum(map(self._remote.folder.size, missing))
+            self._rows_bytes += self._bytes_of(steps)
+            new += missing
+        if new:
+            self._remote.ahead(new, self._read_now)
+
+    def _bytes_of(self, steps: Steps) -> int:
+        return sum(map(len, steps.batches)) * self._row_bytes
+
+
+def blocks_of(dataset: MemmapDataset, remote: RemoteStore, rows: Rows) -> list[int]:
+    """Return the blocks of the store that hold rows of it, sorted."""
+    if isinstance(dataset.mapped, RaggedBatch):
+        begins, sizes = extents(dataset.mapped, rows)
+    else:
+        begins, sizes = rows * dataset.manifest.row_bytes, np.full(len(rows), dataset.manifest.row_bytes)
+    starts = np.asarray(remote.folder.starts)
+    found = [np.searchsorted(starts, byte, side="right") - 1 for byte in (begins, begins + sizes - 1)]
+    return list(map(int, np.unique(np.concatenate(found))))
+
+
+def tell_plan(schedule: Schedule, epoch: int, remote: RemoteStore) -> None:
+    """Tell a cache that cannot hold all in which order this epoch and the next one use its blocks, where that is known."""
+    if remote.limit is not None and not remote.is_complete and schedule.order in ("block", "sequential"):
+        orders = [_in_order(schedule, number, remote) for number in (epoch, epoch + 1)]
+        remote.plan([order for order, _ in orders], max(window for _, window in orders))
+
+
+def check_order(schedule: Schedule) -> None:
+    """Refuse a cache that is too small for an order, and warn of an order that reads much more than there is.
+
+    Raises:
+        ValueError: it cannot hold a window of blocks.
+    """
+    remote = schedule.dataset.remote
+    if remote is None or remote.limit is None or remote.is_complete:
+        return
+    all_bytes, limit = remote.folder.starts[-1], remote.limit
+    if limit >= all_bytes:
+        return
+    window = min(all_bytes, window_bytes(schedule.dataset.manifest))
+    if schedule.order == "block" and limit < window:
+        raise ValueError(
+            f"cache_size is {size_text(limit)}, and shuffle='block' mixes windows of {size_text(window)}. Give cache_size of"
+            " twice that or more."
+        )
+    if schedule.order in ("full", "weighted"):
+        rows = max(1, remote.folder.largest // schedule.dataset.manifest.row_bytes)
+        times = max(1.0, rows * (1 - limit / all_bytes))
+        _log.warning(
+            "%s: shuffle='full' reads rows from everywhere, of which a cache of %s holds a share of %.0f %%, and fetches whole"
+            " blocks: up to %.0f times the bytes of the store in an epoch. Use shuffle='block', or a cache of %s.",
+            *(remote.url, size_text(limit), 100 * limit / all_bytes, times, size_text(all_bytes)),
+        )
+
+
+def _in_order(schedule: Schedule, epoch: int, remote: RemoteStore) -> tuple[list[int], int]:
+    """Return the blocks in the order in which an epoch needs them first, and the most that one window has."""
+    dataset, found, most = schedule.dataset, dict[int, None](), 1
+    for spans in _windows(schedule, epoch):
+        positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        blocks = blocks_of(dataset, remote, dataset.store_rows(positions))
+        most = max(most, len(blocks))
+        found |= dict.fromkeys(blocks)
+    return list(found), most
+
+
+def _windows(schedule: Schedule, epoch: int) -> Iterator[Sequence[tuple[int, int]]]:
+    """Yield the spans of an epoch's positions that are read together."""
+    count = schedule.cut.count
+    if schedule.order == "block":
+        order, position = schedule.blocks(epoch), 0
+        while position < count:
+            yield order.slices(position)
+            position = order.window_end(position)
+    else:
+        step = block_rows(schedule.dataset.manifest)
+        for start in range(0, count, step):
+            yield [(start, min(start + step, count))]

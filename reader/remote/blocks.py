@@ -1,0 +1,266 @@
+"""Blocks fetched into a cache by a few threads: each compared with its checksum, written, synced, and only then marked.
+
+A block is fetched by one process of a node; what another one fetches just now is waited for. Where that one was killed, the
+kernel has freed its lock, and the block is fetched here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Sequence
+
+from reader.format.errors import StoreError
+from reader.format.filesystem import size_text
+from reader.format.manifest import MANIFEST, PIXELS
+from reader.remote.eviction import Plan, check_punch, chosen, punch
+from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
+from reader.remote.objects import MissingObjectError
+from reader.remote.opening import ON_DEMAND, Source, fetch_file, write_beside
+
+# Requests under way: at 80 MB/s each, which is what object storage gives one connection, they fill a link of 10 Gbit/s.
+THREADS = 16
+# Of one request, where neighbours are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
+REQUEST_BYTES = 16 << 20
+
+# Another process's fetch is looked for so often; it takes some ten times as long.
+_LOOK_SECONDS = 0.02
+# A block that differs may have been garbled on its way: it is read once more.
+_TRIES = 2
+
+
+class BlockFetcher:
+    """Fetches blocks of one store into its folder.
+
+    Args:
+        limit: bytes of blocks that the cache may hold; None: all.
+    """
+
+    def __init__(self, folder: CacheFolder, source: Source, limit: int | None) -> None:
+        self._folder, self._source = folder, source
+        self._limit = limit if limit is not None and limit < folder.starts[-1] else None
+        if self._limit is not None and not folder.table.is_complete:
+            check_punch(folder.root)
+        self._locks = Locks(folder.inside / LOCK)
+        self._pixels = os.open(folder.pixels, os.O_RDWR)
+        self._table, self._plan = folder.table, Plan()
+        self._request_bytes = min(REQUEST_BYTES, int((self._limit or folder.starts[-1]) * GUARDED_SHARE))
+        # one lock for all below
+        self._changed = threading.Condition()
+        self._urgent: deque[int] = deque()
+        self._later: deque[int] = deque()
+        self._under_way: set[int] = set()
+        # when it was begun, and how it ended
+        self._failed: dict[int, tuple[float, Exception]] = {}
+        for _ in range(THREADS):
+            threading.Thread(target=self._serve, daemon=True).start()
+
+    def plan(self, orders: Sequence[Sequence[int]], window: int) -> None:
+        """Take the order in which blocks are used in this epoch, and in the next one; window: blocks that are used together."""
+        self._plan = Plan(orders, window)
+
+    def ahead(self, blocks: Sequence[int], read_now: Sequence[int]) -> None:
+        """Begin to fetch blocks that will be wanted, in this order; nothing says whether they came.
+
+        read_now: blocks that are read just now; what a plan has before them was read.
+        """
+        self._plan.reach(read_now)
+        with self._changed:
+            self._later.extend(block for block in blocks if not self._table.has(block))
+            self._changed.notify_all()
+
+    def ensure(self, blocks: Sequence[int]) -> None:
+        """Have blocks in the cache, each of them at some moment: a small cache may have lost one again.
+
+        Raises:
+            StoreError: one cannot be had.
+        """
+        self._plan.reach(blocks)
+        asked = time.monotonic()
+        with self._changed:
+            left = [block for block in blocks if not self._table.has(block)]
+            while left:
+                for block in left:
+                    begun, error = self._failed.pop(block, (0.0, None))
+                    # what failed for having been begun earlier is tried anew
+                    if error is not None and begun >= asked:
+                        raise error
+                waiting = {*self._urgent, *self._under_way}
+                self._urgent.extend(block for block in left if block not in waiting)
+                self._changed.notify_all()
+                self._changed.wait(_LOOK_SECONDS)
+                left = [block for block in left if not self._table.has(block)]
+
+    def complete(self) -> None:
+        """Have all of the store in its folder, which is a store of its own from then on.
+
+        Raises:
+            StoreError: the cache may not hold all of it, or something cannot be had.
+        """
+        if self._limit is not None and not self._table.is_complete:
+            raise StoreError(
+                f"all of {self._source.url} is asked for, {size_text(self._folder.starts[-1])}, but cache_size is"
+                f" {size_text(self._limit)}. Give a larger one."
+            )
+        self.ensure(range(self._folder.count))
+        self.seal()
+
+    def file(self, name: str) -> None:
+        """Have a file of the store in its folder."""
+        fetch_file(self._folder.root, self._source, name, self._folder.manifest)
+
+    def seal(self) -> None:
+        """Make the folder a store of its own, if all blocks are there to stay.
+
+        Raises:
+            StoreError: a file that opening does not need cannot be had.
+        """
+        if self._limit is not None or self._table.is_complete or not self._has_all():
+            return
+        for name in ON_DEMAND:
+            self.file(name)
+        with self._locks.changing():
+            # another program may keep a smaller cache of it
+            if not self._table.is_complete and self._has_all():
+                write_beside(self._folder.root / MANIFEST, (self._folder.inside / MANIFEST).read_bytes())
+                self._table.complete()
+
+    def _has_all(self) -> bool:
+        return all(map(self._table.has, range(self._folder.count)))
+
+    # -- the threads
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while not (run := self._next_run()):
+                    self._changed.wait()
+                self._under_way.update(run)
+            begun, failed = time.monotonic(), None
+            try:
+                self._fetch_free(run)
+            except Exception as e:
+                failed = begun, e
+            with self._changed:
+                self._under_way.difference_update(run)
+                if failed is not None:
+                    self._failed.update(dict.fromkeys(run, failed))
+                self._changed.notify_all()
+
+    def _next_run(self) -> list[int]:
+        """Take the next block that is wanted and not there, with the neighbours behind it that are wanted too."""
+        for queue in (self._urgent, self._later):
+            while queue:
+                block = queue.popleft()
+                if not self._is_wanted(block):
+                    continue
+                run, size = [block], self._folder.size(block)
+                while queue and queue[0] == run[-1] + 1 and self._is_wanted(queue[0]):
+                    size += self._folder.size(queue[0])
+                    if size > self._request_bytes:
+                        break
+                    run.append(queue.popleft())
+                return run
+        return []
+
+    def _is_wanted(self, block: int) -> bool:
+        return block not in self._under_way and not self._table.has(block)
+
+    def _fetch_free(self, run: Sequence[int]) -> None:
+        """Fetch those blocks of a run that no other process is fetching."""
+        taken = [block for block in run if self._locks.take(block)]
+        try:
+            wanted = [block for block in taken if not self._table.has(block)]
+            while wanted:
+                # [3, 4, 6] -> [3, 4], then [6]
+                count = next((n for n in range(1, len(wanted)) if wanted[n] != wanted[n - 1] + 1), len(wanted))
+                self._fetch(wanted[:count])
+                wanted = wanted[count:]
+        finally:
+            for block in taken:
+                self._locks.give(block)
+
+    def _fetch(self, run: Sequence[int]) -> None:
+        data = self._read(run)
+        try:
+            self._write(run, data)
+        except OSError as e:
+            full = e.errno in (errno.ENOSPC, errno.EDQUOT)
+            hint = "Free some space there, or give a smaller cache_size" if full else "Look at the disk"
+            raise StoreError(f"cache {self._folder.root} cannot be written: {e.strerror}. {hint}.") from None
+        # what cannot be had for that now is asked for again later
+        with contextlib.suppress(StoreError, OSError):
+            self.seal()
+
+    def _read(self, run: Sequence[int]) -> memoryview:
+        """Read blocks that lie one behind the other, and compare each with its checksum."""
+        starts, name, wrong = self._folder.starts, self._source.name(PIXELS), 0
+        for _ in range(_TRIES):
+            try:
+                whole = self._source.objects.read(name, starts[run[0]], starts[run[-1] + 1])
+            except StoreError as e:
+                raise self._replaced(e) from None
+            base = starts[run[0]]
+            parts = [whole[starts[block] - base : starts[block + 1] - base] for block in run]
+            differing = [b for b, part in zip(run, parts, strict=True) if zlib.crc32(part) != self._folder.crcs[b]]
+            if not differing:
+                return whole
+            wrong = differing[0]
+        first, stop = self._folder.rows[wrong]
+        raise self._replaced(
+            StoreError(
+                f"{self._source.url}/{name} is not what its manifest says, rows {first} to {stop - 1}: it was changed. Push"
+                " the store again."
+            )
+        )
+
+    def _replaced(self, error: StoreError) -> StoreError:
+        """Say of what is gone or differs that the whole store is another one by now, where that is so."""
+        try:
+            now = Source(self._source.url)
+            now.look()
+        except StoreError as e:
+            return error if not isinstance(e, MissingObjectError) else e
+        if now.digest == self._source.digest:
+            return error
+        return StoreError(
+            f"{self._source.url} was replaced by another store while it was read ({self._source.name(PIXELS)} differs)."
+            " Open it again."
+        )
+
+    def _write(self, run: Sequence[int], data: memoryview) -> None:
+        """Write blocks that lie one behind the other, whose locks are held, and mark them."""
+        with self._locks.changing():
+            self._make_room(len(data))
+            for block in run:
+                self._table.begin(block)
+        start, done = self._folder.starts[run[0]], 0
+        while done < len(data):
+            done += os.pwrite(self._pixels, data[done:], start + done)
+        # before their marks: a power cut must not leave these without the bytes
+        os.fdatasync(self._pixels) if hasattr(os, "fdatasync") else os.fsync(self._pixels)
+        for block in run:
+            self._table.finish(block)
+
+    def _make_room(self, need: int) -> None:
+        if self._limit is None or self._table.is_complete:
+            return
+        need -= self._limit - self._folder.present_bytes()
+        if need <= 0:
+            return
+        leaving = chosen(self._folder, self._plan, need, self._is_abandoned)
+        # marked on disk before their bytes go
+        self._table.forget(leaving)
+        for block in leaving:
+            punch(self._pixels, self._folder.starts[block], self._folder.size(block))
+
+    def _is_abandoned(self, block: int) -> bool:
+        if block in self._under_way or not self._locks.take(block):
+            return False
+        self._locks.give(block)
+        return True

@@ -1,0 +1,116 @@
+"""Which blocks leave a cache that is full, and how: those that will be used last, by holes in the sparse file."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from reader.format.errors import StoreError
+from reader.remote.folder import GUARDED_SHARE, CacheFolder
+
+# fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_PUNCH = 0x01 | 0x02
+_MOST_GUARDED_BYTES = 512 << 20
+
+
+class Plan:
+    """When each block is used next, as far as an order is known: this epoch's, then the next one's.
+
+    Without an order each block has a fixed rank: those that stay are then the same in every epoch, so that a cache of a share of
+    the store serves that share, where one that kept what was used last would serve a scan nothing.
+    """
+
+    def __init__(self, orders: Iterable[Iterable[int]] = (), window: int = 0) -> None:
+        """orders: of blocks; window: how many of them, one behind the other, are used together."""
+        self._window = window
+        self._places = [{block: place for place, block in enumerate(order)} for order in orders]
+        self._reached = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an order."""
+        return bool(self._places)
+
+    def reach(self, blocks: Iterable[int]) -> None:
+        """Note that these are used now: what stands before them in the order was used."""
+        if self._places:
+            self._reached = max([self._reached, *(self._places[0].get(block, 0) for block in blocks)])
+
+    def next_use(self, block: int) -> tuple[int, int]:
+        """Return a key that is larger the later a block is used."""
+        if not self._places:
+            digest = hashlib.blake2b(block.to_bytes(8, "little"), digest_size=8).digest()
+            return 0, int.from_bytes(digest, "little")
+        place = self._places[0].get(block, -1)
+        if place >= self._reached - self._window:
+            return 0, place
+        return 1, self._places[-1].get(block, len(self._places[-1]))
+
+
+def chosen(folder: CacheFolder, plan: Plan, need: int, is_free: Callable[[int], bool]) -> list[int]:
+    """Choose blocks that leave, of so many bytes together or more where there are.
+
+    is_free: says of a block that is begun whether nobody writes it any more.
+    """
+    table = folder.table
+    there = sorted((block for block in range(folder.count) if table.has(block)), key=table.age)
+    left = [block for block in range(folder.count) if table.is_writing(block) and is_free(block)]
+    # what came last is yet to be read; where the order is known, that protects it
+    guarded = min(_MOST_GUARDED_BYTES, int(folder.present_bytes() * GUARDED_SHARE)) // (8 if plan.is_known else 1)
+    while there and guarded > 0:
+        guarded -= folder.size(there.pop())
+    found: list[int] = []
+    for block in [*left, *sorted(there, key=plan.next_use, reverse=True)]:
+        if need <= 0:
+            break
+        found.append(block)
+        need -= folder.size(block)
+    return found
+
+
+def punch(descriptor: int, start: int, size_bytes: int) -> None:
+    """Free bytes of a file, which are zeros then.
+
+    Raises:
+        OSError: this system or file system cannot.
+    """
+    libc = _libc()
+    if libc is None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+    if libc.fallocate(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(size_bytes)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def check_punch(cache: Path) -> None:
+    """Raise StoreError where nothing can be freed in a cache: it must hold all of a store then."""
+    path = cache / f".probe.{os.getpid()}"
+    try:
+        with open(path, "w+b") as file:
+            file.write(b"x" * 8192)
+            file.flush()
+            punch(file.fileno(), 0, 4096)
+    except OSError as e:
+        raise StoreError(
+            f"cache {cache} cannot be made smaller than the store: its file system punches no holes ({e.strerror}). Choose"
+            " another folder, or leave cache_size out where the store fits on the disk."
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+@functools.cache
+def _libc() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc if hasattr(libc, "fallocate") else None

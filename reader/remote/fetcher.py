@@ -1,0 +1,121 @@
+"""The program that fetches for one training process: python -m reader.remote.fetcher, a question a line, an answer a line.
+
+A process of its own, since obstore's runtime does not survive a fork, and DataLoader's workers are forks. It ends with its
+parent, whatever ends that one, and leaves nothing that others wait for.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from reader.format.errors import StoreError
+from reader.remote.blocks import BlockFetcher
+from reader.remote.folder import CacheFolder, check_cache_size
+from reader.remote.opening import Source, prepared
+
+# Nothing waits for what a fetcher without a parent does in that time.
+_PARENT_LOOK_SECONDS = 1.0
+_QUESTIONS = 4
+
+
+class Session:
+    """Answers the questions of one process about one store."""
+
+    def __init__(self) -> None:
+        self._opened: tuple[CacheFolder, Source] | None = None
+        self._limit: int | None = None
+        self._blocks: BlockFetcher | None = None
+        self._making = threading.Lock()
+
+    def open(self, url: str, cache: str, limit: int | None, digest: str | None) -> str:
+        """Bring what opening needs into the cache; returns the folder."""
+        root, source = prepared(url, Path(cache), digest)
+        folder = CacheFolder(root)
+        if not folder.table.is_complete:
+            check_cache_size(folder, limit)
+        self._opened, self._limit = (folder, source), limit
+        if not folder.table.is_complete and all(map(folder.table.has, range(folder.count))):
+            self.blocks.seal()
+        return str(root)
+
+    @property
+    def blocks(self) -> BlockFetcher:
+        """What fetches blocks, made when the first is wanted."""
+        assert self._opened is not None
+        with self._making:
+            if self._blocks is None:
+                self._blocks = BlockFetcher(*self._opened, self._limit)
+            return self._blocks
+
+    def close(self) -> None:
+        """Finish what was brought here last."""
+        if self._blocks is not None:
+            with contextlib.suppress(StoreError, OSError):
+                self._blocks.seal()
+
+    def answer(self, question: dict[str, Any]) -> Any:
+        """Do what is asked."""
+        match question["ask"]:
+            case "open":
+                return self.open(question["url"], question["cache"], question["limit"], question["digest"])
+            case "ensure":
+                return self.blocks.ensure(question["blocks"])
+            case "ahead":
+                return self.blocks.ahead(question["blocks"], question["read_now"])
+            case "plan":
+                return self.blocks.plan(question["orders"], question["window"])
+            case "complete":
+                return self.blocks.complete()
+            case "file":
+                return self.blocks.file(question["name"])
+        raise AssertionError(question)
+
+
+def main() -> None:
+    """Answer questions until there are no more, or the parent is gone."""
+    # Ctrl-C is for the training program, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    session, answering = Session(), threading.Lock()
+
+    def reply(question: dict[str, Any]) -> None:
+        """Answer one question."""
+        try:
+            answer = {"answer": session.answer(question)}
+        except (StoreError, ValueError) as e:
+            answer = {"error": str(e), "kind": "StoreError" if isinstance(e, StoreError) else "ValueError"}
+        except BaseException as e:
+            answer = {"error": f"{type(e).__name__}: {e}", "kind": "RuntimeError"}
+        with answering:
+            print(json.dumps({"id": question["id"]} | answer), flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(_QUESTIONS) as pool:
+        for line in sys.stdin:
+            question = json.loads(line)
+            # what is planned is planned before what is asked for next
+            if question["ask"] in ("ahead", "plan"):
+                reply(question)
+            else:
+                pool.submit(reply, question)
+        session.close()
+        os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has: a fork of that one may hold its end of the pipe."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_LOOK_SECONDS)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

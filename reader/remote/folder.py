@@ -1,0 +1,173 @@
+"""The folder of one store in a cache: CACHE/<16 hex digits of its digest>, with the store's own files under their own names.
+
+    _tensordict/pixels.memmap   as large as the store's, sparse: a block that is not there is a hole
+    .remote/manifest.json       the store's; OUT/manifest.json, its last file, comes when all others are whole
+    .remote/blocks              which blocks are there, see `table.py`
+    .remote/lock                locks of bytes, see `Locks`
+    .remote/source.json         the URL
+
+So nobody takes it for a local store before it is one. Asks nothing of a network.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import functools
+import itertools
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from reader import system
+from reader.format.errors import StoreError
+from reader.format.filesystem import size_text
+from reader.format.manifest import MANIFEST, PIXELS, Manifest, read_blocks, read_manifest
+from reader.remote.table import Table
+
+INSIDE = ".remote"
+SOURCE = "source.json"
+TABLE = "blocks"
+LOCK = "lock"
+
+# Of the cache, what came last is not freed: it is yet to be read.
+GUARDED_SHARE = 1 / 8
+_FEWEST_BLOCKS = 8
+
+
+def folder_of(cache: Path, digest: str) -> Path:
+    """Return the folder of the store with this digest."""
+    return cache / digest.removeprefix("sha256:")[:16]
+
+
+class CacheFolder:
+    """The folder of a store whose opening files are there.
+
+    Raises:
+        StoreError: they are not, or they do not fit together.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.inside = root, root / INSIDE
+        self.manifest: Manifest = read_manifest(self.inside)
+        blocks = read_blocks(self.inside)
+        self.crcs = [block.crc32 for block in blocks]
+        self.rows = [(block.start, block.stop) for block in blocks]
+        # of block b the bytes [starts[b], starts[b + 1]) of the pixels
+        self.starts = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
+        size_bytes = self.manifest.files[PIXELS].size_bytes
+        if self.starts[-1] > size_bytes or any(block.size_bytes < 0 for block in blocks):
+            raise StoreError(f"{self.inside / MANIFEST} lists blocks of {self.starts[-1]} bytes in {size_bytes}.")
+        self.table = Table(self.inside / TABLE, len(blocks))
+
+    @property
+    def count(self) -> int:
+        """Blocks of the store."""
+        return len(self.crcs)
+
+    @property
+    def pixels(self) -> Path:
+        """The sparse file."""
+        return self.root / PIXELS
+
+    def size(self, block: int) -> int:
+        """Return the bytes of a block."""
+        return self.starts[block + 1] - self.starts[block]
+
+    @functools.cached_property
+    def largest(self) -> int:
+        """The bytes of the largest block."""
+        return max(self.size(block) for block in range(self.count))
+
+    def blocks_of(self, start: int, stop: int) -> range:
+        """Return the blocks that hold bytes [start, stop) of the pixels; what lies behind the last block is filling."""
+        first = bisect.bisect_right(self.starts, start) - 1
+        return range(min(first, self.count), min(bisect.bisect_left(self.starts, stop), self.count))
+
+    def present_bytes(self) -> int:
+        """Return the bytes of all blocks that are there, or begun."""
+        return sum(self.size(block) for block in range(self.count) if self.table.number(block))
+
+
+def check_cache_size(folder: CacheFolder, limit: int | None) -> None:
+    """Raise StoreError where a cache of this size would free what is still to be read."""
+    fewest = min(folder.starts[-1], _FEWEST_BLOCKS * folder.largest)
+    if limit is not None and limit < fewest:
+        raise StoreError(
+            f"cache_size is {size_text(limit)}, expected at least {size_text(fewest)}: {_FEWEST_BLOCKS} blocks of this store."
+        )
+
+
+def check_cache_place(cache: Path) -> None:
+    """Make the cache folder, and refuse one where its locks and bits would not hold.
+
+    Raises:
+        StoreError: it cannot be made or written, or lies on a network file system.
+    """
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StoreError(f"cache {cache} cannot be made: {e.strerror}. Choose a folder on a local disk.") from None
+    if not os.access(cache, os.W_OK | os.X_OK):
+        raise StoreError(f"cache {cache} cannot be written. Choose a folder on a local disk that this user may write.")
+    if (cache / MANIFEST).exists():
+        raise StoreError(f"cache {cache} is a store itself. Choose another folder for caches.")
+    kind = system.file_system(cache)
+    if system.is_network(kind):
+        raise StoreError(
+            f"cache {cache} is on a network file system ({kind}). Choose a folder on a disk of this machine."
+        )
+
+
+def known_digest(cache: Path, url: str) -> str | None:
+    """Return the digest of the store that was opened from a URL last, where all of it is in the cache; None: there is none."""
+    found: list[tuple[float, str]] = []
+    for source in cache.glob(f"*/{INSIDE}/{SOURCE}"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StoreError):
+            if json.loads(source.read_bytes())["url"] == url:
+                found.append((source.stat().st_mtime, read_manifest(source.parents[1]).digest))
+    return max(found)[1] if found else None
+
+
+class Locks:
+    """Locks between the processes of a node, which the kernel frees with their process: of changes, and of each block.
+
+    POSIX locks of bytes: they belong to a process, are not inherited by a fork, and go when the process closes the file
+    anywhere. So one object for a file and process, and threads of it agree among themselves.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # not to be had on Windows
+        import fcntl
+
+        self._fcntl = fcntl
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._changes = threading.Lock()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock of what changes the folder as a whole; waits for it."""
+        with self._changes:
+            self._fcntl.lockf(self._descriptor, self._fcntl.LOCK_EX, 1, 0)
+            try:
+                yield
+            finally:
+                self._fcntl.lockf(self._descriptor, self._fcntl.LOCK_UN, 1, 0)
+
+    def take(self, block: int) -> bool:
+        """Take a block's lock, unless another process has it."""
+        try:
+            self._fcntl.lockf(self._descriptor, self._fcntl.LOCK_EX | self._fcntl.LOCK_NB, 1, 1 + block)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def give(self, block: int) -> None:
+        """Give a block's lock back."""
+        self._fcntl.lockf(self._descriptor, self._fcntl.LOCK_UN, 1, 1 + block)
+
+    def close(self) -> None:
+        """Give all locks of this process back."""
+        os.close(self._descriptor)

@@ -1,0 +1,152 @@
+"""Objects below a URL, whole or a range of bytes: the only module that imports obstore.
+
+Requests are retried within a budget of time. Credentials come from the environment alone: they are never kept, and what servers
+answer is shown without them. For a process that is not forked after its first request: obstore's runtime would hang there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from reader.format.errors import StoreError
+from reader.remote.urls import checked_url, shown
+
+# Long enough for a server that is throttling or restarted; a training program should end at last.
+BUDGET_SECONDS = float(os.environ.get("PIXPACK_REMOTE_SECONDS") or 120)
+# A connection over which nothing comes for so long is given up. A server that is asked for 16 MiB may think for some seconds.
+STALL_SECONDS = min(20.0, BUDGET_SECONDS / 4)
+
+_FIRST_WAIT_SECONDS = 0.1
+_LONGEST_WAIT_SECONDS = 10.0
+_STATUS = re.compile(r"status code: (\d{3})[^:]*")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+# Answers of 4xx that mean "later".
+_PASSING = ("408", "425", "429")
+_METADATA_SERVER = "169.254.169.254"
+_CREDENTIALS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
+
+
+class UnreachableError(StoreError):
+    """Requests failed for as long as they were retried."""
+
+
+class MissingObjectError(StoreError):
+    """There is no such object."""
+
+
+class Objects:
+    """The folder at a URL; asks nothing of the network until something is read.
+
+    Raises:
+        ValueError: it is no URL of a folder.
+        StoreError: nothing here knows such URLs, or obstore is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = checked_url(url)
+        self._library, self._store = _connected(self.url)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
+        """Return an object's bytes [start, stop); may be called by several threads.
+
+        Raises:
+            MissingObjectError, UnreachableError: as their names say.
+            StoreError: access is denied, or the object ends before stop.
+        """
+        data = self._retried(name, lambda: self._get(name, start, stop))
+        if stop is not None and len(data) != stop - start:
+            raise StoreError(
+                f"{self.url}/{name} ends at byte {start + len(data)}, expected {stop} or more: it was cut short or replaced."
+                " Push the store again."
+            )
+        return data
+
+    def _get(self, name: str, start: int, stop: int | None) -> memoryview:
+        if stop is None:
+            return memoryview(self._library.get(self._store, name).bytes())
+        return memoryview(self._library.get_range(self._store, name, start=start, end=stop))
+
+    def _retried(self, name: str, get: Callable[[], memoryview]) -> memoryview:
+        begun, tries, wait = time.monotonic(), 0, _FIRST_WAIT_SECONDS
+        while True:
+            tries += 1
+            try:
+                return get()
+            except Exception as e:
+                text, seconds = _text(e), time.monotonic() - begun
+                _raise_final(f"{self.url}/{name}", e, text)
+                if seconds + wait > BUDGET_SECONDS:
+                    raise UnreachableError(
+                        f"{self.url}/{name} cannot be read: {text}. It was tried {tries} times in {seconds:.0f} s. Look at the"
+                        " network and the server; training can be resumed from the loader's state."
+                    ) from None
+            time.sleep(wait * random.uniform(0.5, 1))
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+
+def _connected(url: str) -> tuple[Any, Any]:
+    try:
+        import obstore
+        from obstore.store import from_url
+    except ImportError:
+        raise StoreError(f"{url} needs obstore, which is not installed: pip install 'pixpack[remote]'") from None
+    # plain HTTP where the caller names it: a server on this machine, or within a cluster
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    options: dict[str, Any] = {
+        "client_options": {
+            "allow_http": url.startswith("http:") or endpoint.startswith("http:"),
+            "connect_timeout": f"{STALL_SECONDS:.3f}s",
+            "read_timeout": f"{STALL_SECONDS:.3f}s",
+            "timeout": f"{BUDGET_SECONDS:.3f}s",
+        },
+        "retry_config": {"max_retries": 0},
+    }
+    if url.startswith("file:"):
+        options = {}
+    try:
+        return obstore, from_url(url, **options)
+    except Exception as e:
+        if url.startswith("file:") and "NotFound" in str(e):
+            raise MissingObjectError(f"{url} does not exist. Expected the folder of a store.") from None
+        raise StoreError(f"{url} cannot be opened: {_text(e)}.") from None
+
+
+def _text(error: BaseException) -> str:
+    """Return what an error says, in one line without a full stop: no body of an answer, which may repeat credentials."""
+    text = str(error).split("\n\nDebug source")[0]
+    code, status = _CODE.search(text), _STATUS.search(text)
+    if status:
+        text = text[: status.end()]
+    kind = re.search(r"kind: (Timeout|Interrupted|Connect)", str(error))
+    found = [" ".join(shown(text).split()).rstrip(".: "), code[1] if code else "", kind[1].lower() if kind else ""]
+    return ", ".join(filter(None, found)) or type(error).__name__
+
+
+def _raise_final(what: str, error: BaseException, text: str) -> None:
+    """Raise the StoreError of what no other try would change."""
+    kind, status = type(error).__name__, _STATUS.search(text)
+    if isinstance(error, FileNotFoundError):
+        raise MissingObjectError(
+            f"{what} does not exist, or nothing shows it to these credentials."
+            " Expected a store that was pushed there: pack push OUT URL"
+        ) from None
+    if _METADATA_SERVER in str(error):
+        raise StoreError(f"{what} cannot be read: there are no credentials. {_CREDENTIALS}.") from None
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or (status and status[1] in ("401", "403")):
+        raise StoreError(f"{what} cannot be read: access is denied ({text}). {_CREDENTIALS}.") from None
+    if kind == "NotSupportedError":
+        raise StoreError(f"{what} cannot be read: its server gives no ranges of bytes. Take another server.") from None
+    if status and status[1] == "416":
+        raise StoreError(
+            f"{what} is shorter than its manifest says. It was cut short or replaced: push it again."
+        ) from None
+    # on a local disk nothing passes
+    is_passing = not what.startswith("file:") and status is None
+    is_passing |= status is not None and (status[1].startswith("5") or status[1] in _PASSING)
+    if not is_passing or isinstance(error, OSError | TypeError | NotImplementedError):
+        raise StoreError(f"{what} cannot be read: {text}.") from None

@@ -1,0 +1,175 @@
+"""What opening needs, brought into a cache: the manifest, then all small files at once, each compared with its digest."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import io
+import json
+import os
+import threading
+from pathlib import Path
+
+from reader.format.errors import StoreError
+from reader.format.filesystem import error_path
+from reader.format.head import read_head
+from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, Manifest, read_manifest
+from reader.format.pointer import read_pointer
+from reader.format.tensordict_meta import metadata_files
+from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_place, folder_of, known_digest
+from reader.remote.objects import MissingObjectError, Objects, UnreachableError
+from reader.remote.table import Table
+
+# Not needed to open: fetched when they are asked for.
+ON_DEMAND = (SAMPLES, REJECTED)
+
+_REQUESTS = 8
+
+
+class Source:
+    """A store at a URL; folder: where below it the files are ("": there), digest: the store's."""
+
+    def __init__(self, url: str) -> None:
+        self.objects, self.folder, self.digest, self.head = Objects(url), "", "", b""
+
+    @property
+    def url(self) -> str:
+        """The URL, as it may be shown."""
+        return self.objects.url
+
+    def name(self, file: str) -> str:
+        """Return the name of an object, below the URL, that is a file of the store."""
+        return f"{self.folder}/{file}" if self.folder else file
+
+    def look(self) -> None:
+        """Read the manifest; follows the one that names a store in a folder of its own.
+
+        Raises:
+            StoreError: there is no store.
+        """
+        try:
+            head = bytes(self.objects.read(MANIFEST))
+            digest, folder = read_pointer(head, f"{self.url}/{MANIFEST}")
+            if folder:
+                head = bytes(self.objects.read(f"{folder}/{MANIFEST}"))
+                if read_head(io.BytesIO(head), f"{self.url}/{folder}/{MANIFEST}")[1] != digest:
+                    raise StoreError(
+                        f"{self.url}/{folder}/{MANIFEST} is another store's than {self.url}/{MANIFEST} says."
+                    )
+        except MissingObjectError as e:
+            raise MissingObjectError(f"{self.url} is no store that can be read: {e}") from None
+        self.digest, self.folder, self.head = digest, folder, head
+
+
+def prepared(url: str, cache: Path, digest: str | None) -> tuple[Path, Source]:
+    """Bring what opening needs into a cache; returns the store's folder there.
+
+    digest: of the store that is expected. A store that is whole in the cache is opened without a network.
+
+    Raises:
+        StoreError: there is no such store, it is another one by now, or the cache cannot be written.
+    """
+    check_cache_place(cache)
+    source = Source(url)
+    try:
+        source.look()
+    except UnreachableError:
+        source.digest = known_digest(cache, url) or ""
+        if not source.digest:
+            raise
+    if digest is not None and source.digest != digest:
+        raise StoreError(f"{url} is another store than it was when this dataset was opened. Open it again.")
+    root = folder_of(cache, source.digest)
+    try:
+        _prepare(root, source)
+    except OSError as e:
+        raise StoreError(
+            f"cache {e.filename or root} cannot be written: {e.strerror}. Free some space there."
+        ) from None
+    return root, source
+
+
+def fetch_file(root: Path, source: Source, name: str, manifest: Manifest) -> None:
+    """Bring a file of the store into its folder, compared with its digest, unless it is there."""
+    path, entry = root / name, manifest.files[name]
+    if path.exists() and path.stat().st_size == entry.size_bytes:
+        return
+    data = source.objects.read(source.name(name)) if entry.size_bytes else memoryview(b"")
+    if len(data) != entry.size_bytes or f"sha256:{hashlib.sha256(data).hexdigest()}" != entry.digest:
+        raise StoreError(
+            f"{source.url}/{source.name(name)} is not what its manifest says. It was cut short or replaced: push it again."
+        )
+    write_beside(path, data)
+
+
+def write_beside(path: Path, data: bytes | memoryview) -> None:
+    """Write a file beside its name, sync it, and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # several threads may write it at once, with the same bytes
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    with error_path(beside), open(beside, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _prepare(root: Path, source: Source) -> None:
+    inside = root / INSIDE
+    if not (inside / MANIFEST).exists():
+        inside.mkdir(parents=True, exist_ok=True)
+        locks = Locks(inside / LOCK)
+        try:
+            with locks.changing():
+                if not (inside / MANIFEST).exists():
+                    _fill(root, source)
+        finally:
+            # the file is opened anew for the locks of blocks: none of this process may be held then
+            locks.close()
+    found = read_manifest(inside)
+    if found.digest != source.digest:
+        raise StoreError(
+            f"cache {root} is that of another store ({found.digest}). Remove it, or choose another folder."
+        )
+    write_beside(inside / SOURCE, json.dumps({"url": source.url}).encode())
+
+
+def _fill(root: Path, source: Source) -> None:
+    inside = root / INSIDE
+    # read from a file of its own name, as every manifest is
+    beside = inside / "new"
+    write_beside(beside / MANIFEST, source.head)
+    manifest, blocks = read_manifest(beside), len(json.loads(source.head)["blocks"])
+    _check_sizes(manifest, source)
+    for name, content in metadata_files(manifest).items():
+        entry = manifest.files[name]
+        if f"sha256:{hashlib.sha256(content).hexdigest()}" != entry.digest:
+            raise StoreError(f"{source.url}/{name} is not what the manifest implies. Push the store again.")
+        write_beside(root / name, content)
+    left = [name for name in manifest.files if name not in (PIXELS, *ON_DEMAND, *metadata_files(manifest))]
+    with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
+        for done in [pool.submit(fetch_file, root, source, name, manifest) for name in left]:
+            done.result()
+    pixels = root / PIXELS
+    with error_path(pixels), open(pixels, "wb") as file:
+        file.truncate(manifest.files[PIXELS].size_bytes)
+    Table.create(inside / TABLE, blocks)
+    # last: it is the commit
+    os.replace(beside / MANIFEST, inside / MANIFEST)
+
+
+def _check_sizes(manifest: Manifest, source: Source) -> None:
+    for name, path in manifest.tensor_paths().items():
+        need = manifest.count(name) * manifest.tensors[name].row_bytes
+        if manifest.files[path].size_bytes != need:
+            raise StoreError(
+                f"{source.url}/{MANIFEST} lists {path} with {manifest.files[path].size_bytes} bytes, {manifest.rows} rows"
+                f" need {need}."
+            )

@@ -1,0 +1,246 @@
+"""A store in object storage as a training process has it: its folder in the cache, and blocks that are brought there before use.
+
+What is there is read without a lock and without asking anybody. The rest is asked of a fetcher of this process, see
+`fetcher.py`, which is started when something is wanted first; so a process that was forked starts its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST
+from reader.remote.folder import GUARDED_SHARE, INSIDE, CacheFolder, folder_of
+from reader.remote.urls import checked_url, size_of
+
+_T = TypeVar("_T")
+
+
+class RemoteStore:
+    """The store at a URL, through a cache.
+
+    Args:
+        url: of the folder: s3://bucket/out, gs://, az://, https://, file://.
+        cache: a folder on a local disk, for any number of stores and programs.
+        cache_size: what the blocks of this store may take there: bytes, or "200GB"; None: all of it.
+        digest: of the store that is expected; None: whichever is there.
+
+    Raises:
+        ValueError: an argument is none.
+        StoreError: there is no store, or another than expected; or the cache cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        cache: str | os.PathLike[str],
+        cache_size: int | str | None = None,
+        digest: str | None = None,
+    ) -> None:
+        self.url, self.cache = checked_url(url), Path(os.path.abspath(cache))
+        self.limit = None if cache_size is None else size_of(cache_size)
+        self._digest = digest
+        self._begin()
+        _ = self.folder
+
+    def _begin(self) -> None:
+        self._fetcher: _Fetcher | None = None
+        self._starting, self._process = threading.Lock(), os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "cache": self.cache, "limit": self.limit, "_digest": self._digest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.url!r}, cache={str(self.cache)!r}, cache_size={self.limit})"
+
+    @functools.cached_property
+    def folder(self) -> CacheFolder:
+        """The store's folder in the cache. In a process that was sent this, made when it is asked for first.
+
+        Raises:
+            StoreError: as the class.
+        """
+        # what another process of this node has opened needs no network
+        root = None if self._digest is None else folder_of(self.cache, self._digest)
+        if root is None or not (root / INSIDE / MANIFEST).exists():
+            root = Path(self._started().folder)
+        folder = CacheFolder(root)
+        self._digest = folder.manifest.digest
+        return folder
+
+    @functools.cached_property
+    def _group_bytes(self) -> int:
+        return max(1, int((self.limit or self.folder.starts[-1]) * GUARDED_SHARE))
+
+    @property
+    def root(self) -> Path:
+        """The store's folder in the cache."""
+        return self.folder.root
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the store is in its folder, for good: it is read as a local one then."""
+        return self.folder.table.is_complete
+
+    def ensure(self, blocks: Iterable[int]) -> None:
+        """Have blocks in the cache, each at some moment.
+
+        Raises:
+            StoreError: one cannot be had.
+        """
+        table = self.folder.table
+        if missing := [block for block in blocks if not table.has(block)]:
+            self._started().ask("ensure", blocks=missing)
+
+    def read(self, spans: Sequence[tuple[int, int]], read: Callable[[Sequence[int]], object]) -> None:
+        """Have `read` called with the numbers of spans, bytes [start, stop) of the pixels, until each was read whole.
+
+        What leaves the cache while it is read, is read again.
+
+        Raises:
+            StoreError: a block cannot be had.
+        """
+        left = [(n, self.folder.blocks_of(*span)) for n, span in enumerate(spans)]
+        while left:
+            group = self._group(left)
+            self.ensure(sorted({block for _, blocks in group for block in blocks}))
+            before = {block: self.folder.table.number(block) for _, blocks in group for block in blocks}
+            ready = [(n, blocks) for n, blocks in group if all(map(self.folder.table.has, blocks))]
+            read([n for n, _ in ready])
+            done = {n for n, blocks in ready if all(self.folder.table.number(b) == before[b] for b in blocks)}
+            left = [(n, blocks) for n, blocks in left if n not in done]
+
+    def ahead(self, blocks: Sequence[int], read_now: Sequence[int] = ()) -> None:
+        """Begin to fetch blocks that will be wanted, in this order; read_now: where in a plan the reader is."""
+        table = self.folder.table
+        if missing := [block for block in blocks if not table.has(block)]:
+            self._started().ask("ahead", blocks=missing, read_now=read_now)
+
+    def plan(self, orders: Sequence[Sequence[int]], window: int) -> None:
+        """Say in which order blocks are used in this epoch and in the next one; what is used last leaves a full cache first.
+
+        window: how many of them, one behind the other, are used together.
+        """
+        if self.limit is not None and not self.is_complete:
+            self._started().ask("plan", orders=orders, window=window)
+
+    def complete(self) -> None:
+        """Have all of the store in its folder.
+
+        Raises:
+            StoreError: the cache may not hold it, or something cannot be had.
+        """
+        if not self.is_complete:
+            self._started().ask("complete")
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file that opening does not need, samples.jsonl or rejected.jsonl, now that it is there."""
+        path = self.root / name
+        if not path.exists():
+            self._started().ask("file", name=name)
+        return path
+
+    def close(self) -> None:
+        """End the fetcher of this process."""
+        if self._fetcher is not None and self._process == os.getpid():
+            self._fetcher.close()
+        self._fetcher = None
+
+    def _group(self, left: list[tuple[int, range]]) -> list[tuple[int, range]]:
+        """Return the first spans whose blocks, once fetched, stay in a small cache until they are read."""
+        group: list[tuple[int, range]] = []
+        size, seen = 0, set[int]()
+        for n, blocks in left:
+            new = [block for block in blocks if block not in seen]
+            size += sum(map(self.folder.size, new))
+            if group and size > self._group_bytes:
+                break
+            seen.update(new)
+            group.append((n, blocks))
+        return group
+
+    def _started(self) -> _Fetcher:
+        if self._process != os.getpid():
+            # the parent's is the parent's; its lock may have been held
+            self._begin()
+        with self._starting:
+            if self._fetcher is None or not self._fetcher.is_alive:
+                self._fetcher = _Fetcher(self.url, self.cache, self.limit, self._digest)
+            return self._fetcher
+
+
+class _Fetcher:
+    """The fetcher of this process; `ask` is for any of its threads, one after the other."""
+
+    def __init__(self, url: str, cache: Path, limit: int | None, digest: str | None) -> None:
+        # as this process finds its modules
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "reader.remote.fetcher"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": paths},
+            text=True,
+        )
+        self._ids, self._asking = itertools.count(), threading.Lock()
+        self.close = weakref.finalize(self, _end, self._process)
+        self.folder: str = self.ask("open", url=url, cache=str(cache), limit=limit, digest=digest)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._process.poll() is None
+
+    def ask(self, ask: str, **values: Any) -> Any:
+        """Ask, and return the answer.
+
+        Raises:
+            StoreError, ValueError: as it says; or it has ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._asking:
+            number = next(self._ids)
+            try:
+                self._process.stdin.write(json.dumps({"id": number, "ask": ask} | values) + "\n")
+                self._process.stdin.flush()
+                # the answer to a question whose asker was interrupted may come first
+                answer: dict[str, Any] = {"id": -1}
+                while answer["id"] != number:
+                    answer = json.loads(self._process.stdout.readline() or "null") or {}
+            except (OSError, KeyError):
+                raise StoreError(
+                    "the process that fetches from object storage has ended (was it killed?). Read again: a new one is started."
+                ) from None
+        if "error" in answer:
+            kinds: dict[str, type[Exception]] = {"StoreError": StoreError, "ValueError": ValueError}
+            raise kinds.get(answer["kind"], RuntimeError)(answer["error"])
+        return answer["answer"]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    # it ends by itself where there is nobody to ask; a process that was forked only drops its copy
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    with contextlib.suppress(Exception):
+        process.wait(timeout=5)

@@ -1,0 +1,84 @@
+"""Which blocks of a store are in its cache: a number for each in a small file that all processes of a node map.
+
+A number changes whenever its block comes or goes, and never to one that it had. So who reads a block looks at its number before
+and after: where it is the same, and says that the block is there, the bytes are the block's. That takes no lock.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+_ABSENT, _WRITING, _PRESENT = 0, 1, 2
+_KINDS = 4
+# Before the blocks' numbers: whether the cache is complete, and the count of changes.
+_COMPLETE, _CHANGES, _FIRST = 0, 1, 2
+_NUMBER_BYTES = 8
+
+
+class Table:
+    """The numbers of a cache's blocks. Only who holds a block's lock changes its number, `forget` aside: see `folder.py`."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._path, self.count = path, count
+        with open(path, "r+b") as file:
+            self._mapped = mmap.mmap(file.fileno(), (count + _FIRST) * _NUMBER_BYTES)
+        # an aligned word is written at once
+        self._numbers = memoryview(self._mapped).cast("Q")
+
+    @staticmethod
+    def create(path: Path, count: int) -> None:
+        """Make the file, with no block in the cache."""
+        with open(path, "wb") as file:
+            file.truncate((count + _FIRST) * _NUMBER_BYTES)
+
+    def number(self, block: int) -> int:
+        """Return a block's number; see the module."""
+        return self._numbers[_FIRST + block]
+
+    def has(self, block: int) -> bool:
+        """Say whether a block is in the cache."""
+        return self._numbers[_FIRST + block] % _KINDS == _PRESENT
+
+    def is_writing(self, block: int) -> bool:
+        """Say whether a block is being written, or was by a process that was killed."""
+        return self._numbers[_FIRST + block] % _KINDS == _WRITING
+
+    def age(self, block: int) -> int:
+        """Return the count of changes when the block came last."""
+        return self._numbers[_FIRST + block] // _KINDS
+
+    def begin(self, block: int) -> None:
+        """Say that a block is about to be written. For one process at a time."""
+        self._numbers[_CHANGES] += 1
+        self._numbers[_FIRST + block] = self._numbers[_CHANGES] * _KINDS + _WRITING
+
+    def finish(self, block: int) -> None:
+        """Say that a block is in the cache; its bytes are on disk."""
+        number = self._numbers[_FIRST + block]
+        assert number % _KINDS == _WRITING
+        self._numbers[_FIRST + block] = number - _WRITING + _PRESENT
+
+    def forget(self, blocks: list[int]) -> None:
+        """Say, on disk too, that blocks are not in the cache, before their bytes are taken away. For one process at a time."""
+        for block in blocks:
+            self._numbers[_FIRST + block] = _ABSENT
+        self._mapped.flush()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the store is in its folder, for good."""
+        return bool(self._numbers[_COMPLETE])
+
+    def complete(self) -> None:
+        """Say that all of the store is in its folder."""
+        self._numbers[_COMPLETE] = 1
+        self._mapped.flush()
+
+    def is_whole_file(self) -> bool:
+        """Say whether the file is that of this table still: somebody may have removed the cache."""
+        try:
+            return os.path.getsize(self._path) == len(self._mapped)
+        except OSError:
+            return False

@@ -1,0 +1,159 @@
+"""A loader of a store at a URL: the batches of a local one, blocks fetched once and ahead, small caches that serve a share."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from range_server import RangeServer
+
+from reader import MemmapDataset, MemmapLoader, StoreError
+from reader.format.manifest import PIXELS
+from reader.loading import schedule
+
+ROW = 16 * 16 * 3
+BLOCK = 8 * ROW
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 8 rows, as the store has them, in windows of 4."""
+    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(schedule, "WINDOW_BLOCKS", 4)
+    monkeypatch.setattr(schedule, "GROUP_BYTES", 4 * BLOCK)
+
+
+def _fetched(server: RangeServer) -> int:
+    return sum((stop - start) * count for (name, start, stop), count in server.asked.items() if name == PIXELS)
+
+
+@pytest.mark.parametrize("order", [{"shuffle": s} for s in (False, True, "full", "block")] + [{"weights": [1.0] * 400}])
+@pytest.mark.usefixtures("small_blocks")
+def test_batches_are_those_of_the_local_store(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path, order: dict[str, Any]
+) -> None:
+    remote = MemmapDataset(range_server.url, cache=tmp_path)
+    local = {"shuffle": "block"} if order == {"shuffle": True} else order
+    with MemmapLoader(remote, 12, as_tuple=False, **order) as loader:
+        for _ in range(2):
+            for batch, expected in zip(
+                loader, MemmapLoader(MemmapDataset(many_blocks), 12, as_tuple=False, **local), strict=True
+            ):
+                if not loader.state_dict()["epoch"]:
+                    assert torch.equal(batch.rows, expected.rows)
+                assert torch.equal(batch.pixels, MemmapDataset(many_blocks)[batch.rows][0].movedim(1, -1))
+    assert set(range_server.bytes_of(PIXELS).values()) == {1}
+
+
+def test_the_order_of_a_store_at_a_url_is_block(range_server: RangeServer, tmp_path: Path) -> None:
+    loader = MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 8, shuffle=True)
+    assert loader.order == "block"
+    assert "order block" in repr(loader)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_are_asked_for_ahead_together(range_server: RangeServer, tmp_path: Path) -> None:
+    range_server.delay_seconds = 0.05
+    remote = MemmapDataset(range_server.url, cache=tmp_path)
+    range_server.most_under_way = 0
+    with MemmapLoader(remote, 8, shuffle="block") as loader:
+        next(iter(loader))
+    assert range_server.most_under_way >= 8
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+@pytest.mark.usefixtures("small_blocks")
+def test_a_small_cache_serves_its_share_of_later_epochs(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path, share: float
+) -> None:
+    size = int(share * 50 * BLOCK)
+    local = MemmapDataset(many_blocks)
+    with MemmapLoader(
+        MemmapDataset(range_server.url, cache=tmp_path, cache_size=size), 16, shuffle="block", as_tuple=False
+    ) as loader:
+        for epoch in range(4):
+            range_server.asked.clear()
+            for batch in loader:
+                assert torch.equal(batch.pixels, local[batch.rows][0].movedim(1, -1))
+            # of 50 blocks: the first epoch fetches each once
+            blocks = _fetched(range_server) / BLOCK
+            assert blocks == 50 if not epoch else blocks <= (1 - share) * 50 + 1
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_subset_fetches_its_blocks_alone(range_server: RangeServer, tmp_path: Path) -> None:
+    remote = MemmapDataset(range_server.url, cache=tmp_path)
+    with MemmapLoader(remote.subset(range(100, 180)), 10, shuffle="block") as loader:
+        assert len([*loader]) == 8
+    assert _fetched(range_server) == (184 - 96) * ROW
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_epoch_is_resumed_in_another_process(range_server: RangeServer, tmp_path: Path) -> None:
+    def loader() -> MemmapLoader:
+        return MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 16, shuffle="block", as_tuple=False)
+
+    with loader() as whole:
+        batches = [batch.rows.tolist() for batch in whole]
+    with loader() as first:
+        steps = iter(first)
+        for _ in range(7):
+            next(steps)
+        state = first.state_dict()
+        del steps
+    with loader() as second:
+        second.load_state_dict(state)
+        assert [batch.rows.tolist() for batch in second] == batches[7:]
+
+
+def test_a_copy_in_memory_takes_all_of_it(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
+    remote = MemmapDataset(range_server.url, cache=tmp_path)
+    with MemmapLoader(remote, 50, residency="ram", as_tuple=False) as loader:
+        assert remote.remote is not None
+        assert remote.remote.is_complete
+        assert torch.equal(torch.cat([batch.pixels for batch in loader]), MemmapDataset(many_blocks).store.pixels)
+
+
+def test_a_cache_below_a_window_is_refused(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "BLOCK_BYTES", BLOCK)
+    remote = MemmapDataset(range_server.url, cache=tmp_path, cache_size=20 * BLOCK)
+    with pytest.raises(ValueError, match=r"cache_size is 122.9 kB, and shuffle='block' mixes windows of 196.6 kB"):
+        MemmapLoader(remote, 8, shuffle="block")
+
+
+def test_a_full_shuffle_through_a_small_cache_warns(
+    range_server: RangeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote = MemmapDataset(range_server.url, cache=tmp_path, cache_size=25 * BLOCK)
+    with caplog.at_level(logging.WARNING, logger="reader"):
+        MemmapLoader(remote, 8, shuffle="full")
+    assert "a cache of 153.6 kB holds a share of 50 %, and fetches whole blocks: up to 4 times the bytes" in caplog.text
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_error_of_the_network_reaches_the_loop_and_the_epoch_is_resumed(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"batch_size": 16, "shuffle": "block", "as_tuple": False}
+    loader = MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), **settings)
+    expected = [batch.rows.tolist() for batch in MemmapLoader(MemmapDataset(many_blocks), **settings)]
+    got = list[list[int]]()
+
+    def rest() -> None:
+        for batch in loader:
+            got.append(batch.rows.tolist())
+            range_server.trouble = lambda name, count: 503
+
+    with pytest.raises(StoreError, match=r"pixels.memmap cannot be read: .*503.* It was tried"):
+        rest()
+    assert 0 < len(got) < len(expected)
+    range_server.trouble = lambda name, count: None
+    loader.load_state_dict(loader.state_dict())
+    got += [batch.rows.tolist() for batch in loader]
+    assert got == expected
+    loader.close()

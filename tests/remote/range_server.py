@@ -1,0 +1,106 @@
+"""An HTTP server on loopback that serves a folder by ranges of bytes, counts what is asked for, and fails as it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# What an answer may be instead of the bytes: a status, or "cut" or "stall" in their midst.
+Trouble = int | str | None
+
+
+class RangeServer(http.server.ThreadingHTTPServer):
+    """Serves `root`.
+
+    most_under_way: requests that were answered at once.
+    asked: how often each byte span of a file was asked for, by (name, start, stop); all of a file is (name, 0, size).
+    trouble: called with the name and the number of requests so far; says what goes wrong, None: nothing.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.root, self.asked = root, Counter[tuple[str, int, int]]()
+        self.trouble: Callable[[str, int], Trouble] = lambda name, count: None
+        self.delay_seconds = 0.0
+        self.under_way = self.most_under_way = 0
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.lock = threading.Lock()
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of clients that were killed."""
+
+    def bytes_of(self, name: str) -> Counter[int]:
+        """Return how often each 64 bytes of a file were sent."""
+        found = Counter[int]()
+        for (file, start, stop), count in self.asked.items():
+            if file == name:
+                found.update(dict.fromkeys(range(start // 64, stop // 64), count))
+        return found
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: RangeServer
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        with self.server.lock:
+            self.server.under_way += 1
+            self.server.most_under_way = max(self.server.under_way, self.server.most_under_way)
+        try:
+            self._answer()
+        finally:
+            with self.server.lock:
+                self.server.under_way -= 1
+
+    def _answer(self) -> None:
+        name, path = self.path.lstrip("/"), self.server.root / self.path.lstrip("/")
+        time.sleep(self.server.delay_seconds)
+        data = path.read_bytes() if path.is_file() else None
+        start, stop = 0, len(data or b"")
+        if wanted := self.headers.get("Range"):
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            start, stop = int(first), min(stop, int(last) + 1)
+        with self.server.lock:
+            trouble = self.server.trouble(name, self.server.asked.total())
+            self.server.asked[name, start, stop] += 1
+        status = trouble if isinstance(trouble, int) else 404 if data is None else 206 if wanted else 200
+        if status < 300 and wanted and start >= stop:
+            status = 416
+        body = (data or b"")[start:stop] if status < 300 else b"secret answer"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data or b'')}")
+        self.end_headers()
+        if trouble in ("cut", "stall"):
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            if trouble == "stall":
+                time.sleep(5)
+            self.close_connection = True
+            return
+        self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def serving(root: Path) -> Iterator[RangeServer]:
+    """Serve a folder."""
+    with RangeServer(root) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,228 @@
+"""A cache between processes: each block fetched once, whoever dies, and never a wrong byte; small ones keep what serves."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from range_server import RangeServer
+
+from reader import MemmapDataset, StoreError
+from reader.format.manifest import MANIFEST, PIXELS
+from reader.remote.eviction import Plan
+from reader.remote.folder import CacheFolder
+from reader.remote.presence import RemoteStore
+from reader.remote.table import Table
+
+# Reads rows in the order of its seed, compares each with the local store, and says so.
+_READER = """
+import random, sys
+import numpy as np
+from reader import MemmapDataset
+url, cache, size, local, seed = sys.argv[1:]
+remote, expected = MemmapDataset(url, cache=cache, cache_size=size or None), MemmapDataset(local).numpy()
+rows = [*range(len(remote))] * (1 if size else 3)
+random.Random(seed).shuffle(rows)
+print("ready", flush=True)
+for n in range(0, len(rows), 20):
+    some = rows[n : n + 20]
+    assert (remote[some][0].movedim(1, -1).numpy() == expected[some]).all(), some
+print("all right", flush=True)
+"""
+
+
+def _reading(range_server: RangeServer, cache: Path, local: Path, seed: int, size: str = "") -> subprocess.Popen[str]:
+    arguments = [range_server.url, str(cache), size, str(local), str(seed)]
+    return subprocess.Popen([sys.executable, "-c", _READER, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_two_processes_fetch_each_block_once(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
+    range_server.delay_seconds = 0.01
+    readers = [_reading(range_server, tmp_path, many_blocks, seed) for seed in (1, 2)]
+    assert [reader.communicate()[0] for reader in readers] == ["ready\nall right\n"] * 2
+    assert set(range_server.bytes_of(PIXELS).values()) == {1}
+    assert next(tmp_path.glob(f"*/{MANIFEST}")).is_file()
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_cache_that_is_too_small(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path
+) -> None:
+    readers = [_reading(range_server, tmp_path, many_blocks, seed, "100 kB") for seed in (1, 2)]
+    assert [reader.communicate()[0] for reader in readers] == ["ready\nall right\n"] * 2
+    folder = CacheFolder(next(path for path in tmp_path.iterdir() if path.is_dir()))
+    assert folder.present_bytes() <= 100_000
+    assert not folder.table.is_complete
+
+
+@pytest.mark.slow
+def test_a_killed_reader_leaves_nothing_that_another_waits_for(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path
+) -> None:
+    """Its fetcher may be anywhere: asking, writing, between data and mark."""
+    range_server.delay_seconds = 0.005
+    chance = random.Random(0)
+    for seed in range(6):
+        reader = _reading(range_server, tmp_path, many_blocks, seed, "100 kB" if seed % 2 else "")
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        time.sleep(chance.uniform(0, 0.2))
+        reader.send_signal(signal.SIGKILL)
+        reader.communicate()
+    last = _reading(range_server, tmp_path, many_blocks, 7)
+    assert last.communicate(timeout=60)[0] == "ready\nall right\n"
+
+
+def test_a_killed_fetcher_is_replaced(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
+    remote, expected = MemmapDataset(range_server.url, cache=tmp_path), MemmapDataset(many_blocks)
+    assert torch.equal(remote[0][0], expected[0][0])
+    assert remote.remote is not None
+    fetcher = remote.remote._started()._process
+    fetcher.kill()
+    fetcher.wait()
+    assert torch.equal(remote[100][0], expected[100][0])
+    assert remote.remote._started()._process.pid != fetcher.pid
+
+
+def test_a_fetcher_that_dies_while_it_is_asked_is_one_sentence(range_server: RangeServer, tmp_path: Path) -> None:
+    remote = RemoteStore(range_server.url, tmp_path)
+    fetcher = remote._started()._process
+    range_server.trouble = lambda name, count: os.kill(fetcher.pid, signal.SIGKILL)
+    with pytest.raises(StoreError, match="the process that fetches from object storage has ended"):
+        remote.ensure([3])
+    range_server.trouble = lambda name, count: None
+    remote.ensure([3])
+
+
+def test_a_fetcher_ends_with_its_parent(range_server: RangeServer, tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from reader.remote.presence import RemoteStore\n"
+        "store = RemoteStore(*sys.argv[1:]); print(store._started()._process.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, range_server.url, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    fetcher = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and _runs(fetcher):
+        time.sleep(0.05)
+    assert not _runs(fetcher)
+
+
+def test_what_another_process_was_writing_when_it_died_is_fetched_again(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path
+) -> None:
+    remote, expected = MemmapDataset(range_server.url, cache=tmp_path), MemmapDataset(many_blocks)
+    assert remote.remote is not None
+    table = remote.remote.folder.table
+    table.begin(2)
+    assert not table.has(2)
+    assert torch.equal(remote[16][0], expected[16][0])
+    assert table.has(2)
+
+
+def test_a_fork_has_a_fetcher_of_its_own(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
+    remote, expected = MemmapDataset(range_server.url, cache=tmp_path), MemmapDataset(many_blocks)
+    remote[0]
+    child = os.fork()
+    if not child:
+        os._exit(0 if torch.equal(remote[100][0], expected[100][0]) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.equal(remote[200][0], expected[200][0])
+
+
+def test_a_small_cache_never_holds_more_and_never_gives_a_wrong_byte(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path
+) -> None:
+    remote, expected = MemmapDataset(range_server.url, cache=tmp_path, cache_size=60_000), MemmapDataset(many_blocks)
+    assert remote.remote is not None
+    folder = remote.remote.folder
+    rng = np.random.default_rng(1)
+    for _ in range(6):
+        rows = rng.permutation(400)[:64]
+        assert torch.equal(remote[rows][0], expected[rows][0])
+        assert folder.present_bytes() <= 60_000
+    # and what is read in one piece may be larger than the cache
+    assert torch.equal(remote[:][0], expected[:][0])
+    # holes are holes: some of a block's first and last 4 kB are those of its neighbours
+    assert folder.pixels.stat().st_blocks * 512 < 60_000 + folder.count * 2 * 4096
+    with pytest.raises(
+        StoreError, match=r"all of .* is asked for, 307.2 kB, but cache_size is 60.0 kB. Give a larger one"
+    ):
+        assert remote.store is not None
+
+
+def test_a_row_that_leaves_the_cache_while_it_is_read_is_read_again(range_server: RangeServer, tmp_path: Path) -> None:
+    remote = RemoteStore(range_server.url, tmp_path)
+    table, calls = remote.folder.table, list[list[int]]()
+
+    def read(some: list[int]) -> None:
+        calls.append(some)
+        if len(calls) == 1:
+            table.forget([1])  # as another process does that needs room
+
+    size = remote.folder.size(0)
+    remote.read([(0, size), (size, size + 10)], read)  # type: ignore[arg-type]
+    assert calls == [[0, 1], [1]]
+
+
+def test_without_holes_a_small_cache_is_refused(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reader.remote import eviction
+
+    monkeypatch.setattr(eviction, "_libc", lambda: None)
+    with pytest.raises(StoreError, match="cannot be made smaller than the store: its file system punches no holes"):
+        eviction.check_punch(tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_table_never_gives_a_number_twice(tmp_path: Path) -> None:
+    Table.create(tmp_path / "blocks", 3)
+    table, again = Table(tmp_path / "blocks", 3), Table(tmp_path / "blocks", 3)
+    seen = set()
+    for _ in range(5):
+        table.begin(1)
+        assert again.is_writing(1)
+        assert not again.has(1)
+        table.finish(1)
+        assert again.has(1)
+        seen.add(again.number(1))
+        table.forget([1])
+        assert not again.number(1)
+    assert len(seen) == 5
+
+
+def test_what_is_used_last_leaves_first() -> None:
+    plan = Plan([[4, 2, 0, 1, 3], [3, 0, 2, 4, 1]], window=1)
+    assert sorted(range(5), key=plan.next_use) == [4, 2, 0, 1, 3]
+    plan.reach([0])  # 4 was used, and 2 may be still
+    assert sorted(range(5), key=plan.next_use) == [2, 0, 1, 3, 4]
+    plan.reach([3])
+    assert sorted(range(5), key=plan.next_use) == [1, 3, 0, 2, 4]
+
+
+def test_without_an_order_blocks_have_a_rank_that_stays() -> None:
+    ranks = [Plan().next_use(block) for block in range(100)]
+    assert ranks == [Plan().next_use(block) for block in range(100)]
+    assert len({*ranks}) == 100
+    assert ranks != sorted(ranks)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,54 @@
+"""URLs and sizes as they are given, and as they may be shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from reader.remote.urls import checked_url, is_url, shown, size_of
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [("s3://b/out", True), ("file:///x", True), ("out", False), ("/out", False), ("c:/out", False), ("a/b://c", False)],
+)
+def test_what_is_a_url(path: str, answer: bool) -> None:
+    assert is_url(path) is answer
+
+
+def test_a_slash_at_the_end_says_nothing() -> None:
+    assert checked_url("S3://bucket/out/") == "s3://bucket/out"
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("ftp://host/out", "ftp://host/out cannot be read from. Expected a URL with s3, "),
+        ("s3:///out", "s3:///out is no URL of a folder."),
+        ("file:///", "file:/// is no URL of a folder."),
+        ("https://me:hush@host/out", "https://host/out carries credentials or a query. Leave them out"),
+        ("https://host/out?token=hush", "https://host/out carries credentials or a query. Leave them out"),
+    ],
+)
+def test_other_urls_are_refused_and_shown_without_secrets(url: str, found: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        checked_url(url)
+    assert str(caught.value).startswith(found)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_text_is_shown_without_what_urls_carry() -> None:
+    assert shown("GET https://a:b@host/x?sig=1 and s3://b/c#d failed") == "GET https://host/x and s3://b/c failed"
+
+
+@pytest.mark.parametrize(
+    ("value", "size_bytes"),
+    [(5, 5), ("5", 5), ("200GB", 200 * 10**9), ("1.5 TiB", 3 << 39), ("10m", 10**7), ("7 kB", 7000), ("3MiB", 3 << 20)],
+)
+def test_sizes(value: int | str, size_bytes: int) -> None:
+    assert size_of(value) == size_bytes
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "", "many", "5 i", "0GB", "-5GB", 1.5, None])
+def test_what_is_no_size(value: object) -> None:
+    with pytest.raises(ValueError, match=r"cache_size is .*, expected bytes or a size such as '200GB'"):
+        size_of(value)  # type: ignore[arg-type]
