@@ -24,8 +24,30 @@ class _DefaultToBuild(click.Group):
         formatter.write_usage("pack", "COMMAND ...", prefix="       ")
 
 
+def _print_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        click.echo(f"pixpack {__version__}\ncompiled part: {_compiled_part()}")
+        ctx.exit()
+
+
+def _compiled_part() -> str:
+    try:
+        from packer.pixels.native.live import native
+    except ImportError as e:
+        return f"not used: {e}"
+    live = native()
+    return "used" if live.row else live.reason
+
+
 @click.group(cls=_DefaultToBuild, context_settings=_SETTINGS)
-@click.version_option(__version__, prog_name="pixpack", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """Decode a folder of images once; train from the result at the speed of memory.
 

@@ -174,7 +174,7 @@ def test_help_is_quick_complete_and_has_examples() -> None:
         assert done.stdout == subprocess.run([*PACK, *command, "-h"], capture_output=True, text=True).stdout
     assert "Exit codes: 0 done" in subprocess.run([*PACK, "-h"], capture_output=True, text=True).stdout
     version = subprocess.run([*PACK, "--version"], capture_output=True, text=True, check=True).stdout
-    assert re.fullmatch(r"pixpack \d+\.\d+\.\d+\n", version)
+    assert re.fullmatch(r"pixpack \d+\.\d+\.\d+\ncompiled part: .+\n", version)
 
 
 def test_a_closed_pipe_is_no_traceback(shared_store: Path) -> None:
