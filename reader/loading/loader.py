@@ -36,11 +36,11 @@ from reader.loading.schedule import Schedule, chosen_order
 from reader.loading.shared_residency import reads_of, resident_on
 from reader.loading.state import LoopState
 from reader.loading.validation import (
-    check_no_transform,
     check_others,
     checked_device,
     checked_sampler,
     packed_rows,
+    transform_of_batches,
     truth,
     whole_number,
 )
@@ -65,7 +65,8 @@ class MemmapLoader:
         sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it then
             decides order and ranks. Batches that it gives are taken as they are, whatever batch_size says.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
-        transform: called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
+        transform: without one the dataset's, where that is one of `reader.transforms`.
+            Called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
             the tuple, anything else is what the loop gets. On the CPU it runs in the background thread, unless its first call
             in an epoch draws from torch's, numpy's or Python's own generator; then, and on CUDA, in the caller's, on its
             stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
@@ -138,7 +139,7 @@ class MemmapLoader:
     ) -> None:
         check_others(others)
         dataset = packed_rows(dataset)
-        check_no_transform(dataset)
+        transform = transform_of_batches(dataset, transform)
         if (prefetch := whole_number("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
         if transform is not None and not callable(transform):
@@ -256,7 +257,7 @@ class MemmapLoader:
 
     def upcoming(self) -> tuple[int, int]:
         """Return epoch and position of the next pass, for the ranks that there are now."""
-        check_no_transform(self.dataset)  # it may have been given one since
+        self.transform = transform_of_batches(self.dataset, self.transform)  # it may have been given one since
         checked_device(self.device)  # this may be a process that was forked since
         self._resolve_ranks()
         return self.state.upcoming()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,22 @@ def check_no_transform(dataset: MemmapDataset) -> None:
         return
     what = "as_pil=True" if dataset.as_pil else "a transform of samples"
     raise ValueError(f"the dataset has {what}, which this loader does not call: give it transform= instead.")
+
+
+def transform_of_batches(dataset: MemmapDataset, transform: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """Return what a loader calls with batches: its own transform, or the dataset's where that is one of `reader.transforms`.
+
+    Raises:
+        ValueError: both have one, or the dataset changes samples otherwise.
+    """
+    of_dataset = dataset.transform
+    is_ours = type(of_dataset).__module__.startswith("reader.transforms.")
+    if not is_ours or dataset.as_pil or dataset.target_transform is not None:
+        check_no_transform(dataset)
+        return transform
+    if transform is not None and transform is not of_dataset:
+        raise ValueError("the dataset and the loader both have a transform of batches. Give one of them, as a Compose.")
+    return of_dataset
 
 
 def truth(name: str, value: Any) -> bool:

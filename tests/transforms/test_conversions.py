@@ -83,6 +83,19 @@ def test_floats_that_are_not_scaled_are_refused(train: MemmapDataset) -> None:
         next(iter(MemmapLoader(train, 8, transform=apart)))
 
 
+def test_a_recipe_of_the_dataset_runs_on_the_batches_of_its_loader(shared_store: Path, train: MemmapDataset) -> None:
+    recipe = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+    own = MemmapDataset(shared_store, transform=recipe)
+    images, _ = next(iter(MemmapLoader(own, 16, shuffle=True)))
+    expected, _ = next(iter(MemmapLoader(train, 16, shuffle=True, transform=recipe)))
+    assert torch.equal(images, expected)
+    with pytest.raises(ValueError, match="both have a transform of batches"):
+        MemmapLoader(own, 16, transform=transforms.CenterCrop(8))
+    own.transform = lambda image: image
+    with pytest.raises(ValueError, match="a transform of samples, which this loader does not call"):
+        MemmapLoader(own, 16)
+
+
 @pytest.mark.parametrize("side", [28, 31, 36, 40])
 def test_resize_and_center_crop_of_images_of_many_sizes_are_torchvisions(tmp_path: Path, side: int) -> None:
     v2 = torchvision_or_skip().transforms.v2

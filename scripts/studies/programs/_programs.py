@@ -49,7 +49,7 @@ _TORCHVISION = "torchvision==0.28.0"
 PROGRAMS = {
     program.name: program
     for program in (
-        Program("torchvision_classification", "torchvision references/classification/train.py", note=_OF_LOADER),
+        Program("torchvision_classification", "torchvision references/classification/train.py"),
         Program("timm_train", "timm train.py", ("torchvision", "timm"), (_TORCHVISION, "timm==1.0.31")),
         Program(
             "hf_trainer",

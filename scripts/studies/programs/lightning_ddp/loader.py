@@ -4,7 +4,8 @@ import lightning
 import torch
 from torch import nn
 
-from reader import MemmapDataset, MemmapLoader
+from reader import MemmapDataset
+from reader import MemmapLoader as DataLoader
 from reader import transforms as v2
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
@@ -16,14 +17,14 @@ class Images(lightning.LightningDataModule):
         floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
         learn = v2.Compose([v2.RandomResizedCrop(options.size), v2.RandomHorizontalFlip(), *floats])
         look = v2.Compose([v2.Resize(options.size * 256 // 224), v2.CenterCrop(options.size), *floats])
-        self.learn, self.look = learn, look
-        self.train, self.val = MemmapDataset(options.data, split="train"), MemmapDataset(options.data, split="val")
+        self.train = MemmapDataset(options.data / "train", transform=learn)
+        self.val = MemmapDataset(options.data / "val", transform=look)
 
     def train_dataloader(self):
-        return MemmapLoader(self.train, self.options.batch_size, shuffle=True, transform=self.learn)
+        return DataLoader(self.train, self.options.batch_size, shuffle=True, num_workers=self.options.workers)
 
     def val_dataloader(self):
-        return MemmapLoader(self.val, self.options.batch_size, transform=self.look)
+        return DataLoader(self.val, self.options.batch_size, num_workers=self.options.workers)
 
 
 class Classifier(lightning.LightningModule):

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 from torch.utils.data import RandomSampler, SequentialSampler
 
-from reader import MemmapDataset, MemmapLoader, transforms
+from reader import MemmapDataset, transforms
+from reader import MemmapLoader as DataLoader
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
@@ -29,7 +30,7 @@ def load_data(options):
             transforms.Normalize(mean=MEAN, std=STD),
         ]
     )
-    return MemmapDataset(options.data, split="train"), MemmapDataset(options.data, split="val"), learn, look
+    return MemmapDataset(options.data / "train", transform=learn), MemmapDataset(options.data / "val", transform=look)
 
 
 def evaluate(model, criterion, loader):
@@ -41,10 +42,10 @@ def evaluate(model, criterion, loader):
 
 def main():
     options = parsed()
-    train, val, learn, look = load_data(options)
+    train, val = load_data(options)
     train_sampler, val_sampler = RandomSampler(train), SequentialSampler(val)
-    loader = MemmapLoader(train, options.batch_size, sampler=train_sampler, transform=learn)
-    val_loader = MemmapLoader(val, options.batch_size, sampler=val_sampler, transform=look)
+    loader = DataLoader(train, options.batch_size, sampler=train_sampler, num_workers=options.workers, pin_memory=True)
+    val_loader = DataLoader(val, options.batch_size, sampler=val_sampler, num_workers=options.workers, pin_memory=True)
     model = network(len(train.classes))
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
