@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from reader.rows import Rows
 
-# Rounds of the bijection: with 4, neighbours, displacement and label mix of a class-sorted store are those of a uniform
+# Rounds of the bijection: with 4, neighbors, displacement and label mix of a class-sorted store are those of a uniform
 # permutation (tests/loading/test_order.py); one more costs 20 % and changes nothing measurable.
 _ROUNDS = 4
 

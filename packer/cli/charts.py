@@ -21,7 +21,7 @@ _TITLES = {"memory": "from memory", "device": "to the device", "disk": "from the
 
 OURS, OTHER, LIMIT, DARK, GRAY = "#0b6fa4", "#a3adb8", "#d9772b", "#26323d", "#6b7783"
 # Waiting is pale: what is dark is work.
-_COLOURS = {
+_COLORS = {
     "read": "#5b8c3e",
     "gather": "#0b6fa4",
     "copy": "#8a5fa8",
@@ -101,7 +101,7 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
         PictureError: matplotlib is missing.
     """
     lanes, spans = timeline["lanes"], timeline["spans"]
-    stages = [stage for stage in _COLOURS if any(span["stage"] == stage for span in spans)]
+    stages = [stage for stage in _COLORS if any(span["stage"] == stage for span in spans)]
     with _figure(path, 2.0 + 0.45 * len(lanes), timeline_finding(timeline), about) as figure:
         axes = figure.subplots()
         # in the order of colors, waiting last: it may lie inside another stage
@@ -110,7 +110,7 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
             positions = [-lanes.index(span["lane"]) for span in spans if span["stage"] == stage]
             starts, lengths = zip(*bars, strict=True)
             style = {
-                "color": _COLOURS[stage],
+                "color": _COLORS[stage],
                 "edgecolor": "white",
                 "linewidth": 0.4,
                 "label": _NAMES.get(stage, stage),

@@ -52,8 +52,8 @@ def store_lines(report: PackReport) -> list[str]:
     lines = []
     for part in list(report.splits.values()) or [report]:
         labels = "no labels" if part.target_kind == "class" else f"{part.target_kind} targets"
-        labelled = f", {_classes(part.classes)}" if part.classes else f", {labels}"
-        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}{labelled}, {size(part.store_bytes)}")
+        labeled = f", {_classes(part.classes)}" if part.classes else f", {labels}"
+        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}{labeled}, {size(part.store_bytes)}")
     return lines
 
 

@@ -16,7 +16,7 @@ from reader.format.manifest import Manifest
 _PALE = 0.5
 # of a name in Pillow's own font, with its background
 _NAME_HEIGHT = 13
-# the golden ratio: neighbours among class numbers get hues far from each other
+# the golden ratio: neighbors among class numbers get hues far from each other
 _HUE_STEP = 0.618034
 
 

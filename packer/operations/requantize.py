@@ -22,7 +22,7 @@ from typing import Any
 from packer.errors import DecodeError, DiskFullError, EngineError, NotRequantized, OptionsError, PackError, SourceError
 from packer.inputs.scan import scan
 from packer.operations.requantize_worker import RequantizeJob, jpg_name
-from packer.options import MAX_PIXELS, RunOptions
+from packer.options import MAX_PIXELS, WorkerOptions
 from packer.pixels.ffmpeg import mean_psnr, open_ffmpeg, versions
 from packer.report import Progress
 from packer.sources import roots
@@ -35,7 +35,7 @@ from packer.store.journal import FOLDER
 from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
 from packer.system import FULL, available_cpus
-from packer.values import allowed_share, check_quality, parse_size
+from packer.values import check_quality, parse_size
 from packer.workers.engine import LocalEngine
 from reader.format.manifest import read_json_lines
 from reader.format.samples import encode_line
@@ -85,9 +85,9 @@ def requantize(
     size: str | int | None = None,
     workers: int | None = None,
     fidelity: int = 32,
-    max_rejects: int | str = RunOptions.max_rejects,
+    max_rejects: int | str = WorkerOptions.max_rejects,
     max_pixels: int = MAX_PIXELS,
-    timeout: float = RunOptions.timeout,
+    timeout: float = WorkerOptions.timeout,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> RequantizeReport:
@@ -111,7 +111,7 @@ def requantize(
     started = time.monotonic()
     source, out = Path(images), Path(os.path.normpath(os.fspath(dest)))
     check_quality("-q", quality)
-    allowed_share("--max-rejects", max_rejects, 0)
+    options = WorkerOptions(workers=workers, max_rejects=max_rejects, timeout=timeout, progress=progress)
     open_ffmpeg()
     _check_apart(source, out)
     paths, refused, ignored = _listed(source)
@@ -121,7 +121,7 @@ def requantize(
     folders = str(source.absolute()), str(out.absolute())
     job = RequantizeJob(*folders, quality, _parsed(size), max_pixels, Roots.of([source]), roots.PAUSES)
     destination = _Destination(job, paths, refused, out, head)
-    lines = destination.run(workers or available_cpus(), timeout, resume, progress or (lambda _: None))
+    lines = destination.run(options, resume)
     compared = _compared(job, lines, fidelity)
     lowest = min(((ssim, path) for _, ssim, path in compared), default=None)
     rejects = [line["reason"] for line in lines if "reason" in line]
@@ -143,7 +143,7 @@ def requantize(
         lowest_ssim=lowest,
         seconds=time.monotonic() - started,
         resumed_from=destination.resumed_from,
-        too_many_rejects=len(rejects) > allowed_share("--max-rejects", max_rejects, len(lines)),
+        too_many_rejects=len(rejects) > options.allowed_rejects(len(lines)),
         reasons=dict(Counter(rejects).most_common()),
         kept_reasons=dict(Counter(kept).most_common()),
     )
@@ -158,9 +158,7 @@ class _Destination:
         self._job, self._paths, self._refused, self._out, self._head = job, paths, refused, out, head
         self.resumed_from = 0
 
-    def run(
-        self, workers: int, timeout: float, resume: bool, progress: Callable[[Progress], None]
-    ) -> list[dict[str, Any]]:
+    def run(self, options: WorkerOptions, resume: bool) -> list[dict[str, Any]]:
         """Do what is not done yet; returns a line for each input, in order."""
         self._check_out(resume)
         # before anything is made: a refusal leaves DEST as it was
@@ -177,7 +175,7 @@ class _Destination:
             begun = "".join(map(encode_line, [self._head, *lines.values()]))
             write_atomically(self._out / _UNFINISHED, begun.encode("ascii"))
             with open(self._out / _UNFINISHED, "a", encoding="ascii") as record:
-                for result in self._results(lines, workers, timeout, lock, progress):
+                for result in self._results(lines, options, lock):
                     record.writelines(result.samples)
                     record.flush()
                     lines |= {line["path"]: line for line in map(json.loads, result.samples)}
@@ -195,15 +193,14 @@ class _Destination:
             lock.close()
         return ordered
 
-    def _results(
-        self, lines: dict[str, Any], workers: int, timeout: float, lock: Lock, progress: Callable[[Progress], None]
-    ) -> Iterator[Result]:
+    def _results(self, lines: dict[str, Any], options: WorkerOptions, lock: Lock) -> Iterator[Result]:
         todo = [index for index, path in enumerate(self._paths) if path not in lines]
         if not todo:
             return
+        workers = options.workers or available_cpus()
         blocks = -(-len(todo) // _BLOCK_INPUTS)
         engine = LocalEngine(
-            self._job, workers=min(workers, blocks), timeout=timeout, inherited=[lock], at_most=workers
+            self._job, workers=min(workers, blocks), timeout=options.timeout, inherited=[lock], at_most=workers
         )
         done, rejected, source_bytes = self.resumed_from, 0, 0
 
@@ -211,7 +208,7 @@ class _Destination:
             """Report."""
             path = engine.waits_for()
             waits_for = os.path.join(self._job.images, path) if path else ""
-            progress(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))
+            options.report(Progress("pack", done, len(self._paths), rejected, source_bytes, waits_for=waits_for))
 
         try:
             for result in engine.run(self._tasks(todo), 0, ready=tick):

@@ -236,7 +236,7 @@ def _wrong_rows(root: Path, manifest: Manifest, implied: dict[str, Callable[[Sam
 
 
 def _ranges(rows: Iterator[int]) -> list[tuple[int, int]]:
-    """Join neighbours: 3, 4, 5, 9 -> [(3, 6), (9, 10)]."""
+    """Join neighbors: 3, 4, 5, 9 -> [(3, 6), (9, 10)]."""
     ranges: list[tuple[int, int]] = []
     for row in rows:
         if ranges and ranges[-1][1] == row:

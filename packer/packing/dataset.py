@@ -24,7 +24,7 @@ from packer.inputs.class_lists import MOST_CLASSES
 from packer.inputs.labels import MOST_FLOAT32
 from packer.inputs.samples import Column, Inputs
 from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions
-from packer.packing.keywords import takes
+from packer.packing.keywords import takes_of_dataset
 from packer.packing.pack import pack_parts
 from packer.pixels.decode import to_mode
 from packer.pixels.row import Row
@@ -63,7 +63,7 @@ class DatasetOptions(OutputOptions, WorkerOptions, ShapeOptions):
     shuffle: int | None = None
 
 
-@takes(DatasetOptions)
+@takes_of_dataset(DatasetOptions)
 def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: DatasetOptions) -> PackReport:
     """Read each item of a dataset once, into the store OUT. Options mean what they do for `pack`.
 

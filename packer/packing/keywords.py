@@ -5,24 +5,36 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-A = TypeVar("A")
-B = TypeVar("B")
+Inputs = TypeVar("Inputs", contravariant=True)
+Out = TypeVar("Out", contravariant=True)
 Options = TypeVar("Options")
-Result = TypeVar("Result")
+Result = TypeVar("Result", covariant=True)
 Keywords = ParamSpec("Keywords")
+
+
+class Packs(Protocol[Inputs, Out, Keywords, Result]):
+    """What is called with images and out, by position or by name, and with options by name."""
+
+    def __call__(self, images: Inputs, out: Out, *args: Keywords.args, **keywords: Keywords.kwargs) -> Result: ...
+
+
+class PacksDataset(Protocol[Inputs, Out, Keywords, Result]):
+    """As `Packs`, of a dataset instead of images."""
+
+    def __call__(self, dataset: Inputs, out: Out, *args: Keywords.args, **keywords: Keywords.kwargs) -> Result: ...
 
 
 def takes(
     make: Callable[Keywords, Options],
-) -> Callable[[Callable[[A, B, Options], Result]], Callable[Concatenate[A, B, Keywords], Result]]:
+) -> Callable[[Callable[[Inputs, Out, Options], Result]], Packs[Inputs, Out, Keywords, Result]]:
     """Make of f(a, b, options) what is called as f(a, b, size=224): the fields of a dataclass are its keywords.
 
     `help` and `inspect.signature` show them with their defaults, and type checkers check them.
     """
 
-    def decorate(function: Callable[[A, B, Options], Result]) -> Callable[Concatenate[A, B, Keywords], Result]:
+    def decorate(function: Callable[[Inputs, Out, Options], Result]) -> Packs[Inputs, Out, Keywords, Result]:
         first = [*inspect.signature(function).parameters.values()][:2]
         signature = inspect.Signature([*first, *inspect.signature(make).parameters.values()])
 
@@ -36,3 +48,10 @@ def takes(
         return cast(Any, called)
 
     return decorate
+
+
+def takes_of_dataset(
+    make: Callable[Keywords, Options],
+) -> Callable[[Callable[[Inputs, Out, Options], Result]], PacksDataset[Inputs, Out, Keywords, Result]]:
+    """As `takes`, for a function whose first argument is called dataset."""
+    return cast(Any, takes(make))

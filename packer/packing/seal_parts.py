@@ -18,7 +18,7 @@ from typing import Any
 from packer.errors import JournalError, LockedError, PackError
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import stores_of
-from packer.options import RunOptions
+from packer.options import WorkerOptions
 from packer.packing.differences import header_difference
 from packer.packing.part_inputs import load_inputs
 from packer.packing.resume import plugin_decoders
@@ -42,7 +42,6 @@ from packer.store.parts import Part, begun_parts, resume_command
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from packer.text import difference
-from packer.values import allowed_share
 from reader.format.check import check_store
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.journal import Header
@@ -55,7 +54,7 @@ _COPY_BYTES = 16 << 20
 def seal_parts(
     out: str | os.PathLike[str],
     *,
-    max_rejects: int | str = RunOptions.max_rejects,
+    max_rejects: int | str = WorkerOptions.max_rejects,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
     """Make the store OUT of its parts, all packed by `pack(images, out, part="i/n")`. The same as the command `pack seal OUT`.
@@ -67,19 +66,18 @@ def seal_parts(
     Raises:
         PackError: a part is missing, unfinished, being packed, or was packed with other options; LockedError, DiskFullError.
     """
-    target, progress = resolved_out(out), progress or (lambda _: None)
-    allowed_share("--max-rejects", max_rejects, 0)
+    target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects, progress=progress)
     splits = stores_of(target, _has_parts)
     with contextlib.ExitStack() as locked:
         found = {}
         for split, destination in splits.items():
             if not is_finished(destination):
                 locked.enter_context(contextlib.closing(_lock(destination)))
-                found[split] = _Parts.open(destination)
+                found[split] = _CompleteParts.open(destination)
         reports = {}
         for split, destination in splits.items():
-            report = _sealed(destination, found.get(split), split, progress)
-            too_many = report.rejected > allowed_share("--max-rejects", max_rejects, report.inputs)
+            report = _sealed(destination, found.get(split), split, options)
+            too_many = report.rejected > options.allowed_rejects(report.inputs)
             reports[split] = dataclasses.replace(report, too_many_rejects=too_many)
     return reports[""] if "" in reports else summed_report(target, reports)
 
@@ -101,20 +99,20 @@ def _lock(out: Path) -> Lock:
         raise
 
 
-def _sealed(out: Path, parts: _Parts | None, split: str, progress: Callable[[Progress], None]) -> PackReport:
+def _sealed(out: Path, parts: _CompleteParts | None, split: str, options: WorkerOptions) -> PackReport:
     """Seal one store, or report one that is finished; in both cases nothing of its parts is left."""
     begun = time.monotonic()
     if parts is None:
         manifest = check_store(out)
         report = store_report(manifest, Inputs(out), out, 0.0, manifest.inputs)
     else:
-        report = parts.seal(lambda done, total: progress(Progress("seal", done, total, split=split)))
+        report = parts.seal(lambda done, total: options.report(Progress("seal", done, total, split=split)))
     remove_working_folder(out)
     return dataclasses.replace(report, seconds=time.monotonic() - begun)
 
 
 @dataclass
-class _Parts:
+class _CompleteParts:
     """The parts of one store, found complete. source_bytes adds up while the store is sealed."""
 
     out: Path
@@ -124,7 +122,7 @@ class _Parts:
     source_bytes: int = 0
 
     @classmethod
-    def open(cls, out: Path) -> _Parts:
+    def open(cls, out: Path) -> _CompleteParts:
         """Check that the parts of OUT together are one complete pack; OUT is locked."""
         parts = begun_parts(out)
         if not parts:

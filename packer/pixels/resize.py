@@ -28,7 +28,7 @@ def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Im
     compiled = _compiled()
     if compiled is None or resample == Image.Resampling.NEAREST:
         return image.resize(size, resample)
-    if image.mode == "RGBA":  # as Pillow does: colours that nobody sees do not bleed into others
+    if image.mode == "RGBA":  # as Pillow does: colors that nobody sees do not bleed into others
         return resize(image.convert("RGBa"), size, resample).convert("RGBA")
     if image.mode == "L":
         return resize(image.convert("RGB"), size, resample).getchannel(0)

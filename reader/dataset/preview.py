@@ -52,9 +52,9 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     The format: https://www.w3.org/TR/png-3, sections 5 and 11.2.1; each line starts with its filter, 0: none.
     """
     height, width, channels = pixels.shape
-    colour_type = {1: 0, 3: 2, 4: 6}[channels]
+    color_type = {1: 0, 3: 2, 4: 6}[channels]
     lines = np.insert(pixels.reshape(height, width * channels), 0, 0, axis=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 1)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
 

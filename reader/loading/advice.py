@@ -35,7 +35,7 @@ def log_ranks(
         _log.info("%s: %s (%s)", path, ranks, source)
     if is_first and ranks.is_guessed:
         _log.warning(
-            "%s: reads for %s, as RANK and WORLD_SIZE say, though torch.distributed is not initialised. Give rank= and"
+            "%s: reads for %s, as RANK and WORLD_SIZE say, though torch.distributed is not initialized. Give rank= and"
             " world_size= if that is not meant.",
             *(path, ranks),
         )
@@ -45,7 +45,7 @@ def warn_of_few_classes(schedule: Schedule) -> None:
     """Warn where shuffle="block" makes batches of few classes."""
     if schedule.order == "block" and lies_by_class(schedule.dataset):
         _log.warning(
-            "%s: its rows lie class by class, and shuffle='block' mixes only %d neighbouring blocks at a time: a batch then"
+            "%s: its rows lie class by class, and shuffle='block' mixes only %d neighboring blocks at a time: a batch then"
             " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
             schedule.dataset.path,
             WINDOW_BLOCKS,

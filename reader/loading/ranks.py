@@ -64,7 +64,7 @@ def ranks_now(given: Ranks | None) -> Ranks:
     found = ranks_expected(given)
     if found.is_guessed and "RANK" not in os.environ:
         raise ValueError(
-            f"WORLD_SIZE is {found.world_size}, but RANK is not set and torch.distributed is not initialised, so the loader"
+            f"WORLD_SIZE is {found.world_size}, but RANK is not set and torch.distributed is not initialized, so the loader"
             " cannot know which rows are this process's. Call init_process_group before the first iteration, or give rank="
             " and world_size= (0 and 1 for all rows)."
         )

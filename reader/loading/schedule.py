@@ -257,7 +257,7 @@ def window_bytes(manifest: Manifest) -> int:
 
 
 def lies_by_class(dataset: MemmapDataset) -> bool:
-    """Say whether neighbouring rows have one class far more often than rows at large, by a look at some."""
+    """Say whether neighboring rows have one class far more often than rows at large, by a look at some."""
     count, targets = len(dataset), dataset.mapped.targets
     if dataset.manifest.target_kind != "class" or count <= BLOCK_BYTES * WINDOW_BLOCKS // dataset.manifest.row_bytes:
         return False

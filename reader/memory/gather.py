@@ -41,7 +41,7 @@ class Copies:
         self._outcomes: list[BaseException | None] = []
         self._whole: SimpleQueue[None] = SimpleQueue()
         # set where one has failed, or nobody wants them any more: pieces that are not begun are skipped
-        self.is_cancelled = False
+        self.is_canceled = False
         self._process = os.getpid()
 
     @property
@@ -52,7 +52,7 @@ class Copies:
     def report(self, error: BaseException | None) -> None:
         """Count a piece that is done, or has failed."""
         if error is not None:
-            self.is_cancelled = True
+            self.is_canceled = True
         self._outcomes.append(error)
         # whoever waits is woken once, by the last; two that both see all there wake it twice, which nobody feels
         if self.are_done:
@@ -68,7 +68,7 @@ class Copies:
 
     def cancel(self) -> None:
         """Skip the pieces that are not begun, and wait for those that are."""
-        self.is_cancelled = True
+        self.is_canceled = True
         # a process that was forked has none of the threads
         if not self.are_done and os.getpid() == self._process:
             self._whole.get()
@@ -210,7 +210,7 @@ def _serve(queue: SimpleQueue[_Piece | None]) -> None:
 def _outcome(call: Callable[..., object], arguments: tuple[Any, ...], copies: Copies) -> BaseException | None:
     """Do a piece, unless nobody wants it any more; returns what it raised."""
     try:
-        if not copies.is_cancelled:
+        if not copies.is_canceled:
             call(*arguments)
     except BaseException as e:
         return e

@@ -133,7 +133,7 @@ def test_a_launchers_variables_are_enough_and_are_named(
     assert rows(loader)[:10] == list(range(10, 20))
     rows(loader)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{train.path}: reads for rank 1 of 2, as RANK and WORLD_SIZE say, though torch.distributed is not initialised. Give"
+        f"{train.path}: reads for rank 1 of 2, as RANK and WORLD_SIZE say, though torch.distributed is not initialized. Give"
         " rank= and world_size= if that is not meant."
     ]
     assert rows(MemmapLoader(train, 10, rank=0, world_size=1, as_tuple=False)) == list(range(90))
@@ -241,7 +241,7 @@ def test_two_processes_of_torchrun_share_an_epoch_though_their_loaders_were_made
         assert steps == len(batches) == 5
         assert f"rank {rank} of 2" in shown
     assert sorted(row for _, batches, _, _ in found for rows in batches for row in rows) == list(range(90))
-    assert done.stderr.count("though torch.distributed is not initialised") == 2
+    assert done.stderr.count("though torch.distributed is not initialized") == 2
 
 
 _LIGHTNING = """

@@ -47,7 +47,7 @@ class Boxes:
     targets: int64[M] class indices
     frames:  float64[n, 2] width and height in which an input's corners are measured; 1, 1: they are fractions of the picture;
              0, 0: pixels of the picture, whatever its size
-    most:    the most boxes that any input of the complete pack has; a split has no other K than its neighbours
+    most:    the most boxes that any input of the complete pack has; a split has no other K than its neighbors
     """
 
     counts: Ints

@@ -2,7 +2,7 @@
 
 As many rows as ImageNet has, in 1,000 classes one after the other; blocks of 8 MiB are 55 rows of 224 x 224 x 3. Of each order:
 
-- neighbours: mean distance in the store of rows that follow each other, 1 where they are independent, 0 in store order;
+- neighbors: mean distance in the store of rows that follow each other, 1 where they are independent, 0 in store order;
 - displacement: mean distance of a row from where it stands in the store, 1 for a permutation;
 - classes: how many different ones a batch of 256 has, and the total variation distance of its labels from the epoch's.
 
@@ -132,7 +132,7 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
     figure, panels = make(panels=3)
     figure.subplots_adjust(wspace=0.08)
     found = figures["orders"]
-    titles = ["distance of neighbours", "displacement", f"classes in a batch of {figures['batch_size']}"]
+    titles = ["distance of neighbors", "displacement", f"classes in a batch of {figures['batch_size']}"]
     columns = [{name: one[key] for name, one in found.items()} for key in ("neighbours", "displacement")]
     columns.append({name: one[SORTED]["classes_a_batch"] for name, one in found.items()})
     for axes, title, values in zip(panels, titles, columns, strict=True):
