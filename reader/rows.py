@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,15 @@ class Steps:
     positions: list[int]
 
 
+class _Listed(Protocol):
+    """A tensor, on whatever device."""
+
+    def tolist(self) -> object:
+        """Return it as a list."""
+
+
 @contextlib.contextmanager
-def rows_named(store: Path, rows: Any) -> Iterator[None]:
+def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
     """Add to an error of a transform on which rows of the store it failed; from Python 3.11 on, which has notes.
 
     rows: int64[B] as a tensor, looked at in an error alone since it may be on a device; or one number, or None.

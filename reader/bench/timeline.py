@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -143,7 +143,22 @@ def record(
         return timeline_of(json.loads(written.read_text(encoding="utf-8"))["traceEvents"])
 
 
-def timeline_of(events: Iterable[dict[str, Any]]) -> Timeline:
+# What identifies a process and its thread, or a device and its stream.
+Thread = tuple[int | str, int | str]
+
+
+class Event(TypedDict, total=False):
+    """An event of a Chrome trace, as far as it is read; times in microseconds."""
+
+    name: str
+    cat: str
+    ts: float
+    dur: float
+    pid: int | str
+    tid: int | str
+
+
+def timeline_of(events: Iterable[Event]) -> Timeline:
     """Sort the events of a Chrome trace into lanes; what is neither the loader's, the loop's nor the device's is left out."""
     found = [(stage, event) for event in events if (stage := _stage(event))]
     found.sort(key=lambda item: item[1]["ts"])
@@ -156,7 +171,7 @@ def timeline_of(events: Iterable[dict[str, Any]]) -> Timeline:
     return Timeline(tuple(lanes.values()), tuple(spans))
 
 
-def _stage(event: dict[str, Any]) -> str:
+def _stage(event: Event) -> str:
     """Name what an event is; "" for what is none of ours. No trace of a CUDA device has been read yet."""
     category, name = event.get("cat"), str(event.get("name"))
     if category == "user_annotation":
@@ -166,14 +181,14 @@ def _stage(event: dict[str, Any]) -> str:
     return "compute" if category in ("kernel", "gpu_memcpy", "gpu_memset") else ""
 
 
-def _thread(event: dict[str, Any]) -> tuple[Any, Any]:
+def _thread(event: Event) -> Thread:
     """Return what identifies a thread, or a stream of a device."""
     return event["pid"], event["tid"]
 
 
-def _lanes(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[tuple[Any, Any], str]:
+def _lanes(found: Sequence[tuple[str, Event]]) -> dict[Thread, str]:
     """Name each thread and stream by what it did, in the order of a batch's way."""
-    stages: dict[tuple[Any, Any], set[str]] = {}
+    stages: dict[Thread, set[str]] = {}
     for stage, event in found:
         stages.setdefault(_thread(event), set()).add(stage if event["cat"] == "user_annotation" else f"device {stage}")
     for done in stages.values():
@@ -183,7 +198,7 @@ def _lanes(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[tuple[Any, Any],
         thread: next((kind for kind, sign in _KINDS.items() if sign in done), "feeder")
         for thread, done in stages.items()
     }
-    names: dict[tuple[Any, Any], str] = {}
+    names: dict[Thread, str] = {}
     for kind in _KINDS:
         alike = [thread for thread, its in kinds.items() if its == kind]
         names |= {thread: kind if len(alike) == 1 else f"{kind} {n}" for n, thread in enumerate(alike, start=1)}

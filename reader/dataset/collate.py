@@ -34,7 +34,7 @@ class Rows(Sequence[_Row], Generic[_Row]):
     Any other one finds a sequence of rows, each made when it is asked for. It pickles.
     """
 
-    def __init__(self, batch: Any, count: int, row: Callable[[int], _Row]) -> None:
+    def __init__(self, batch: object, count: int, row: Callable[[int], _Row]) -> None:
         self.batch, self._count, self._row = batch, count, row
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Step(list[int]):
         make: returns the batch.
     """
 
-    def __init__(self, positions: Iterable[int], dataset: object, make: Callable[[], Any]) -> None:
+    def __init__(self, positions: Iterable[int], dataset: object, make: Callable[[], object]) -> None:
         super().__init__(positions)
         self._dataset, self._make = dataset, make
 

@@ -21,7 +21,7 @@ from reader.dataset import collate
 from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore, fresh
 from reader.dataset.pil import check_pillow, pil_image
-from reader.dataset.samples import JointTransform, check_forms, sample_of
+from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of
 from reader.dataset.sources import Sources
 from reader.dataset.splits import check_classes, remote_store, store_path
 from reader.format.errors import StoreError
@@ -72,9 +72,9 @@ class MemmapDataset(Dataset[Any]):
         cache_size: int | str | None = None,
         split: str | None = None,
         classes: Sequence[str] | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        target_transform: Callable[[Any], Any] | None = None,
-        transforms: Callable[[Any, Any], Any] | None = None,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        transforms: PairTransform | None = None,
         as_tuple: bool = True,
         as_pil: bool = False,
     ) -> None:
@@ -120,7 +120,7 @@ class MemmapDataset(Dataset[Any]):
         shown.as_tuple = shown.as_pil = False
         return html_of(repr(self), self.manifest, (shown[i] for i in range(len(shown))))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         opened = ("manifest", "mapped", "_opened", "_pool", "_sources", "_targets", "_samples")
         return {k: v for k, v in self.__dict__.items() if k not in opened} | {"digest": self.manifest.digest}
 
@@ -271,7 +271,7 @@ class MemmapDataset(Dataset[Any]):
         return pil_image(image) if self.as_pil else image
 
     @property
-    def transforms(self) -> Callable[[Any, Any], Any] | None:
+    def transforms(self) -> PairTransform | None:
         """What is called with (image, target): `transforms`, or `transform` and `target_transform` together; else None."""
         if self.transform is None and self.target_transform is None:
             return self._joint
@@ -279,7 +279,7 @@ class MemmapDataset(Dataset[Any]):
         return JointTransform(self.transform, self.target_transform)
 
     @transforms.setter
-    def transforms(self, transforms: Callable[[Any, Any], Any] | None) -> None:
+    def transforms(self, transforms: PairTransform | None) -> None:
         self._joint = transforms
 
     def source(self, index: int) -> dict[str, Any]:

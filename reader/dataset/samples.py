@@ -10,6 +10,9 @@ import torch
 
 from reader.store import Batch, plain
 
+# Of an image, a target or a batch, and of (image, target); what they take and give is the user's.
+Transform = Callable[[Any], Any]
+PairTransform = Callable[[Any, Any], Any]
 # A number of one column, K of a vector of them, or all of a row by name.
 Target = int | float | torch.Tensor | dict[str, Any]
 
@@ -18,8 +21,8 @@ Target = int | float | torch.Tensor | dict[str, Any]
 class JointTransform:
     """A transform of images and one of targets as one of both, as torchvision's StandardTransform."""
 
-    transform: Callable[[Any], Any] | None = None
-    target_transform: Callable[[Any], Any] | None = None
+    transform: Transform | None = None
+    target_transform: Transform | None = None
 
     def __call__(self, image: Any, target: Any) -> tuple[Any, Any]:
         """Return the two, transformed."""

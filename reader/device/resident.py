@@ -180,7 +180,7 @@ def _wait_for(device: torch.device) -> None:
 def _empty_like(store: ImageBatch, count: int, device: torch.device) -> ImageBatch:
     """Allocate what so many rows of a store need on a device, and number them."""
 
-    def empty(tensor: Any) -> Any:
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
         """Allocate what the tensor's rows need on the device, contiguous."""
         return torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device=device)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -63,7 +62,7 @@ def _taken(feed: Feed[Group]) -> Iterator[ImageBatch]:
             yield _made(group.pop(0)[0])
 
 
-def _made(item: Any) -> ImageBatch:
+def _made(item: object) -> ImageBatch:
     made = item.make() if isinstance(item, Unfinished) else item
     # rows with sizes of their own are copied by their pages
     assert isinstance(made, ImageBatch)

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, stamped
 from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
@@ -63,7 +64,7 @@ class Iteration:
     def _open(self, begun: Pass) -> None:
         self._progress, source, self._finish = begun
         self._begin = self._progress.position
-        self._ready: deque[tuple[Any, int]] = deque()
+        self._ready: deque[tuple[object, int]] = deque()
         self._failed = False
         self._feed: Feed[Group] | None = None
         self._source: Iterator[Group] = iter(())
@@ -144,7 +145,7 @@ class Finish:
     def __init__(
         self,
         dataset: MemmapDataset,
-        transform: Callable[[Any], Any] | None,
+        transform: Transform | None,
         *,
         epoch: int,
         seed: int,
@@ -157,9 +158,9 @@ class Finish:
         self.asked: SimpleQueue[None] = SimpleQueue()
         self._is_first, self._draws = True, False
 
-    def __call__(self, batch: Batch, start: int) -> Any:
+    def __call__(self, batch: Batch, start: int) -> object:
         """Finish a batch; start: where in the epoch's order its first row stands."""
-        made: Any = batch
+        made: object = batch
         transform = self._transform
         if transform is not None or not self._as_tuple:
             stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
@@ -171,7 +172,7 @@ class Finish:
             return plain(made, by_name=self._dataset.names_targets)
         return made
 
-    def ahead(self, batch: Batch, start: int) -> Any:
+    def ahead(self, batch: Batch, start: int) -> object:
         """Finish a batch before the caller asks for it, or leave that to the caller's thread."""
         if self._transform is None:
             return self(batch, start)
@@ -186,7 +187,7 @@ class Finish:
         self._draws = draws.are_any
         return made
 
-    def _watched(self, batch: Batch, start: int) -> Any:
+    def _watched(self, batch: Batch, start: int) -> object:
         """Finish a batch; leave it and those behind it to the caller's thread where the transform begins to draw only now."""
         if _is_ours(self._transform):
             return self(batch, start)
@@ -207,13 +208,13 @@ class Finish:
         return Unfinished(lambda: batch, start)
 
 
-def _is_ours(transform: Any) -> bool:
+def _is_ours(transform: object) -> bool:
     """Say whether a transform is of this package, and all that it calls: those draw nothing from torch's generator."""
     within = getattr(transform, "transforms", [])
     return type(transform).__module__.startswith("reader.transforms.") and all(map(_is_ours, within))
 
 
-def _called(transform: Callable[[Any], Any], batch: Any) -> Any:
+def _called(transform: Transform, batch: Batch) -> object:
     try:
         return transform(batch)
     except StopIteration as e:

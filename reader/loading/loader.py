@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import Dataset
 
 from reader.dataset.collate import collate_whole
+from reader.dataset.samples import Transform
 from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import entered
 from reader.loading import schedule as schedules
@@ -36,6 +37,8 @@ from reader.loading.schedule import Schedule, chosen_order
 from reader.loading.shared_residency import reads_of, resident_on
 from reader.loading.state import LoopState
 from reader.loading.validation import (
+    Item,
+    Weights,
     check_others,
     checked_device,
     checked_sampler,
@@ -126,16 +129,16 @@ class MemmapLoader:
         shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
-        weights: Any = None,
-        sampler: Any = None,
+        weights: Weights | None = None,
+        sampler: Iterable[Item] | None = None,
         device: str | torch.device = "cpu",
-        transform: Callable[[Any], Any] | None = None,
+        transform: Transform | None = None,
         prefetch: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
         residency: str | Residency = "auto",
         as_tuple: bool = True,
-        **others: Any,
+        **others: object,
     ) -> None:
         check_others(others)
         dataset = packed_rows(dataset)
@@ -262,12 +265,12 @@ class MemmapLoader:
         self._resolve_ranks()
         return self.state.upcoming()
 
-    def begin(self, epoch: int, position: int, items: Iterator[Any] | None = None) -> Iteration:
+    def begin(self, epoch: int, position: int, items: Iterator[Item] | None = None) -> Iteration:
         """Begin a pass; items: what the sampler gives in it, if it was asked already."""
         begun = self._begun(epoch, position, items)
         return Iteration(self.schedule, begun, self._begun, prefetch=self.prefetch, feeds=self._feeds)
 
-    def _begun(self, epoch: int, position: int = 0, items: Iterator[Any] | None = None) -> Pass:
+    def _begun(self, epoch: int, position: int = 0, items: Iterator[Item] | None = None) -> Pass:
         progress = self.state.begin(epoch, position)
         items = self.schedule.sampled() if items is None else items
         finish = Finish(self.dataset, self.transform, epoch=epoch, seed=self.seed, as_tuple=self.as_tuple)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -23,9 +22,9 @@ from reader.rows import Steps
 from reader.store import Batch, RaggedBatch
 
 # What the loop gets, each with the global position after it.
-Group = list[tuple[Any, int]]
+Group = list[tuple[object, int]]
 # Runs the transform on a batch, given where in the epoch's order its first row stands, and gives the form that the caller wants.
-Finish = Callable[[Batch, int], Any]
+Finish = Callable[[Batch, int], object]
 
 _NO_WINDOW = 1 << 62
 
@@ -81,7 +80,9 @@ class Producer:
                 images = dataset.mapped if isinstance(dataset.mapped, RaggedBatch) else None
                 order = self._schedule.blocks(epoch)
                 groups = in_windows(steps, order, position, lambda s: self._sent(epoch, s, copier), images)
-                made = ([(Unfinished(later, start), after) for later, start, after in group] for group in groups)
+                made: Iterator[Group] = (
+                    [(Unfinished(later, start), after) for later, start, after in group] for group in groups
+                )
                 yield from paced(made, claim)
             else:
                 yield from overlapped(self._begun(epoch, steps, finish, copier), claim)
@@ -132,7 +133,7 @@ def _later(resident: Resident | ResidentImages, steps: Iterator[Steps]) -> Itera
 
 def _finished(begun: HostBatches, steps: Steps, finish: Finish, copier: CudaCopier | None) -> Iterator[Group]:
     """Wait for a group's pixels and give it, ready for the caller or on its way to the device."""
-    made: list[Any] = []
+    made: list[object] = []
     try:
         for batch, start in zip(begun, steps.starts, strict=True):
             made.append(Unfinished(copier.send(batch), start) if copier is not None else finish(batch, start))
@@ -145,7 +146,7 @@ def _finished(begun: HostBatches, steps: Steps, finish: Finish, copier: CudaCopi
     yield _emptied(made, steps.positions)
 
 
-def _emptied(made: list[Any], positions: list[int]) -> Group:
+def _emptied(made: list[object], positions: list[int]) -> Group:
     pairs = list(zip(made, positions, strict=False))
     made.clear()
     return pairs

@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -104,7 +103,7 @@ def ranks_sharing(processes: int, devices: int) -> int:
     return 1 if "CUDA_VISIBLE_DEVICES" in os.environ or not devices else max(1, -(-processes // devices))
 
 
-def is_distributed(sampler: Any) -> bool:
+def is_distributed(sampler: object) -> bool:
     """Say whether a sampler, or one that it draws from, knows of ranks, as torch's DistributedSampler does."""
     for _ in range(_NESTED):
         if any(hasattr(sampler, name) for name in _OF_RANKS):

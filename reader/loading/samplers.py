@@ -17,6 +17,7 @@ from reader.dataset.dataset import MemmapDataset
 from reader.loading.iteration import Iteration
 from reader.loading.schedule import Schedule
 from reader.loading.state import LoopState
+from reader.loading.validation import Item
 
 
 class Loop(Protocol):
@@ -29,7 +30,7 @@ class Loop(Protocol):
     def upcoming(self) -> tuple[int, int]:
         """Return epoch and position of the next pass, for the ranks that there are now."""
 
-    def begin(self, epoch: int, position: int, items: Iterator[Any] | None = None) -> Iteration:
+    def begin(self, epoch: int, position: int, items: Iterator[Item] | None = None) -> Iteration:
         """Begin a pass; items: what the sampler gives in it, if it was asked already."""
 
 
@@ -115,7 +116,7 @@ class StepSampler(Sampler[list[int]]):
 class _Pass:
     """A pass over a loader that begins at the first step that is taken: those before it are skipped unread."""
 
-    def __init__(self, loop: Loop, epoch: int, items: list[Any]) -> None:
+    def __init__(self, loop: Loop, epoch: int, items: list[Item]) -> None:
         self._loop, self._epoch, self._items = loop, epoch, items
         self._iteration: Iteration | None = None
         self._position = 0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import torch
 from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES, Manifest
-from reader.loading.validation import checked_weights, sampled_rows, yields_batches
+from reader.loading.validation import Item, Weights, checked_weights, sampled_rows, yields_batches
 from reader.order import BlockOrder, Cut, drawn, permuted, wrap
 from reader.rows import Rows, Steps
 
@@ -63,8 +63,8 @@ class Schedule:
         seed: int,
         drop_last: bool,
         ranks: tuple[int, int],
-        weights: Any,
-        sampler: Any,
+        weights: Weights | None,
+        sampler: Iterable[Item] | None,
     ) -> None:
         self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
         self.cut: Cut
@@ -94,7 +94,7 @@ class Schedule:
         if self.sampler is None:
             return self.cut.steps(position)
         try:
-            count = len(self.sampler)
+            count = len(cast(Sized, self.sampler))
         except TypeError:
             kind = type(self.sampler).__name__
             raise TypeError(f"the sampler, a {kind}, has no length, so the loader has none either.") from None
@@ -132,14 +132,14 @@ class Schedule:
         found = (self.sampler, getattr(self.sampler, "sampler", None))
         return next((sampler for sampler in found if callable(getattr(sampler, "set_epoch", None))), None)
 
-    def sampled(self) -> Iterator[Any]:
+    def sampled(self) -> Iterator[Item]:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
         if self.sampler is None:
             return iter(())
         items = iter(self.sampler)
         return itertools.chain(list(itertools.islice(items, 1)), items)
 
-    def listed(self, epoch: int) -> Iterator[Any]:
+    def listed(self, epoch: int) -> Iterator[Item]:
         """Begin an epoch of the sampler, if there is one, to be read without a pass over it.
 
         Raises:
@@ -156,13 +156,13 @@ class Schedule:
             TypeError: the sampler has no length.
         """
         if self.sampler is not None:
-            return len(self.sampler) * (self.batch_size if yields_batches(self.sampler) else 1)
+            return len(cast(Sized, self.sampler)) * (self.batch_size if yields_batches(self.sampler) else 1)
         steps = self.cut.steps()
         whole = self.batch_size * self.cut.world_size
         start, stop = self.cut.span((steps - 1) * whole) if steps else (0, 0)
         return max(0, steps - 1) * self.batch_size + stop - start
 
-    def steps(self, epoch: int, position: int, items: Iterator[Any], group_bytes: int) -> Iterator[Steps]:
+    def steps(self, epoch: int, position: int, items: Iterator[Item], group_bytes: int) -> Iterator[Steps]:
         """Yield the steps from a global position on, in groups; items are those of `sampled`, each batch of which is one."""
         batches = self.batches(epoch, position, items)
         fitting = group_bytes // max(1, self.dataset.manifest.row_bytes * self.batch_size)
@@ -171,7 +171,7 @@ class Schedule:
             rows = [self.dataset.store_rows(batch.positions) for batch in taken]
             yield Steps(rows, [batch.start for batch in taken], [batch.after for batch in taken])
 
-    def batches(self, epoch: int, position: int, items: Iterator[Any]) -> Iterator[PlannedBatch]:
+    def batches(self, epoch: int, position: int, items: Iterator[Item]) -> Iterator[PlannedBatch]:
         """Yield the batches of `steps`, by positions in the dataset."""
         if self.sampler is not None:
             yield from self._sampled_batches(items, position)
@@ -197,7 +197,7 @@ class Schedule:
             return self.blocks(epoch).rows
         return lambda start, stop: np.arange(start, stop, dtype=np.int64)
 
-    def _sampled_batches(self, items: Iterator[Any], position: int) -> Iterator[PlannedBatch]:
+    def _sampled_batches(self, items: Iterator[Item], position: int) -> Iterator[PlannedBatch]:
         """Follow a torch Sampler; a resumed epoch skips what was taken, since only the sampler knows its order."""
         taken, rows, steps, last = 0, list[int](), 0, self._sampled_count()
         for item in items:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _KINDS = ("cpu", "cuda")
@@ -81,7 +82,9 @@ class Draws(TorchDispatchMode):
         """Let torch.compile compile under it, which would run uncompiled from then on."""
         return True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         """Call an operator of torch."""
         given = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags and given.get("generator") is None:
@@ -91,6 +94,6 @@ class Draws(TorchDispatchMode):
         return func(*args, **given)
 
 
-def _states() -> tuple[Any, ...]:
+def _states() -> tuple[object, ...]:
     of_numpy: Any = np.random.get_state(legacy=True)
     return torch.get_rng_state().numpy().tobytes(), of_numpy[1].tobytes(), of_numpy[2:], random.getstate()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,11 @@ from torch.utils.data import Subset, default_collate
 
 from reader.dataset.collate import collate_whole
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.samples import Transform
 
+# What a sampler gives at a time: a row, or rows of a batch.
+Item = int | Sequence[int] | torch.Tensor | npt.NDArray[np.integer]
+Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
 # What a DataLoader takes and what changes nothing here, whatever it is: batches are made by a thread, whole, in order, pinned.
 _HARMLESS = (
     "in_order",
@@ -68,7 +72,7 @@ def check_no_transform(dataset: MemmapDataset) -> None:
     raise ValueError(f"the dataset has {what}, which this loader does not call: give it transform= instead.")
 
 
-def transform_of_batches(dataset: MemmapDataset, transform: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+def transform_of_batches(dataset: MemmapDataset, transform: Transform | None) -> Transform | None:
     """Return what a loader calls with batches: its own transform, or the dataset's where that is one of `reader.transforms`.
 
     Raises:
@@ -84,14 +88,14 @@ def transform_of_batches(dataset: MemmapDataset, transform: Callable[[Any], Any]
     return of_dataset
 
 
-def truth(name: str, value: Any) -> bool:
+def truth(name: str, value: object) -> bool:
     """Return a bool; raises ValueError for what is none, such as "no"."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise ValueError(f"{name} is {value!r}, expected True or False.")
 
 
-def whole_number(name: str, value: Any) -> int:
+def whole_number(name: str, value: SupportsIndex) -> int:
     """Return an int, of whatever kind of whole number it was; raises ValueError with the name."""
     try:
         return operator.index(value)
@@ -128,7 +132,7 @@ def _checked_cuda(device: torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
-def checked_weights(weights: Any, count: int) -> npt.NDArray[np.float64]:
+def checked_weights(weights: Weights, count: int) -> npt.NDArray[np.float64]:
     """Return the cumulative sums, float64[count], of a list, array or tensor of weights; raises ValueError."""
     try:
         values = np.asarray(weights.detach().cpu() if torch.is_tensor(weights) else weights, dtype=np.float64)
@@ -143,7 +147,7 @@ def checked_weights(weights: Any, count: int) -> npt.NDArray[np.float64]:
     return cumulative
 
 
-def checked_sampler(sampler: Any) -> Any:
+def checked_sampler(sampler: Iterable[Item] | None) -> Iterable[Item] | None:
     """Refuse what cannot be iterated over, or only once: each epoch begins anew."""
     once = isinstance(sampler, Iterator) and not isinstance(sampler, torch.utils.data.Sampler)
     if sampler is None or (hasattr(sampler, "__iter__") and not once):
@@ -152,14 +156,14 @@ def checked_sampler(sampler: Any) -> Any:
     raise ValueError(f"sampler is a {found}, expected a torch Sampler or BatchSampler, or a list of rows.")
 
 
-def sampled_rows(item: Any) -> tuple[list[int], bool]:
+def sampled_rows(item: Item) -> tuple[list[int], bool]:
     """Return the rows that a sampler gave at once, and whether they are a batch: 3 -> [3], False; [3, 1] -> [3, 1], True.
 
     Raises:
         ValueError: what it gave are no rows.
     """
     # arrays and tensors too; those without a dimension are one row
-    found = item.tolist() if hasattr(item, "tolist") else item
+    found: Any = item.tolist() if hasattr(item, "tolist") else item
     is_batch = isinstance(found, list | tuple | range)
     if any(isinstance(row, bool) for row in (found if is_batch else [found])):
         raise ValueError("the sampler gave True or False, expected rows. For a mask of rows give dataset.subset(mask).")
@@ -170,7 +174,7 @@ def sampled_rows(item: Any) -> tuple[list[int], bool]:
         raise ValueError(f"the sampler gave {given}, expected a row or a list of rows, whole numbers.") from None
 
 
-def yields_batches(sampler: Any) -> bool:
+def yields_batches(sampler: object) -> bool:
     """Say whether a sampler's items are lists of rows, by its kind, or of a list by its first item."""
     if isinstance(sampler, list | tuple) and sampler:
         return sampled_rows(sampler[0])[1]

@@ -16,7 +16,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +74,7 @@ class Copies:
 
 
 # For one thread to do: a call, its arguments, and what it is a part of.
-_Piece = tuple[Callable[..., object], tuple[Any, ...], Copies]
+_Piece = tuple[Callable[..., object], tuple[object, ...], Copies]
 
 
 class Gatherer:
@@ -127,7 +126,7 @@ def gather(source: torch.Tensor, rows: npt.NDArray[np.int64], out: torch.Tensor)
     return out
 
 
-def on_threads(kind: str, threads: int, call: Callable[..., object], each: Sequence[tuple[Any, ...]]) -> Copies:
+def on_threads(kind: str, threads: int, call: Callable[..., object], each: Sequence[tuple[object, ...]]) -> Copies:
     """Begin call(*arguments) for each, on threads that all work of a kind shares; where none may be started it is done here."""
     copies = Copies(len(each))
     queue = _queue(kind, threads)
@@ -207,7 +206,7 @@ def _serve(queue: SimpleQueue[_Piece | None]) -> None:
     _ended.put(None)
 
 
-def _outcome(call: Callable[..., object], arguments: tuple[Any, ...], copies: Copies) -> BaseException | None:
+def _outcome(call: Callable[..., object], arguments: tuple[object, ...], copies: Copies) -> BaseException | None:
     """Do a piece, unless nobody wants it any more; returns what it raised."""
     try:
         if not copies.is_canceled:
