@@ -8,29 +8,37 @@ import os
 import click
 
 from packer.cli import messages
-from packer.cli.options import StorePath
+from packer.cli.options import CACHE, StorePath
 
 
 @click.command(short_help="What a store holds.")
 @click.argument("out", type=StorePath())
 @click.option("--brief", is_flag=True, help="Read the manifest alone, not the targets and samples.jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it, but for the table of blocks, as JSON.")
-def info(out: str, brief: bool, as_json: bool) -> int:
+@CACHE
+def info(out: str, brief: bool, as_json: bool, cache: str | None) -> int:
     """Say what the store OUT holds and how it was made, and what its sources were. Reads no pixel.
 
-    OUT may also be the folder of the stores of splits.
+    OUT may also be the folder of the stores of splits, or the URL of a store.
 
     \b
     Examples:
       pack info out/
       pack info out/ --json | jq .rows
       pack info out/ --json | jq .duplicates
+      pack info s3://bucket/out
     """
-    if brief:
-        return _brief(out, as_json)
+    from packer.operations.remote_stores import local_store
+
+    with local_store(out, cache) as store:
+        return _brief(out, store.path, as_json) if brief else _described(out, store.path, as_json)
+
+
+def _described(out: str, path: str, as_json: bool) -> int:
+    """Print what is known of the store OUT, which is the folder at path."""
     from packer.operations.info import describe
 
-    found = describe(out)
+    found = describe(path)
     if as_json:
         click.echo(json.dumps(found.to_json()))
         return 0
@@ -47,12 +55,12 @@ def info(out: str, brief: bool, as_json: bool) -> int:
     return 0
 
 
-def _brief(out: str, as_json: bool) -> int:
+def _brief(out: str, path: str, as_json: bool) -> int:
     """Print the manifest of a store, or of each split."""
     from packer.inputs.splits import stores_of
     from reader.format.check import check_store
 
-    heads = {split: check_store(store) for split, store in stores_of(out).items()}
+    heads = {split: check_store(store) for split, store in stores_of(path).items()}
     if as_json:
         found = {split: head.to_json() | {"digest": head.digest} for split, head in heads.items()}
         click.echo(json.dumps(found.get("") or {"splits": found}))

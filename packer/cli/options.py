@@ -133,6 +133,14 @@ COPY = combined(
     click.option("--quiet", is_flag=True, help="Print nothing but errors."),
 )
 
+# Of commands that read a store, which may be at a URL.
+CACHE = click.option(
+    "--cache",
+    type=StorePath(),
+    metavar="FOLDER",
+    help="Of a store at a URL: keep what is fetched here.  [default: nowhere]",
+)
+
 
 def images_argument(images: tuple[str, ...], nul: bool) -> tuple[str, ...]:
     """Return IMAGES as `pack` takes it."""

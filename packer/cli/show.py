@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import click
 
-from packer.cli.options import StorePath, parse_rows
+from packer.cli.options import CACHE, StorePath, parse_rows
 from packer.errors import OptionsError
+from packer.options import is_url
 
 
 @click.command(short_help="A contact sheet, or single rows, as PNG.")
@@ -23,10 +27,11 @@ from packer.errors import OptionsError
 )
 @click.option("--single", is_flag=True, help="Write one row as it is stored, without caption or scaling.")
 @click.option("-o", "--output", type=StorePath(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
-def show(
-    out: str, rows: str | None, count: int, columns: int, per_class: int | None, single: bool, output: str | None
-) -> int:
+@CACHE
+def show(out: str, rows: str | None, output: str | None, cache: str | None, **options: Any) -> int:
     """Draw rows of the store OUT into a PNG; where OUT holds the stores of splits, into one each, FILE-train.png and so on.
+
+    Of a store at a URL only the blocks of these rows are fetched; then give -o.
 
     \b
     Examples:
@@ -36,31 +41,51 @@ def show(
       pack show out/ --rows 7 --single -o seven.png
     """
     from packer.inputs.splits import check_one_store, stores_of
+    from packer.operations.remote_stores import local_store
+
+    if options["per_class"] and (rows or options["single"]):
+        raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
+    if output is None and is_url(out):
+        raise OptionsError(f"{out} is a URL, beside which no picture is written. Name one: -o sheet.png")
+    with local_store(out, cache) as source:
+        if rows is not None:
+            check_one_store(source.path, "--rows")
+        chosen = None if rows is None else parse_rows(rows)
+        if options["single"] and (chosen is None or len(chosen) != 1):
+            raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
+        for split, store in stores_of(source.path).items():
+            path = _sheet_path(out, split, output)
+            _draw(path, store, chosen, fetch=source.fetch, **options)
+            click.echo(path)
+    return 0
+
+
+def _draw(
+    path: str,
+    store: Path,
+    rows: list[int] | None,
+    *,
+    count: int,
+    columns: int,
+    per_class: int | None,
+    single: bool,
+    fetch: Callable[[Iterable[int]], None],
+) -> None:
+    """Draw the picture of one store."""
     from packer.operations.pictures import check_picture_path, save
     from packer.operations.show import class_sheet, contact_sheet, png, row_image
 
-    if per_class and (rows or single):
-        raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
-    if rows is not None:
-        check_one_store(out, "--rows")
-    chosen = None if rows is None else parse_rows(rows)
-    if single and (chosen is None or len(chosen) != 1):
-        raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
-    for split, store in stores_of(out).items():
-        path = _sheet_path(out, split, output)
-        check_picture_path("-o", path)
-        try:
-            if single and chosen:
-                image = row_image(store, chosen[0])
-            elif per_class:
-                image = class_sheet(store, per_class)
-            else:
-                image = contact_sheet(store, rows=chosen, count=count, columns=columns)
-        except IndexError as e:
-            raise OptionsError(f"--rows: {e}") from None
-        save(path, png(image))
-        click.echo(path)
-    return 0
+    check_picture_path("-o", path)
+    try:
+        if single and rows:
+            image = row_image(store, rows[0], fetch=fetch)
+        elif per_class:
+            image = class_sheet(store, per_class, fetch=fetch)
+        else:
+            image = contact_sheet(store, rows=rows, count=count, columns=columns, fetch=fetch)
+    except IndexError as e:
+        raise OptionsError(f"--rows: {e}") from None
+    save(path, png(image))
 
 
 def _sheet_path(out: str, split: str, output: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from packer.cli import messages
-from packer.cli.options import COPY, StorePath, checked_spans, read_rows, row_spans
+from packer.cli.options import CACHE, COPY, StorePath, checked_spans, read_rows, row_spans
 from packer.cli.output import print_copied_rows
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
@@ -32,13 +32,16 @@ from packer.errors import OptionsError
 )
 @click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of --per-class and --fraction.")
+@CACHE
 @COPY
-def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, ...], **options: Any) -> int:
+def subset(
+    store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, ...], cache: str | None, **options: Any
+) -> int:
     """Copy some rows of STORE into the store OUT: their pixels, targets and all else, checked on the way.
 
     Where STORE is the folder of the stores of splits, rows of each are copied into OUT/<split>. With --class or --classes,
     targets are numbered in the list of these alone; otherwise OUT has the classes of STORE. Rows keep their order. OUT with
-    --overwrite may be STORE itself.
+    --overwrite may be STORE itself. Of a STORE at a URL only the blocks of these rows are fetched.
 
     \b
     Examples:
@@ -47,15 +50,18 @@ def subset(store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, .
       pack subset out/ few/ --per-class 20 --seed 1
       pack subset imagenet/ imagenet-100/ --classes hundred.txt
       seq 0 2 1998 | pack subset out/ even/ --rows -
+      pack subset s3://bucket/out some/ --rows 0-999
     """
+    from packer.operations.remote_stores import local_store
     from packer.operations.subset import subset as run
 
     if names and options["classes"]:
         raise OptionsError("--class and --classes both say which classes: give one of them.")
     options["classes"] = names or options["classes"]
-    if (rows := options["rows"]) is not None:
-        options["rows"] = read_rows() if rows == "-" else checked_spans(row_spans(rows), store)
-    with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
-        report = run(store, out, **options, progress=bar.update)
+    with local_store(store, cache) as source:
+        if (rows := options["rows"]) is not None:
+            options["rows"] = read_rows() if rows == "-" else checked_spans(row_spans(rows), source.path)
+        with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+            report = run(source.path, out, **options, progress=bar.update, fetch=source.fetch)
     print_copied_rows(report, messages.rows_copied(report), as_json=as_json, quiet=quiet)
     return 0

@@ -12,6 +12,7 @@ from packer.cli.options import StorePath
 from packer.cli.output import EXIT_FAILED
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
+from packer.options import is_url
 
 
 @click.command(short_help="Read every byte of a store and compare.")
@@ -29,20 +30,27 @@ from packer.errors import OptionsError
 def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:
     """Check the store OUT: its structure, all digests, then every block's checksum. Changes nothing.
 
-    OUT may also be the folder of the stores of splits; then --images is the folder that they were packed from.
+    OUT may also be the folder of the stores of splits; then --images is the folder that they were packed from. Of a store at a
+    URL every byte is read once and kept nowhere; --redecode then needs a copy: pack pull.
 
     \b
     Examples:
       pack verify out/
       pack verify out/ --images images/
       pack verify out/ --redecode 100 --images images/
+      pack verify s3://bucket/out
     """
+    from packer.operations.remote_stores import local_store
     from packer.operations.verify import verify as run
 
     if redecode and images is None:
         raise OptionsError("--redecode needs --images, the folder that was packed.")
-    with ProgressBar(hidden=quiet or as_json, unit="B") as bar:
-        report = run(out, redecode=redecode, images=images, progress=bar.bytes_done)
+    if redecode and is_url(out):
+        raise OptionsError("--redecode compares rows of a store on a disk: copy it first, pack pull URL OUT.")
+    with local_store(out, None) as store, ProgressBar(hidden=quiet or as_json, unit="B") as bar:
+        report = run(
+            store.path, redecode=redecode, images=images, progress=bar.bytes_done, open_pixels=store.open_pixels
+        )
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     for problem in report.problems:

@@ -36,6 +36,7 @@ def subset(
     seed: int = 0,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    fetch: Callable[[Iterable[int]], None] = lambda rows: None,
 ) -> PackReport:
     """Copy some rows of a store into the store OUT, without decoding. The same as the command `pack subset STORE OUT`.
 
@@ -49,6 +50,7 @@ def subset(
         per_class: so many rows of each class, or all there are of it, drawn by seed; those without a class are left out.
         fraction: this fraction of the rows, drawn by seed.
         overwrite: replace a store OUT, which may be the store itself.
+        fetch: called with the rows of one store that are chosen, before their pixels are read.
 
     Raises:
         OptionsError: nothing is chosen, or what is not there.
@@ -69,6 +71,9 @@ def subset(
     # all are chosen before the first is written
     target = copy_target(out)
     plans = {split: _plan(path, rows, classes, per_class, fraction, seed) for split, path in stores_of(store).items()}
+    for plan in plans.values():
+        for selection in plan.selections:
+            fetch(selection.rows)
     return copy_plans(plans, target, overwrite=overwrite, progress=progress)
 
 

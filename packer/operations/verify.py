@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer.checksums import crc32_combine, sha256_file
 from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
+from packer.operations.remote_stores import open_pixels
 from packer.options import is_url
 from packer.pixels.geometry import Geometry
 from reader.format.check import check_store
@@ -76,6 +77,7 @@ def verify(
     redecode: int = 0,
     images: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    open_pixels: Callable[[Path], Any] = open_pixels,
 ) -> VerifyReport:
     """Check a store to the last bit.
 
@@ -85,6 +87,7 @@ def verify(
         images: where those sources lie; needed with redecode. Without it the bytes of all of them are compared with those
             that were packed.
         progress: called with bytes done and bytes in all.
+        open_pixels: opens all pixels of a store, to be read once.
 
     Raises:
         StoreError: OUT is no store, or its structure is already wrong (a file missing, too short, or too long).
@@ -108,7 +111,9 @@ def verify(
 
         has_folders = images is not None and split and not os.path.isfile(images)
         sources = os.path.join(images, split) if images is not None and has_folders else images
-        reports[split] = _verified(store, redecode, sources, report_done, "" if has_folders else split)
+        reports[split] = _verified(
+            store, redecode, sources, report_done, "" if has_folders else split, open_pixels=open_pixels
+        )
     return reports[""] if "" in reports else _summed(Path(out), reports)
 
 
@@ -145,7 +150,13 @@ def _total_bytes(manifest: Manifest) -> int:
 
 
 def _verified(
-    root: Path, redecode: int, images: str | os.PathLike[str] | None, progress: Callable[[int], None], split: str
+    root: Path,
+    redecode: int,
+    images: str | os.PathLike[str] | None,
+    progress: Callable[[int], None],
+    split: str,
+    *,
+    open_pixels: Callable[[Path], Any],
 ) -> VerifyReport:
     """Check one store, made of that split of images; progress is called with the bytes done."""
     manifest = check_store(root)
@@ -153,7 +164,7 @@ def _verified(
     total = _total_bytes(manifest)
     problems = list(_small_files(root, manifest))
     done = total - manifest.files[PIXELS].size_bytes
-    for problem, size_bytes in _blocks(root, manifest, blocks):
+    for problem, size_bytes in _blocks(open_pixels(root), blocks):
         done += size_bytes
         problems += [problem] if problem else []
         progress(done)
@@ -246,9 +257,9 @@ def _ranges(rows: Iterator[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _blocks(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
+def _blocks(pixels: Any, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
     """Yield for each block a problem or None, and its bytes."""
-    with open(root / PIXELS, "rb") as file:
+    with pixels as file:
         for block in blocks:
             size_bytes = block.size_bytes
             data = file.read(size_bytes)

@@ -60,7 +60,7 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty bucket, s3://pictures."""
     _set_aws(monkeypatch, s3_server)
     # workers are forked no more: requests are made by a thread
-    monkeypatch.delenv("PIXPACK_START_METHOD")
+    monkeypatch.delenv("PIXPACK_START_METHOD", raising=False)
     files = fsspec.filesystem("s3")
     files.mkdir("pictures")
     yield "s3://pictures"

@@ -1,0 +1,76 @@
+"""Stores at URLs for operations that read a folder: what they read is fetched, and kept only in a cache that is named."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.errors import OptionsError
+from packer.options import is_url
+from reader.format.manifest import PIXELS, Manifest, read_manifest
+
+
+@dataclass(frozen=True)
+class LocalStore:
+    """A store as a folder.
+
+    path: of it; fetch: called with rows before their pixels are read; open_pixels: opens all pixels, to be read once.
+    """
+
+    path: str
+    fetch: Callable[[Iterable[int]], None]
+    open_pixels: Callable[[Path], Any]
+
+
+@contextlib.contextmanager
+def local_store(store: str, cache: str | None, *, all_pixels: bool = False) -> Iterator[LocalStore]:
+    """Give the store at a path or URL as a folder.
+
+    cache: of a URL, the folder that keeps what is fetched; None: nothing is kept. all_pixels: all of them are fetched now.
+
+    Raises:
+        OptionsError: a cache for a path, or what is no URL of a folder.
+        StoreError: there is no store at the URL, or it cannot be read.
+    """
+    if not is_url(store):
+        if cache is not None:
+            raise OptionsError(f"--cache is for a store at a URL, and {store} is a folder.")
+        yield LocalStore(store, lambda rows: None, open_pixels)
+        return
+    from reader.remote.face import Face
+
+    try:
+        face = Face(store, cache)
+    except ValueError as e:
+        raise e if type(e) is not ValueError else OptionsError(str(e)) from None
+    with face:
+        if all_pixels:
+            face.fetch_all()
+        manifest = read_manifest(face.path)
+        yield LocalStore(
+            str(face.path), lambda rows: face.fetch(_spans(face.path, manifest, rows)), lambda path: face.stream()
+        )
+
+
+def open_pixels(store: Path) -> Any:
+    """Open the pixels of a store on a disk."""
+    return open(store / PIXELS, "rb")
+
+
+def _spans(store: Path, manifest: Manifest, rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Return the bytes of the pixels that rows have."""
+    import numpy as np
+
+    # of others whoever asked says that they are not there
+    there = (row for row in map(int, rows) if 0 <= row < manifest.rows)
+    if not manifest.has_own_sizes:
+        return ((row * manifest.row_bytes, (row + 1) * manifest.row_bytes) for row in there)
+    paths = manifest.tensor_paths()
+    offsets = np.fromfile(store / paths["offsets"], "<i8")
+    sizes = np.fromfile(store / paths["shapes"], "<i4").reshape(-1, 3).astype(np.int64).prod(axis=1)
+    if manifest.has_own_masks:
+        sizes += sizes // manifest.channels
+    return ((int(offsets[row]), int(offsets[row] + sizes[row])) for row in there)

@@ -1,0 +1,145 @@
+"""A store at a URL for programs that read folders: all but the pixels, and of those what was asked for; or a stream of them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST, PIXELS
+from reader.remote.folder import CacheFolder
+from reader.remote.opening import ON_DEMAND, Source
+from reader.remote.presence import RemoteStore
+
+# Requests ahead of what is read from a stream, each of so many bytes.
+_REQUESTS = 8
+_REQUEST_BYTES = 8 << 20
+
+
+class Face:
+    """A store at a URL as a folder on a local disk. Use it as a context: it is gone behind that.
+
+    Args:
+        cache: a folder that keeps what is fetched; None: nothing is kept.
+
+    Raises:
+        StoreError: as `RemoteStore`.
+    """
+
+    def __init__(self, url: str, cache: str | os.PathLike[str] | None) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="pixpack-") if cache is None else None
+        place = cache if self._scratch is None else self._scratch.name
+        assert place is not None
+        self._fetched: set[int] = set()
+        try:
+            self._remote = RemoteStore(url, place)
+            self._folder = _made(self._remote)
+        except BaseException:
+            if self._scratch is not None:
+                self._scratch.cleanup()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The folder, in which every file of the store is whole, but pixels that were not fetched are zeros."""
+        return self._folder
+
+    def fetch(self, spans: Iterator[tuple[int, int]]) -> None:
+        """Have bytes [start, stop) of the pixels in the folder.
+
+        Raises:
+            StoreError: some cannot be had.
+        """
+        if not self._remote.is_complete:
+            blocks = sorted({block for span in spans for block in self._remote.folder.blocks_of(*span)})
+            self._remote.ahead(blocks)
+            self._remote.ensure(blocks)
+            self._fetched.update(blocks)
+
+    def fetch_all(self) -> None:
+        """Have all pixels in the folder."""
+        self._remote.complete()
+
+    def stream(self) -> PixelStream:
+        """Return all pixels, from the first byte on, which are kept nowhere."""
+        return PixelStream(self._remote.url, self._remote.folder)
+
+    def __enter__(self) -> Face:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        is_there = self._remote.is_complete or all(map(self._remote.folder.table.has, self._fetched))
+        self._remote.close()
+        if self._folder != self._remote.root:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        if not is_there and kind is None:
+            raise StoreError(
+                f"{self._remote.url}: another program has freed what was read from the cache {self._remote.cache}. Give another"
+                " folder."
+            )
+
+
+class PixelStream:
+    """The pixels of a store at a URL, read once from the first byte to the last, requests ahead."""
+
+    def __init__(self, url: str, folder: CacheFolder) -> None:
+        self._source = Source(url)
+        self._source.look()
+        if self._source.digest != folder.manifest.digest:
+            raise StoreError(f"{url} was replaced by another store just now. Give the same command again.")
+        size = folder.manifest.files[PIXELS].size_bytes
+        self._spans = iter([(start, min(start + _REQUEST_BYTES, size)) for start in range(0, size, _REQUEST_BYTES)])
+        self._pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
+        self._coming: deque[concurrent.futures.Future[memoryview]] = deque()
+        self._held = memoryview(b"")
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        """Return the next bytes, fewer at the end; all that are left without a size.
+
+        Raises:
+            StoreError: they cannot be had.
+        """
+        parts, left = list[memoryview](), size_bytes if size_bytes >= 0 else 1 << 62
+        while left and self._more():
+            parts.append(self._held[:left])
+            self._held = self._held[left:]
+            left -= len(parts[-1])
+        return b"".join(parts)
+
+    def __enter__(self) -> PixelStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _more(self) -> bool:
+        """Have some bytes; False: there are no more."""
+        name = self._source.name(PIXELS)
+        while len(self._coming) < _REQUESTS and (span := next(self._spans, None)) is not None:
+            self._coming.append(self._pool.submit(self._source.objects.read, name, *span))
+        if not self._held and self._coming:
+            self._held = self._coming.popleft().result()
+        return bool(self._held)
+
+
+def _made(remote: RemoteStore) -> Path:
+    """Make the folder: the cache's own files under second names."""
+    if remote.is_complete:
+        return remote.root
+    for name in ON_DEMAND:
+        remote.file(name)
+    folder = Path(tempfile.mkdtemp(prefix="face.", dir=remote.folder.inside))
+    for name in remote.folder.manifest.files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        os.link(remote.root / name, folder / name)
+    with contextlib.suppress(FileExistsError):
+        os.link(remote.folder.inside / MANIFEST, folder / MANIFEST)
+    return folder

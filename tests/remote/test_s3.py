@@ -1,0 +1,88 @@
+"""A store in S3, as moto's server on loopback has it: pushed, read, replaced; what is refused, and how."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import make_tree
+from test_remote import fsspec, s3, s3_server  # noqa: F401 (fixtures)
+
+from packer import pack, push
+from reader import MemmapDataset, MemmapLoader, StoreError
+from reader.format.manifest import MANIFEST
+
+
+@pytest.fixture
+def url(many_blocks: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> str:  # noqa: F811
+    monkeypatch.setenv("PIXPACK_REMOTE_SECONDS", "3")
+    push(many_blocks, f"{s3}/deep/out")
+    return f"{s3}/deep/out"
+
+
+def test_a_pushed_store_is_read_as_the_local_one(url: str, many_blocks: Path, tmp_path: Path) -> None:
+    remote, local = MemmapDataset(url, cache=tmp_path), MemmapDataset(many_blocks)
+    assert torch.equal(remote[100:300][0], local[100:300][0])
+    batches = MemmapLoader(remote, 32, shuffle=True, as_tuple=False)
+    assert all(torch.equal(b.pixels, local[b.rows][0].movedim(1, -1)) for b in batches)
+    assert remote.source(5) == local.source(5)
+
+
+def test_a_store_that_was_replaced_by_a_push_is_another(url: str, many_blocks: Path, tmp_path: Path) -> None:
+    before = MemmapDataset(url, cache=tmp_path / "cache")
+    make_tree(tmp_path / "images", each=3)
+    pack(tmp_path / "images", tmp_path / "out", size=16)
+    push(tmp_path / "out", url, overwrite=True)
+    with pytest.raises(StoreError, match=r"was replaced by another store while it was read .*Open it again"):
+        before[5]
+    after = MemmapDataset(url, cache=tmp_path / "cache")
+    assert torch.equal(after[:][0], MemmapDataset(tmp_path / "out")[:][0])
+    # and once more, now with files of two generations
+    push(many_blocks, url, overwrite=True)
+    assert torch.equal(MemmapDataset(url, cache=tmp_path / "cache")[:][0], MemmapDataset(many_blocks)[:][0])
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        (
+            "s3://pictures/nothing",
+            "s3://pictures/nothing is no store that can be read: .*/manifest.json does not exist",
+        ),
+        (
+            "s3://no-such-bucket/out",
+            "s3://no-such-bucket/out is no store that can be read: .*/manifest.json does not exist",
+        ),
+    ],
+)
+def test_what_is_not_there_is_one_sentence(url: str, tmp_path: Path, place: str, says: str) -> None:
+    with pytest.raises(StoreError, match=says) as caught:
+        MemmapDataset(place, cache=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_credentials_that_is_said(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(
+        StoreError, match=r"manifest.json cannot be read: there are no credentials. Set AWS_ACCESS_KEY_ID"
+    ):
+        MemmapDataset(url, cache=tmp_path)
+
+
+def test_no_file_of_a_cache_holds_credentials(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-mine")
+    remote = MemmapDataset(url, cache=tmp_path)
+    assert remote.store is not None
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == MANIFEST for path in files)
+    assert not [path for path in files if b"a-secret-of-mine" in path.read_bytes()]
+
+
+def test_a_complete_cache_copied_elsewhere_is_a_store(url: str, many_blocks: Path, tmp_path: Path) -> None:
+    remote = MemmapDataset(url, cache=tmp_path / "cache")
+    assert remote.store is not None
+    shutil.copytree(remote.path, tmp_path / "copy", ignore=shutil.ignore_patterns(".remote"))
+    assert torch.equal(MemmapDataset(tmp_path / "copy")[:][0], MemmapDataset(many_blocks)[:][0])
