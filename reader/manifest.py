@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.head import FORMAT_VERSION, READER_FEATURES
@@ -14,7 +15,6 @@ from reader.format.manifest import (
     FileEntry,
     FurtherTarget,
     Manifest,
-    read_blocks,
     read_json_lines,
     read_manifest,
 )

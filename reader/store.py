@@ -8,10 +8,12 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import numpy.typing as npt
 import torch
 from tensordict import TensorClass, TensorDict
 from torch.utils import _pytree as pytree
@@ -333,6 +335,15 @@ def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
     return batch.images, named | {"targets": batch.targets}
 
 
+def columns_of(batch: Batch, tensors: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """Return some tensors of a batch on the CPU by their names in the manifest, as views [n, ...]."""
+    found = {}
+    for name in tensors:
+        held: Any = batch.extras if name.startswith("extras/") else batch
+        found[name] = held.get(name.removeprefix("extras/")).numpy()
+    return found
+
+
 def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     """Map a raw file as a tensor: private and copy-on-write, without reserving memory for it.
 
@@ -356,8 +367,11 @@ def map_file(path: Path, size_bytes: int) -> mmap.mmap | None:
             raise StoreError(f"{path} is not {size_bytes} bytes any more. Copy the store again.")
         if size_bytes == 0:
             return None
-        if os.name == "nt":
-            return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
-        # tensordict's mode="r" and np.memmap(mode="c") lack NORESERVE: ENOMEM on a store larger than memory
-        flags = mmap.MAP_PRIVATE | MAP_NORESERVE
-        return mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        try:
+            if os.name == "nt":
+                return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
+            # tensordict's mode="r" and np.memmap(mode="c") lack NORESERVE: ENOMEM on a store larger than memory
+            flags = mmap.MAP_PRIVATE | MAP_NORESERVE
+            return mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        except (OSError, OverflowError, ValueError) as e:
+            raise StoreError(f"{path} has {size_bytes} bytes, which cannot be mapped here: {e}.") from None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from typing import Any
 
 import click
 
 from packer.cli.options import Range, StorePath
-from packer.cli.output import EXIT_FAILED, fail
+from packer.cli.output import EXIT_FAILED, fail, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
 
@@ -95,7 +94,10 @@ def bench(out: str, as_json: bool, quiet: bool, **options: Any) -> int:
                 report["timeline"] = recorded
         except BenchError as e:
             raise OptionsError(str(e)) from None
-    click.echo(json.dumps(report) if as_json else view.text(report))
+    if as_json:
+        say_json(report)
+    else:
+        say(view.text(report))
     try:
         if pictures["plot"]:
             view.plot(report, pictures["plot"])
@@ -128,5 +130,5 @@ def _largest(out: str) -> str:
     if "" in stores:
         return out
     largest = max(stores.values(), key=lambda store: check_store(store).rows)
-    click.echo(f"pack: note: {out} holds the stores of splits: {largest}, which has most rows, is measured.", err=True)
+    say(f"pack: note: {out} holds the stores of splits: {largest}, which has most rows, is measured.", err=True)
     return str(largest)

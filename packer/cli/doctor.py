@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import click
 
 from packer.cli.options import StorePath
-from packer.cli.output import EXIT_FAILED
+from packer.cli.output import EXIT_FAILED, say, say_json
 
 
 @click.command(short_help="What this machine has and lacks for packing.")
@@ -29,11 +28,11 @@ def doctor(path: str, as_json: bool) -> int:
 
     report = examine(path)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
+        say_json(dataclasses.asdict(report))
     else:
         for finding in report.findings:
             level = "" if finding.level == "ok" else f"{finding.level}: "
-            click.echo(f"{finding.name:14}{level}{finding.found}")
+            say(f"{finding.name:14}{level}{finding.found}")
             if finding.mend:
-                click.echo(f"{'':14}fix it: {finding.mend}")
+                say(f"{'':14}fix it: {finding.mend}")
     return 0 if report.is_fit else EXIT_FAILED

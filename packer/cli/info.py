@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
 
 from packer.cli import messages
 from packer.cli.options import CACHE, StorePath
+from packer.cli.output import say, say_json
 
 
 @click.command(short_help="What a store holds.")
@@ -40,18 +40,18 @@ def _described(out: str, path: str, as_json: bool) -> int:
 
     found = describe(path)
     if as_json:
-        click.echo(json.dumps(found.to_json()))
+        say_json(found.to_json())
         return 0
     for split, manifest in found.manifests.items():
         name = os.path.join(out, split) if split else out
-        click.echo(
+        say(
             messages.table(
                 messages.manifest_lines(name, manifest) | messages.source_lines(manifest, found.sources[split])
             )
         )
         if split:
-            click.echo()
-    click.echo(messages.table(messages.duplicate_lines(found.duplicates)))
+            say()
+    say(messages.table(messages.duplicate_lines(found.duplicates)))
     return 0
 
 
@@ -63,8 +63,8 @@ def _brief(out: str, path: str, as_json: bool) -> int:
     heads = {split: check_store(store) for split, store in stores_of(path).items()}
     if as_json:
         found = {split: head.to_json() | {"digest": head.digest} for split, head in heads.items()}
-        click.echo(json.dumps(found.get("") or {"splits": found}))
+        say_json(found.get("") or {"splits": found})
         return 0
     names = {split: os.path.join(out, split) if split else out for split in heads}
-    click.echo("\n\n".join(messages.table(messages.manifest_lines(names[split], heads[split])) for split in heads))
+    say("\n\n".join(messages.table(messages.manifest_lines(names[split], heads[split])) for split in heads))
     return 0

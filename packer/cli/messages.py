@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from packer.clock import STAGES, Profile, added
+from reader.format.shown import shown
 
 if TYPE_CHECKING:
     from packer.operations.info import SourceStatistics
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _REASONS_SHOWN = 8
 _NEW_SHOWN = 5
+_NAME_CHARACTERS = 200
 
 
 def summary(report: PackReport) -> str:
@@ -38,7 +40,7 @@ def summary(report: PackReport) -> str:
         lines.append(f"rows: {report.kept:,} kept, {decoded:,} decoded{gone}")
     if report.changed:
         more = report.changed_count - len(report.changed_paths)
-        named = ", ".join(report.changed_paths) + (f" and {more} more" if more else "")
+        named = ", ".join(map(shown, report.changed_paths)) + (f" and {more} more" if more else "")
         lines.append(
             f"{named} changed since the pack was interrupted: all images from the block of the first one on were packed again"
         )
@@ -80,7 +82,7 @@ def reject_lines(report: PackReport) -> list[str]:
     lines = [f"rejected {report.rejected:,} (see {where}{' of the sealed store' if report.part else ''}):"]
     reasons = list(report.reasons.items())
     for reason, count in reasons[:_REASONS_SHOWN]:
-        lines.append(f"  {count:>6,} x {reason}{_line_numbers(report.reject_lines.get(reason, []), count)}")
+        lines.append(f"  {count:>6,} x {shown(reason)}{_line_numbers(report.reject_lines.get(reason, []), count)}")
     if len(reasons) > _REASONS_SHOWN:
         lines.append(f"         and {_count(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
     return lines
@@ -112,13 +114,14 @@ def _part_lines(report: PackReport) -> list[str]:
 
 def source_differences(out: str, images: str | None, report: SourcesReport) -> list[str]:
     """Name the sources that are not what a store was packed from, one a line, and what to run."""
-    lines = [f"pack: {out}: {path} is not what was packed" for path in report.differ]
-    lines += [f"pack: {out}: {path} is gone" for path in report.gone]
+    lines = [f"pack: {out}: {shown(path)} is not what was packed" for path in report.differ]
+    lines += [f"pack: {out}: {shown(path)} is gone" for path in report.gone]
     if report.new:
         more = f" and {len(report.new) - _NEW_SHOWN:,} more" if len(report.new) > _NEW_SHOWN else ""
         what = "image of" if len(report.new) == 1 else "images of"
         lines.append(
-            f"pack: note: {len(report.new):,} {what} {images} not in {out}: {', '.join(report.new[:_NEW_SHOWN])}{more}"
+            f"pack: note: {len(report.new):,} {what} {images} not in {out}:"
+            f" {', '.join(map(shown, report.new[:_NEW_SHOWN]))}{more}"
         )
     if not report.are_same:
         what = f"of {report.compared:,} sources, other than packed: {len(report.differ):,}, gone: {len(report.gone):,}"
@@ -169,9 +172,16 @@ def _further(m: Manifest) -> str:
 def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     """Say what a store holds."""
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
-    options = ", ".join(f"{k} {v}" for k, v in m.options.items() if v not in (None, False) and k != "size")
-    found = {name: ", ".join(f"{what} {value}" for what, value in d.items() if value) for name, d in m.decoders.items()}
-    decoders = f",\n{'':12}".join(f"{name} ({versions})" for name, versions in found.items())
+    options = ", ".join(
+        f"{shown(k)} {shown(str(v), most=_NAME_CHARACTERS)}"
+        for k, v in m.options.items()
+        if v not in (None, False) and k != "size"
+    )
+    found = {
+        name: ", ".join(f"{shown(what)} {shown(str(value))}" for what, value in d.items() if value)
+        for name, d in m.decoders.items()
+    }
+    decoders = f",\n{'':12}".join(f"{shown(name)} ({versions})" for name, versions in found.items())
     width = f" x {m.target_count}" if m.target_count else ""
     return {
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
@@ -183,7 +193,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
-        **({"icc": ", ".join(f"{name} ({rows:,})" for name, rows in m.icc.items())} if m.icc else {}),
+        **({"icc": ", ".join(f"{shown(name)} ({rows:,})" for name, rows in m.icc.items())} if m.icc else {}),
         "options": f"\n{'':12}".join(textwrap.wrap(options, 88)),
         "decoders": decoders,
     }
@@ -194,7 +204,8 @@ def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str
     lines = {}
     if counts := sources.class_counts:
         least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
-        spread = f"{counts[least]:,} ({manifest.classes[least]}) to {counts[most]:,} ({manifest.classes[most]})"
+        first, last = (shown(manifest.classes[number], most=_NAME_CHARACTERS) for number in (least, most))
+        spread = f"{counts[least]:,} ({first}) to {counts[most]:,} ({last})"
         lines["a class"] = f"{spread} rows" if counts[least] != counts[most] else f"{counts[least]:,} rows"
         lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
         if not counts[most]:  # the classes are those of the boxes
@@ -214,10 +225,10 @@ def duplicate_lines(duplicates: Duplicates) -> dict[str, str]:
         return {"duplicates": "none"}
     lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows"]
     harms = duplicates.harms()
-    lines += [] if harms else [" = ".join(group) for group in duplicates.examples]
+    lines += [] if harms else [" = ".join(map(shown, group)) for group in duplicates.examples]
     for what, (count, examples) in harms.items():
         lines.append(f"{count:,} of them {what}:")
-        lines += [f"  {' = '.join(group)}" for group in examples]
+        lines += [f"  {' = '.join(map(shown, group))}" for group in examples]
     return {"duplicates": f"\n{'':12}".join(lines)}
 
 
@@ -248,7 +259,8 @@ def _classes(count: int) -> str:
 def _some(names: tuple[str, ...]) -> str:
     if not names:
         return ""
-    return f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
+    some = ", ".join(shown(name, most=_NAME_CHARACTERS) for name in names[:5])
+    return f" ({some}{', ...' if len(names) > 5 else ''})"
 
 
 def profile_table(profile: Profile) -> str:

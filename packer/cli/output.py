@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer.cli import messages
+from reader.format.shown import redacted, shown_lines
 
 if TYPE_CHECKING:
     from packer.operations.transfer.copy import CopyReport
@@ -22,11 +24,11 @@ EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 def print_report(report: Any, text: str, *, as_json: bool, quiet: bool, notes: Iterable[str] = ()) -> None:
     """Print a report, a dataclass, as JSON or as this text, then the notes on stderr."""
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
+        say_json(dataclasses.asdict(report))
     elif not quiet:
-        click.echo(text)
+        say(text)
     for note in () if quiet else notes:
-        click.echo(f"pack: note: {note}", err=True)
+        say(f"pack: note: {note}", err=True)
 
 
 def print_packed(report: PackReport, max_rejects: str, *, profile: bool, as_json: bool, quiet: bool) -> int:
@@ -59,6 +61,18 @@ def fail_of_rejects(rejected: int, inputs: int, allowed: str) -> int:
 
 
 def fail(message: str, code: int) -> int:
-    """Print why a command fails; returns its exit code."""
-    click.echo(f"pack: {message}", err=True)
+    """Print why a command fails, on one line; returns its exit code."""
+    say(f"pack: {' '.join(message.splitlines())}", err=True)
     return code
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print text without control characters and credentials of URLs; what a stream's encoding lacks is escaped."""
+    text = redacted(shown_lines(text))
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def say_json(value: Any) -> None:
+    """Print a value as one line of JSON, ASCII, without credentials of URLs."""
+    click.echo(redacted(json.dumps(value)))

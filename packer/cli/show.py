@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from packer.cli.options import CACHE, StorePath, parse_rows
+from packer.cli.output import say
 from packer.errors import OptionsError
 from packer.options import is_url
 
@@ -56,7 +57,7 @@ def show(out: str, rows: str | None, output: str | None, cache: str | None, **op
         for split, store in stores_of(source.path).items():
             path = _sheet_path(out, split, output)
             _draw(path, store, chosen, fetch=source.fetch, **options)
-            click.echo(path)
+            say(path)
     return 0
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import click
 
 from packer.cli import messages
 from packer.cli.options import StorePath
-from packer.cli.output import EXIT_FAILED
+from packer.cli.output import EXIT_FAILED, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
 from packer.options import is_url
@@ -52,20 +51,20 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
             store.path, redecode=redecode, images=images, progress=bar.bytes_done, open_pixels=store.open_pixels
         )
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
+        say_json(dataclasses.asdict(report))
     for problem in report.problems:
-        click.echo(f"pack: {out}: {problem}", err=True)
+        say(f"pack: {out}: {problem}", err=True)
     if report.problems:
-        click.echo(f"pack: {out} is damaged. Copy it again, or pack again with --overwrite.", err=True)
+        say(f"pack: {out} is damaged. Copy it again, or pack again with --overwrite.", err=True)
         return EXIT_FAILED
     if report.sources is not None and (lines := messages.source_differences(out, images, report.sources)):
-        click.echo("\n".join(lines), err=True)
+        say("\n".join(lines), err=True)
         if not report.sources.are_same:
             return EXIT_FAILED
     if not quiet and not as_json:
         again = f", {report.redecoded} rows decoded again" if report.redecoded else ""
         again += f", {report.sources.compared:,} sources are what was packed" if report.sources else ""
-        click.echo(
+        say(
             f"{out} is intact: {messages.rows(report.rows)}, {messages.size(report.checked_bytes)} read and compared{again}."
         )
     return 0

@@ -9,6 +9,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.inputs.tree import FileCounter, inputs_of, named_trees
 from packer.sources.base import State, check_size
 from packer.sources.object_storage import is_refused, object_version, open_url, reason
+from reader.format.shown import redacted
 
 # What a file system raises of a URL that names nothing there, or makes no sense to it.
 _WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportError)
@@ -56,13 +57,13 @@ def list_objects(url: str) -> dict[str, State]:
     try:
         listed = files.find(root, detail=True)
     except _WRONG as e:
-        raise RemoteError(f"{url} cannot be listed: {reason(e)}.") from None
+        raise RemoteError(f"{redacted(url)} cannot be listed: {reason(e)}.") from None
     except Exception as e:  # each file system has errors of its own
         kind = SourceError if is_refused(e) else UnreadableError
-        raise kind(f"{url} cannot be listed: {reason(e)}") from None
+        raise kind(f"{redacted(url)} cannot be listed: {reason(e)}") from None
     if root in listed:
         raise RemoteError(
-            f"{url} is one object. Expected a folder of images: archives and lists are read from local disks."
+            f"{redacted(url)} is one object. Expected a folder of images: archives and lists are read from local disks."
         )
     return {
         path[len(root) :].lstrip("/"): (int(about["size"] or 0), object_version(about))

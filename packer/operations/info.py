@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from packer.inputs.splits import stores_of
+from packer.operations.row_checks import pieces
 from packer.store.duplicates import Duplicates, duplicates_among
-from packer.store.ragged_rows import mapped_tensor
 from reader.format.check import check_store
 from reader.format.manifest import Manifest
+from reader.format.row_values import RowValues
 from reader.format.samples import read_samples
 
 _EXAMPLES = 5
@@ -78,7 +79,7 @@ def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> SourceStati
     """Read samples.jsonl once; the first 8 bytes of each sha256 go to prefixes: 8 MB for a million rows."""
     sizes: Counter[tuple[int, int]] = Counter()
     source_bytes = 0
-    for sample in read_samples(out):
+    for sample in read_samples(out, manifest):
         if sample.sha256 is not None:
             prefixes.append(int(sample.sha256[:16], 16))
         sizes[sample.width, sample.height] += 1
@@ -101,8 +102,16 @@ def _class_counts(out: Path, manifest: Manifest) -> tuple[list[int], int]:
     """Return rows by class, and the rows without one."""
     if manifest.target_kind == "regression" or not manifest.classes:
         return [], manifest.rows if manifest.target_kind == "class" else 0
-    targets = mapped_tensor(out, manifest, "targets")
-    if manifest.target_kind == "multi-hot":
-        return targets.sum(axis=0, dtype=np.int64).tolist(), int((~targets.any(axis=1)).sum())
-    labeled = targets[targets >= 0]
-    return np.bincount(labeled, minlength=len(manifest.classes)).tolist(), manifest.rows - len(labeled)
+    counts, unlabeled = np.zeros(len(manifest.classes), np.int64), 0
+    values = RowValues(manifest)
+    for start, columns in pieces(out, manifest, ["targets"]):
+        targets = columns["targets"]
+        values.check_targets(str(out), start, targets)
+        if manifest.target_kind == "multi-hot":
+            counts += targets.sum(axis=0, dtype=np.int64)
+            unlabeled += int((~targets.any(axis=1)).sum())
+        else:
+            # without a label, -1, comes first
+            found = np.bincount(targets + 1, minlength=len(counts) + 1)
+            counts, unlabeled = counts + found[1:], unlabeled + int(found[0])
+    return counts.tolist(), unlabeled

@@ -12,10 +12,16 @@ from PIL import Image, ImageDraw, ImageFont
 
 from packer.store.ragged_rows import RaggedRows, mapped_tensor
 from reader.format.manifest import Manifest
+from reader.format.row_values import has_boxes
+from reader.format.shown import shown
+from reader.format.tensors import TensorSpec
 
 _PALE = 0.5
 # of a name in Pillow's own font, with its background
 _NAME_HEIGHT = 13
+_NAME_CHARACTERS = 60
+# More hide the picture, and take seconds to draw.
+_MOST_BOXES = 1000
 # the golden ratio: neighbors among class numbers get hues far from each other
 _HUE_STEP = 0.618034
 
@@ -27,9 +33,12 @@ class Overlay:
         self._classes: Sequence[str] = manifest.classes
         names = {"boxes", "box_count", "box_targets", "masks"} & set(manifest.extras)
         self._tensors = {name: mapped_tensor(Path(out), manifest, f"extras/{name}") for name in names}
-        self._has_boxes = {"boxes", "box_count"} <= names and self._tensors["boxes"].ndim == 3
+        self.out = out
+        self._has_boxes = has_boxes(manifest)
         self._own = RaggedRows(Path(out), manifest) if manifest.has_own_masks else None
-        self._has_masks = self._own is not None or ("masks" in names and self._tensors["masks"].ndim == 3)
+        # an extra of this name may be a user's own column
+        is_mask = manifest.extras.get("masks") == TensorSpec("uint8", (manifest.height, manifest.width))
+        self._has_masks = self._own is not None or is_mask
 
     @property
     def is_empty(self) -> bool:
@@ -51,18 +60,18 @@ class Overlay:
         if not self._has_boxes:
             return
         draw, font = ImageDraw.Draw(image), ImageFont.load_default()
-        count = int(self._tensors["box_count"][row])
-        targets = self._tensors["box_targets"][row] if "box_targets" in self._tensors else [-1] * count
-        boxes = [
-            (corners.tolist(), int(target))
-            for corners, target in zip(self._tensors["boxes"][row, :count] * scale, targets, strict=False)
-        ]
+        count = max(0, min(int(self._tensors["box_count"][row]), _MOST_BOXES))
+        targets = self._tensors["box_targets"][row]
+        # a box that a stranger wrote may lie anywhere, or nowhere
+        most = np.float32(max(image.size))
+        corners_of = np.nan_to_num(self._tensors["boxes"][row, :count] * scale).clip(-most, 2 * most)
+        boxes = [(corners.tolist(), int(target)) for corners, target in zip(corners_of, targets, strict=False)]
         for (x0, y0, x1, y1), target in boxes:
             draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=_color(target + 1), width=2)
         taken: list[tuple[float, ...]] = []
         for corners, target in boxes:
             name = self._classes[target] if 0 <= target < len(self._classes) else ""
-            name = name.encode("latin-1", "replace").decode("latin-1")
+            name = shown(name, most=_NAME_CHARACTERS).encode("latin-1", "replace").decode("latin-1")
             width = draw.textlength(name, font) + 4
             if name and width < corners[2] - corners[0]:
                 label = _free_corner(corners, width, taken)

@@ -17,14 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.errors import PackError
+from packer.operations.row_checks import wrong_rows
 from packer.options import is_url
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
+from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.head import FORMAT_VERSION
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.row_values import RowValues
 from reader.format.samples import Sample
+from reader.format.shown import redacted
 from reader.format.tensors import TensorSpec
 
 _REMEDY = "Copy the store again, or pack anew."
@@ -51,7 +55,8 @@ def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
     """
     if is_url(store):
         raise PackError(
-            f"{store} is a URL, expected the folder of a store. Copy it here first: pack pull {store} FOLDER"
+            f"{redacted(str(store))} is a URL, expected the folder of a store."
+            f" Copy it here first: pack pull {redacted(str(store))} FOLDER"
         )
     try:
         path, manifest = Path(store), check_store(store)
@@ -63,13 +68,6 @@ def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
             " Use a newer one."
         )
     return path, manifest
-
-
-def has_boxes(manifest: Manifest) -> bool:
-    """Whether a store has boxes, as --boxes makes them: extras of these names may also be a user's own columns."""
-    specs = [manifest.extras.get(name) for name in ("boxes", "box_targets", "box_count")]
-    count = specs[0].row_shape[0] if specs[0] and specs[0].row_shape else 0
-    return specs == [TensorSpec("float32", (count, 4)), TensorSpec("int64", (count,)), TensorSpec("int32", ())]
 
 
 def class_targets(path: Path, manifest: Manifest) -> Ints:
@@ -86,6 +84,10 @@ def class_targets(path: Path, manifest: Manifest) -> Ints:
     if what:
         check_same(path, manifest)
         raise PackError(f"{what} {_REMEDY}")
+    try:
+        RowValues(manifest).check_targets(str(path), 0, targets)
+    except StoreError as e:
+        raise PackError(str(e)) from None
     return targets
 
 
@@ -125,10 +127,15 @@ class CopySource:
         self.sizes: Ints = self._bytes[selection.rows]
 
     def check(self) -> None:
-        """Compare the small files with their digests."""
+        """Compare the small files with their digests, and what they say of the rows with each other."""
         check_same(self.path, self.manifest)
         if what := damage(self.path, self.manifest, self.manifest.files.keys() - {PIXELS}):
             raise PackError(f"{what} {_REMEDY}")
+        if wrong := next(wrong_rows(self.path, self.manifest, read_blocks(self.path)), None):
+            where = f", row {wrong.rows[0]}" if wrong.rows else ""
+            raise PackError(
+                f"{self.path}/{wrong.file}{where}: {wrong.what}. pack verify {self.path} names all there is."
+            )
 
     def runs(self) -> list[int]:
         """Return where among the chosen rows each run ends; none has more bytes than its block, however often rows come in it."""

@@ -21,12 +21,16 @@ from packer.operations.pictures import SOFTWARE
 from packer.store.ragged_rows import RaggedRows, mapped_tensor
 from reader.format.check import check_store
 from reader.format.manifest import PIXELS, Manifest
+from reader.format.row_values import RowValues
+from reader.format.shown import shown
 
 _TILE = 128
 # boxes and masks need to be made out
 _TILE_WITH_LABELS = 256
 _MARGIN = 6
 _CAPTION = 16
+# more than a tile has room for; text is measured again for each character that is left out
+_CAPTION_CHARACTERS = 120
 _CLASSES = 100
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 
@@ -93,9 +97,11 @@ def _sheet(
     lines = -(-len(chosen) // columns)
     sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
+    values = RowValues(manifest)
     for number, row in enumerate(chosen):
         if row is None:
             continue
+        values.check_targets(str(overlay.out), row, targets[row : row + 1])
         x, y = _MARGIN + number % columns * step_x, _MARGIN + number // columns * step_y
         image = overlay.tint(_row_image(manifest, pixels, row).convert("RGB"), row)
         # small rows (32 x 32) are shown as the squares they are
@@ -168,12 +174,14 @@ def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:
         index = int(targets[row])
         return manifest.classes[index] if 0 <= index < len(manifest.classes) else f"row {row}"
     if manifest.target_kind == "multi-hot":
-        return ", ".join(manifest.classes[i] for i in np.flatnonzero(targets[row])) or "none"
-    return ", ".join(f"{value:g}" for value in targets[row])
+        names = (manifest.classes[i] for i in np.flatnonzero(targets[row])[:_CAPTION_CHARACTERS])
+        return ", ".join(names) or "none"
+    return ", ".join(f"{value:g}" for value in targets[row][:_CAPTION_CHARACTERS])
 
 
 def _fitted(text: str, width: int, font: Any) -> str:
     """Shorten text to a tile's width; what the built-in font lacks is shown as a question mark."""
+    text = shown(text, most=_CAPTION_CHARACTERS)
     text = text.encode("latin-1", "replace").decode("latin-1")
     if font.getlength(text) <= width:
         return text

@@ -17,12 +17,13 @@ from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import check_one_store, stores_of
 from packer.operations.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.row_sources import Selection, class_targets, has_boxes, open_for_copy
+from packer.operations.row_sources import Selection, class_targets, open_for_copy
 from packer.operations.store_copy import CopyPlan
 from packer.report import PackReport, Progress
 from packer.store.checked_rows import Ints
 from packer.text import some
 from reader.format.manifest import Manifest
+from reader.format.row_values import has_boxes
 
 
 def subset(

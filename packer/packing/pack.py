@@ -38,6 +38,7 @@ from packer.store.reports import summed_report
 from packer.store.swap import finish_swap
 from packer.workers.block_worker import PackJob
 from reader.format.manifest import MANIFEST
+from reader.format.shown import redacted
 
 Images = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -234,9 +235,9 @@ def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> E
     if isinstance(error, SourceError):
         return type(error)(f"{error}. {again}")
     begun = begun_from(target)
-    if away := next((path for path in sources if lasting_path(path) in begun and is_missing(path)), None):
+    if away := next((path for path in sources if redacted(lasting_path(path)) in begun and is_missing(path)), None):
         return SourceError(
-            f"{away} is missing or empty, and {target} holds an unfinished pack that was begun from it:"
+            f"{redacted(away)} is missing or empty, and {target} holds an unfinished pack that was begun from it:"
             f" its disk may not be mounted. {again}"
         )
     return error

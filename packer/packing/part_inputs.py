@@ -15,6 +15,7 @@ from packer.store.files import write_atomically
 from packer.store.parts import Part, begun_parts
 from reader.format.journal import Header
 from reader.format.manifest import FurtherTarget
+from reader.format.shown import redacted
 
 _INPUTS = f"{journals.FOLDER}/inputs.json"
 
@@ -36,7 +37,7 @@ def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
         for name, column in inputs.columns().items()
     }
     known = {
-        "root": inputs.base,
+        "root": redacted(inputs.base),
         "classes": inputs.classes,
         "target_kind": inputs.target_kind,
         "further_targets": {name: [target.kind, target.classes] for name, target in inputs.further_targets.items()},

@@ -20,6 +20,7 @@ from packer.text import difference
 from packer.workers.block_worker import PackJob
 from reader.format.journal import Header
 from reader.format.samples import Sample
+from reader.format.shown import redacted
 
 # In the reason of each reject that another limit might accept.
 _OF_LIMIT = "--max-pixels"
@@ -72,8 +73,9 @@ def journal_header(
         decoders=pixel_versions(options.shaping()),
         labels=dict(sorted(inputs.labels.items())),
         block_inputs=block_inputs,
-        images=tuple(inputs.images),
-        words=tuple(dataclasses.replace(options, size=size).words()),
+        # a journal is read by whoever reads OUT
+        images=tuple(map(redacted, inputs.images)),
+        words=tuple(map(redacted, dataclasses.replace(options, size=size).words())),
         split=split,
         further_targets=tuple(names),
         update=options.update,

@@ -7,6 +7,7 @@ import hashlib
 from typing import Any
 
 from packer.errors import RemoteError
+from reader.format.shown import redacted
 
 
 @functools.lru_cache(maxsize=8)
@@ -23,9 +24,13 @@ def open_url(url: str) -> tuple[Any, str]:
         settings = {"auto_mkdir": True} if url.startswith("file:") else {}
         files, path = fsspec.core.url_to_fs(url, **settings)
     except ImportError as e:
-        raise RemoteError(f"{url} cannot be opened: {e}. For s3:// install 'pixpack[remote]'.") from None
+        raise RemoteError(
+            f"{redacted(url)} cannot be opened: {redacted(str(e))}. For s3:// install 'pixpack[remote]'."
+        ) from None
     except ValueError as e:
-        raise RemoteError(f"{url} cannot be opened: {e}. Expected for example s3://bucket/folder.") from None
+        raise RemoteError(
+            f"{redacted(url)} cannot be opened: {redacted(str(e))}. Expected for example s3://bucket/folder."
+        ) from None
     return files, path.rstrip("/")
 
 
@@ -37,8 +42,8 @@ def reason(error: BaseException) -> str:
             "there are no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your storage asks for"
         )
     if isinstance(error, PermissionError):
-        return f"access is denied ({str(error).rstrip('.')}). Look at the credentials and the bucket's rights"
-    text = " ".join(str(error).split()).rstrip(".")
+        return f"access is denied ({redacted(str(error)).rstrip('.')}). Look at the credentials and the bucket's rights"
+    text = redacted(" ".join(str(error).split()).rstrip("."))
     return text if text and not isinstance(error, KeyError) else kind
 
 

@@ -16,6 +16,7 @@ from packer.errors import DecodeError, SourceError
 from packer.options import MAX_PIXELS
 from packer.sources.base import State, check_size
 from packer.sources.object_storage import open_url, reason
+from reader.format.shown import redacted
 
 # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: so many requests hide that.
 _REQUESTS = 16
@@ -64,7 +65,7 @@ class RemoteSource:
                 raise DecodeError(f"it cannot be read: {reason(e)}") from e
             except Exception as e:  # each file system has errors of its own
                 error = e
-        raise SourceError(f"{self.root}/{self.path} cannot be read: {reason(error or OSError())}") from error
+        raise SourceError(f"{redacted(self.root)}/{self.path} cannot be read: {reason(error or OSError())}") from error
 
     def _expected(self) -> bytes:
         """Return what was asked for before; nothing where it was not, or storage could not be reached then."""
@@ -79,9 +80,9 @@ class RemoteSource:
             files.invalidate_cache()  # the cached listing is no answer
             files.info(root)
         except FileNotFoundError:
-            raise SourceError(f"{self.root} is gone, or empty") from None
+            raise SourceError(f"{redacted(self.root)} is gone, or empty") from None
         except Exception as e:  # each file system has errors of its own
-            raise SourceError(f"{self.root} cannot be read: {reason(e)}") from e
+            raise SourceError(f"{redacted(self.root)} cannot be read: {reason(e)}") from e
 
 
 class Fetcher:

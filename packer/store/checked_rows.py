@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.checksums import sha256_file
+from reader.format.blocks import read_blocks
 from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_blocks
+from reader.format.manifest import PIXELS, SAMPLES, Manifest
 
 # Read and checked at once: while they are in the CPU's cache.
 _CHECK_BYTES = 256 << 10

@@ -14,6 +14,7 @@ import numpy as np
 from reader.format.check import check_store
 from reader.format.manifest import Manifest
 from reader.format.samples import read_samples
+from reader.format.shown import shown
 
 _EXAMPLES = 5
 
@@ -44,7 +45,7 @@ class Duplicates:
     def notes(self) -> list[str]:
         """Say of each kind of harm how many images there are and which come first."""
         return [
-            f"{count:,} image{'s are' if count > 1 else ' is'} packed {what}, such as {' = '.join(examples[0])}."
+            f"{count:,} image{'s are' if count > 1 else ' is'} packed {what}, such as {' = '.join(map(shown, examples[0]))}."
             " pack info OUT names more."
             for what, (count, examples) in self.harms().items()
         ]
@@ -57,9 +58,10 @@ def duplicates_of(stores: dict[str, Path]) -> Duplicates:
         StoreError: one of them is no complete store.
     """
     prefixes = array("Q")
-    for out in stores.values():
-        prefixes.extend(int(sample.sha256[:16], 16) for sample in read_samples(out) if sample.sha256)
-    return duplicates_among({split: (out, check_store(out)) for split, out in stores.items()}, prefixes)
+    found = {split: (out, check_store(out)) for split, out in stores.items()}
+    for out, manifest in found.values():
+        prefixes.extend(int(sample.sha256[:16], 16) for sample in read_samples(out, manifest) if sample.sha256)
+    return duplicates_among(found, prefixes)
 
 
 def duplicates_among(stores: dict[str, tuple[Path, Manifest]], prefixes: array[int]) -> Duplicates:
@@ -98,7 +100,7 @@ class _Occurrence(NamedTuple):
 def _rows(stores: dict[str, tuple[Path, Manifest]]) -> Iterator[_Occurrence]:
     for split, (out, manifest) in stores.items():
         is_class = manifest.target_kind == "class"
-        for sample in read_samples(out):
+        for sample in read_samples(out, manifest):
             if sample.sha256 is not None:
                 target = sample.target
                 # classes by name: the lists of two stores need not be one

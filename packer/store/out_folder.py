@@ -19,6 +19,7 @@ from packer.system import FULL
 from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
+from reader.format.shown import redacted
 from reader.format.unfinished import command_to_resume, read_unfinished
 
 # Marks a folder whose pack, begun or not, replaces the store beside it.
@@ -290,7 +291,8 @@ def resolved_out(out: str | os.PathLike[str]) -> Path:
     """Return OUT without dots: the folder beside it, in which --overwrite builds, is named after it."""
     if is_url(out):
         raise OptionsError(
-            f"OUT {out} is a URL, expected a folder. Make the store in a folder, then: pack push FOLDER {out}"
+            f"OUT {redacted(os.fspath(out))} is a URL, expected a folder. Make the store in a folder, then:"
+            f" pack push FOLDER {redacted(os.fspath(out))}"
         )
     if not os.fspath(out):
         raise OptionsError("OUT is empty, expected the name of a folder.")

@@ -213,6 +213,10 @@ class MemmapDataset(Dataset[Any]):
         """Raise StoreError if a file of the store is no longer as large as it was."""
         self._opened.check_files()
 
+    def check_rows(self, rows: Rows | None, batch: Batch | None = None) -> None:
+        """Raise StoreError where a value of these rows of the store, None: of all, cannot be one; batch: the rows, gathered."""
+        self._opened.check_rows(rows, batch)
+
     def opened(self, name: str) -> Path:
         """Return a path that opens a tensor's file, as this dataset holds it, again: another store may have its name by now."""
         return self._opened.opened(name)
@@ -238,6 +242,7 @@ class MemmapDataset(Dataset[Any]):
         """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
         if self._targets is None:
             self.check_files()
+            self.check_rows(self._rows)
             targets = self.mapped.targets
             self._targets = (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()
         return self._targets

@@ -14,18 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 from torch.utils.data import get_worker_info
 
 from reader import system
 from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
-from reader.memory.gather import gather
+from reader.format.row_values import RowValues
+from reader.memory.gather import gather, is_run
 from reader.memory.pages import extents, gathered, row_of
 from reader.memory.row_file import Read, RowFile, reads_in_order
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows
-from reader.store import Batch, RaggedBatch, batch_around, batch_of, map_file, map_store, open_store, store_of
+from reader.store import (
+    Batch,
+    RaggedBatch,
+    batch_around,
+    batch_of,
+    columns_of,
+    map_file,
+    map_store,
+    open_store,
+    store_of,
+)
 
 # Gives uint8[size_bytes].
 Memory = Callable[[int], torch.Tensor]
@@ -58,6 +70,8 @@ class OpenedStore:
             }
             is_one_store = before == self._seen()
         self._specs = self.manifest.tensors
+        self._values = RowValues(self.manifest)
+        self._checked = self._values.tensors
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self._sizes = [(file, sizes[name]) for name, file in self.files.items()]
 
@@ -124,10 +138,13 @@ class OpenedStore:
         if not isinstance(self.mapped, RaggedBatch):
             batch = self.views.rows(start, stop)
             batch.rows = torch.from_numpy(rows)
+            # against what is on disk: in a view its user may write what he likes
+            self.check_rows(rows)
             return batch
         offsets, sizes = extents(self.mapped, rows)
         first, end = int(offsets.min()), int((offsets + sizes).max())
-        return self.mapped.chosen(rows, self.views.tensor("pixels", first, end), torch.from_numpy(offsets - first))
+        pixels = self.views.tensor("pixels", first, end)
+        return self._checked_batch(self.mapped.chosen(rows, pixels, torch.from_numpy(offsets - first)), rows)
 
     def gather(self, rows: Rows, memory: Memory) -> Batch:
         """Copy rows into memory.
@@ -139,10 +156,31 @@ class OpenedStore:
         if _reads_files() or not self.is_local:
             return self._read(rows, memory)
         if isinstance(self.mapped, RaggedBatch):
-            return gathered(self.mapped, rows, memory)
+            return self._checked_batch(gathered(self.mapped, rows, memory), rows)
         pixels = memory(len(rows) * self.manifest.row_bytes).view(len(rows), *self.mapped.pixels.shape[1:])
         gather(self.mapped.pixels, rows, pixels)
-        return batch_of(self.mapped, rows, pixels)
+        return self._checked_batch(batch_of(self.mapped, rows, pixels), rows)
+
+    def check_rows(self, rows: Rows | None, batch: Batch | None = None) -> None:
+        """Check that targets, content and shapes of rows are those of a store, before anything relies on them.
+
+        Args:
+            rows: int64[B]; None: all.
+            batch: of these rows, on the CPU: a few microseconds; without it they are looked up.
+
+        Raises:
+            StoreError: one is not: names the row.
+        """
+        columns = columns_of(self.mapped if batch is None else batch, self._checked)
+        if batch is None and rows is not None:
+            # of consecutive rows a view
+            index = slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) and is_run(rows) else rows
+            columns = {name: values[index] for name, values in columns.items()}
+        self._values.check(str(self._path), np.arange(self.manifest.rows) if rows is None else rows, columns)
+
+    def _checked_batch(self, batch: Batch, rows: Rows) -> Batch:
+        self.check_rows(rows, batch)
+        return batch
 
     def read_units(self, units: Rows, into: torch.Tensor) -> None:
         """Read rows, or of flat pixels pages, from the file into uint8[B, ...]; of a remote store they are fetched first.
@@ -175,7 +213,7 @@ class OpenedStore:
         """Gather without the mapping; of rows of one size also a single one, int64[], without a batch dimension."""
         # of one row without the arithmetic, a sixth of its time
         reads = reads_in_order(rows) if rows.ndim else [(int(rows), 1, 0)]
-        columns = self._read_columns(rows.shape, reads)
+        columns = self._read_columns(rows, reads)
         if self.manifest.has_own_sizes:
             some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=torch.from_numpy(rows), batch_size=[])
             return gathered(some, np.arange(len(rows)), memory, self.read_units)
@@ -184,16 +222,20 @@ class OpenedStore:
         self._read_pixels(pixels.view(-1).numpy().data, reads)
         return batch_around(pixels, rows=torch.from_numpy(rows), **columns)
 
-    def _read_columns(self, shape: tuple[int, ...], reads: Sequence[Read]) -> dict[str, Any]:
-        """Read all but the pixels of rows: [*shape, ...] of each tensor, the extras as one TensorDict."""
+    def _read_columns(self, rows: Rows, reads: Sequence[Read]) -> dict[str, Any]:
+        """Read all but the pixels of rows: [*rows.shape, ...] of each tensor, the extras as one TensorDict."""
         columns: dict[str, Any] = {}
         extras: dict[str, torch.Tensor] = {}
+        found: dict[str, npt.NDArray[Any]] = {}
+        shape = rows.shape
         for name, file in self.files.items():
             if name != "pixels":
-                values = np.empty((*shape, *self._specs[name].row_shape), self._specs[name].dtype)
+                values = np.empty((rows.size, *self._specs[name].row_shape), self._specs[name].dtype)
                 file.read(values.reshape(-1).view(np.uint8).data, reads)
                 held, key = (extras, name[7:]) if name.startswith("extras/") else (columns, name)
-                held[key] = torch.from_numpy(values)
+                held[key] = torch.from_numpy(values.reshape((*shape, *values.shape[1:])))
+                found[name] = values
+        self._values.check(str(self._path), rows.reshape(-1), found)
         return columns | {"extras": TensorDict(extras, batch_size=shape) if extras else None}
 
     def _read_pixels(self, memory: memoryview, reads: Sequence[Read]) -> None:

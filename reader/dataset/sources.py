@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import bisect
 import functools
-import itertools
-import json
 from pathlib import Path
 from typing import Any
 
+from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import SAMPLES, Block, Manifest, read_blocks, read_json_lines, read_manifest
+from reader.format.manifest import SAMPLES, Block, Manifest, read_manifest
+from reader.format.samples import read_line, read_samples
 from reader.remote.presence import RemoteStore
 
 
@@ -27,7 +27,7 @@ class Sources:
     def paths(self) -> list[str]:
         """The path of each row's source, relative to the packed folder."""
         self._check()
-        return [line["path"] for line in read_json_lines(self._path / SAMPLES)]
+        return [sample.path for sample in read_samples(self._path, self._manifest)]
 
     @functools.cached_property
     def rows_by_path(self) -> dict[str, int]:
@@ -38,11 +38,7 @@ class Sources:
         """Return the line of one row, without reading all of the file."""
         starts, blocks = self._blocks
         block = blocks[bisect.bisect_right(starts, row) - 1]
-        with open(self._path / SAMPLES, "rb") as file:
-            file.seek(block.samples_offset)
-            line = next(itertools.islice(file, row - block.start, None))
-        found: dict[str, Any] = json.loads(line)
-        return found
+        return read_line(self._path, block.samples_offset, row - block.start, row)
 
     @functools.cached_property
     def _blocks(self) -> tuple[list[int], list[Block]]:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, read_manifest
+from reader.format.shown import shown
 from reader.remote.presence import RemoteStore
-from reader.remote.urls import is_url, shown
+from reader.remote.urls import is_url
+from reader.remote.urls import shown as shown_url
 
 
 def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
@@ -50,7 +52,7 @@ def remote_store(
             raise ValueError(f"cache and cache_size are for a store at a URL, and {os.fspath(path)!r} is a folder.")
         return None
     if cache is None:
-        raise ValueError(f"{shown(str(path))} needs cache=FOLDER, on a local disk, where its blocks are kept.")
+        raise ValueError(f"{shown_url(str(path))} needs cache=FOLDER, on a local disk, where its blocks are kept.")
     return RemoteStore(str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size)
 
 
@@ -64,5 +66,5 @@ def check_classes(path: Path, found: tuple[str, ...], expected: list[str]) -> No
 
 
 def _named(classes: tuple[str, ...]) -> str:
-    first = ", ".join(classes[:3])
+    first = ", ".join(shown(name, most=60) for name in classes[:3])
     return f"{len(classes)} ({first}{', ...' if len(classes) > 3 else ''})"

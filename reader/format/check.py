@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path, retry_missing
-from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest, read_manifest
+from reader.format.manifest import Manifest, read_manifest
+from reader.format.shown import shown
 from reader.format.tensordict_meta import metadata_files
 from reader.format.unfinished import half_replaced_message
+
+TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"
+# tensordict unpickles a file of this name in a folder that it loads, unless it is told not to
+PICKLED = "other.pickle"
+_LOADABLE = re.compile(r"other\..*|.*\.(?:pickle|pkl|pt|pth|memmap)", re.DOTALL)
 
 
 def check_store(out: str | os.PathLike[str]) -> Manifest:
@@ -30,21 +38,38 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
         check_file(root / name, expected.size_bytes)
     for name, content in metadata_files(manifest).items():
         with error_path(root / name):
-            is_right = (root / name).read_bytes() == content
+            # of the size that it must have, before it is read
+            is_right = manifest.files[name].size_bytes == len(content) and (root / name).read_bytes() == content
         if not is_right:
             raise StoreError(
                 f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
             )
-    for name, path in manifest.tensor_paths().items():
-        need = manifest.count(name) * manifest.tensors[name].row_bytes
-        found = manifest.files[path].size_bytes
-        if found != need:
-            raise StoreError(f"{root / MANIFEST} lists {path} with {found} bytes, {manifest.rows} rows need {need}.")
-        if name == "pixels" and manifest.has_own_sizes and (found < PAGE_BYTES or found % PAGE_BYTES):
-            raise StoreError(
-                f"{root / MANIFEST} lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}."
-            )
+    if unlisted := next(unlisted_files(root, manifest), ""):
+        raise StoreError(
+            f"{root}/{shown(unlisted)} is not a file of this store, and other programs may load it. Remove it."
+        )
     return manifest
+
+
+def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:
+    """Yield what tensordict might load of a folder though the manifest does not list it, by its path below root.
+
+    That is everything in _tensordict, and an other.pickle beside it. What lies elsewhere in the folder, such as a contact sheet,
+    is no part of the store and does no harm; nor do names that begin with a dot, which systems and NFS make.
+    """
+    if os.path.lexists(root / PICKLED):
+        yield PICKLED
+    listed = {*manifest.files, *({EXTRAS} if manifest.extras else ())}
+    for folder in (TENSORS, EXTRAS) if manifest.extras else (TENSORS,):
+        with os.scandir(root / folder) as entries:
+            names = (f"{folder}/{entry.name}" for entry in entries if not entry.name.startswith("."))
+            yield from (name for name in names if name not in listed)
+
+
+def loadable_beside(root: Path) -> list[str]:
+    """Return the names beside manifest.json of what a program might unpickle or load though it is no file of the store."""
+    with os.scandir(root) as entries:
+        return sorted(entry.name for entry in entries if _LOADABLE.fullmatch(entry.name))
 
 
 def _check_splits(root: Path) -> None:

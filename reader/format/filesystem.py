@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
+
+from reader.format.errors import StoreError
 
 _T = TypeVar("_T")
 
@@ -21,6 +24,29 @@ def error_path(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as e:
         e.filename = e.filename or os.fspath(path)
+        raise
+
+
+def open_regular(path: Path, *, most_bytes: int | None = None) -> IO[bytes]:
+    """Open a file of a store to read it; a pipe or device is refused before anything waits for it, and no link is followed.
+
+    Raises:
+        StoreError: it is no regular file, or larger than most_bytes.
+        OSError: it cannot be opened.
+    """
+    if path.is_symlink():
+        raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"{path} is not a regular file. Copy the store again.")
+        if most_bytes is not None and found.st_size > most_bytes:
+            raise StoreError(f"{path} has {found.st_size} bytes, expected {most_bytes} at most. Copy the store again.")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
         raise
 
 

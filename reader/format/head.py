@@ -9,10 +9,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from reader.format.errors import StoreError
+from reader.format.fields import TEXT, TEXTS, check_fields
+from reader.format.shown import brief, shown
 
 FORMAT_NAME = "pixpack"
 FORMAT_VERSION = (1, 1)
@@ -25,25 +28,42 @@ READER_FEATURES = (OWN_SIZES, OWN_MASKS)
 # What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
 GENERATIONS = "generations"
 
+_MOST_VERSION = 1 << 31
+_FEATURES_NAMED = 3
+
 _BLOCKS_OPEN = b',\n  "blocks": ['
 _DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 _DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
 _READ_BYTES = 1 << 20
+# A million classes have 30 MB. A block has 8 MB of rows and 30 bytes here, so 1 GiB is that of 280 TB.
+_MOST_HEAD_BYTES = 128 << 20
+MOST_MANIFEST_BYTES = 1 << 30
 
 
-def read_head(file: IO[bytes], path: Path | str) -> tuple[dict[str, Any], str]:
-    """Parse what stands before the blocks and check the digest over all of it, holding 1 MiB at a time.
+@dataclass(frozen=True)
+class Head:
+    """What stands before the blocks of a manifest.json; digest is "sha256:...", blocks_begin the byte behind their "["."""
 
-    Returns the fields and the digest, "sha256:...".
+    fields: dict[str, Any]
+    digest: str
+    blocks_begin: int
+
+
+def read_head(file: IO[bytes], path: Path | str) -> Head:
+    """Parse what stands before the blocks and check the digest over all of it, holding the head and 1 MiB at a time.
 
     Raises:
-        StoreError: it was changed or cut short.
+        StoreError: it was changed or cut short, is no JSON, or larger than any of ours.
     """
-    digest, head, tail, found = hashlib.sha256(), b"", b"", -1
+    digest, head, tail, found, size_bytes = hashlib.sha256(), bytearray(), b"", -1, 0
     while chunk := file.read(_READ_BYTES):
+        size_bytes += len(chunk)
         if found < 0:
+            searched = max(0, len(head) - len(_BLOCKS_OPEN))
             head += chunk
-            found = head.find(_BLOCKS_OPEN)
+            found = head.find(_BLOCKS_OPEN, searched)
+        if size_bytes > MOST_MANIFEST_BYTES or (found < 0 and len(head) > _MOST_HEAD_BYTES):
+            raise StoreError(f"{path} is larger than a manifest can be. Pack again.")
         # the last line is held back: it is the digest of everything before it
         data = tail + chunk
         digest.update(data[:-_DIGEST_LINE_BYTES])
@@ -54,12 +74,12 @@ def read_head(file: IO[bytes], path: Path | str) -> tuple[dict[str, Any], str]:
             f"{path} was changed after it was written or is cut short. Copy the store again, or pack again."
         )
     try:
-        fields = json.loads(head[:found] + b"\n}")
+        fields = json.loads(head[:found] + b"\n}", object_pairs_hook=_object, parse_constant=_no_number)
     except (ValueError, RecursionError) as e:
-        raise StoreError(f"{path} holds no JSON ({e}). Pack again.") from None
+        raise StoreError(f"{path} holds no JSON ({shown(str(e), most=200)}). Pack again.") from None
     if not isinstance(fields, dict):
         raise StoreError(f"{path} holds no JSON object. Pack again.")
-    return fields, f"sha256:{digest.hexdigest()}"
+    return Head(fields, f"sha256:{digest.hexdigest()}", found + len(_BLOCKS_OPEN))
 
 
 def with_digest(fields: Mapping[str, Any], block_lines: str) -> bytes:
@@ -76,15 +96,38 @@ def check_version(head: Mapping[str, Any]) -> None:
         StoreError: it does not.
     """
     if head.get("format") != FORMAT_NAME:
-        raise StoreError(f"the format is {head.get('format')!r}, expected {FORMAT_NAME!r}.")
-    version, features = head.get("version"), head.get("reader_features") or []
-    if not isinstance(version, list) or len(version) != 2 or version[0] != FORMAT_VERSION[0]:
-        raise StoreError(f"the format version is {version}, this reader knows {FORMAT_VERSION[0]}.x. Update pixpack.")
-    if GENERATIONS in features:
+        raise StoreError(f"the format is {brief(head.get('format'))}, expected {FORMAT_NAME!r}.")
+    version = head.get("version")
+    if (
+        type(version) is not list
+        or len(version) != 2
+        or not all(type(number) is int and 0 <= number < _MOST_VERSION for number in version)
+        or version[0] != FORMAT_VERSION[0]
+    ):
         raise StoreError(
-            f"it is that of a URL, whose store is in {head.get('generation')}, as pack push --overwrite leaves it."
+            f"the format version is {brief(version)}, this reader knows {FORMAT_VERSION[0]}.x. Update pixpack."
+        )
+    check_fields("the manifest", head, {"reader_features": TEXTS})
+    features = head["reader_features"]
+    if GENERATIONS in features:
+        check_fields("the manifest", head, {"generation": TEXT})
+        raise StoreError(
+            f"it is that of a URL, whose store is in {shown(head['generation'], most=60)}, as pack push --overwrite leaves it."
             " Open that folder, or copy the store by: pack pull URL OUT"
         )
     unknown = [name for name in features if name not in READER_FEATURES]
     if unknown:
-        raise StoreError(f"reading this store needs {', '.join(map(str, unknown))}, unknown here. Update pixpack.")
+        named = ", ".join(shown(name, most=60) for name in unknown[:_FEATURES_NAMED])
+        raise StoreError(f"reading this store needs {named}, unknown here. Update pixpack.")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key that comes twice: of two readers one would take the first, the other the second."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key comes twice in one object")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

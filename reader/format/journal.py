@@ -12,11 +12,13 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reader.format.filesystem import error_path
+from reader.format.fields import BOOL, PLAIN, PLAIN_OBJECT, TEXT, TEXTS, check_fields, list_of, optional, whole
+from reader.format.filesystem import error_path, open_regular
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
@@ -27,6 +29,39 @@ _TAIL_BYTES = 8 << 20
 _CRC_BYTES = 9
 _BLOCK_BEGIN = b' {"inputs_stop":'
 _STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
+# Blocks have up to 4,096 inputs, whose sources, masks and lines are in one line.
+_MOST_LINE_BYTES = 64 << 20
+
+_PAIRS = list_of(list_of(whole(-1), "two whole numbers"), "a list of pairs of whole numbers")
+_HEADER = {
+    "journal": whole(1),
+    "inputs": whole(0),
+    "listing": TEXT,
+    "classes": TEXTS,
+    "options": PLAIN_OBJECT,
+    "decoders": PLAIN_OBJECT,
+    "labels": optional(PLAIN_OBJECT),
+    "block_inputs": whole(0),
+    "images": TEXTS,
+    "words": TEXTS,
+    "split": TEXT,
+    "further_targets": TEXTS,
+    "update": BOOL,
+    "span": optional(list_of(whole(0), "two whole numbers")),
+}
+_STOP_KEYS = frozenset({"inputs_stop", "rows_stop"})
+_BLOCK = {
+    **dict.fromkeys(
+        ("inputs_stop", "rows_stop", "block", "inputs", "rows", "pixel_count", "size_bytes", "kept"), whole(0)
+    ),
+    "crc32": whole(0, (1 << 32) - 1),
+    **dict.fromkeys(("sums", "square_sums"), list_of(whole(0, 1 << 128), "a list of whole numbers")),
+    "samples": TEXTS,
+    "content": list_of(list_of(whole(0), "four whole numbers"), "a list of four whole numbers each"),
+    "rejects": list_of(PLAIN, "a list of objects"),
+    **dict.fromkeys(("sources", "shapes", "mask_sources"), _PAIRS),
+    "source_bytes": whole(0),
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +98,12 @@ class Header:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Header:
-        """Return the header that an object says; keys of other versions are dropped."""
+        """Return the header that an object says; keys of other versions are dropped.
+
+        Raises:
+            ValueError: a value is none that a header has.
+        """
+        check_fields("the header of the journal", line, _HEADER, may_lack=frozenset(_HEADER))
         known = {key.name for key in fields(cls)}
         values: dict[str, Any] = {name: value for name, value in line.items() if name in known}
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
@@ -84,7 +124,12 @@ class BlockLine:
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> BlockLine:
-        """Return the block that an object says."""
+        """Return the block that an object says.
+
+        Raises:
+            ValueError: a value is none that a block has.
+        """
+        check_fields("a block of the journal", line, _BLOCK, may_lack=frozenset(_BLOCK) - _STOP_KEYS)
         return cls(line.pop("inputs_stop"), line.pop("rows_stop"), line)
 
 
@@ -113,21 +158,28 @@ def read_progress(path: Path) -> tuple[Header, int, int]:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    with open(path, "rb") as file:
-        header = Header.from_json(json.loads(file.readline()[_CRC_BYTES:]))
+    with open_regular(path) as file:
+        header = Header.from_json(_parsed(file.readline(_MOST_LINE_BYTES)[_CRC_BYTES:]))
         file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-        return header, *_last_stops(file.read())
+        return header, *_last_stops(file.read(_TAIL_BYTES))
 
 
 def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     end = 0
-    with error_path(path), open(path, "rb") as file:
-        for line in file:
+    with error_path(path), open_regular(path) as file:
+        for line in iter(partial(file.readline, _MOST_LINE_BYTES), b""):
             text = line[_CRC_BYTES:-1]
             if not line.endswith(b"\n") or line[:_CRC_BYTES] != b"%08x " % zlib.crc32(text):
                 return
             end += len(line)
-            yield json.loads(text), end
+            yield _parsed(text), end
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as e:
+        raise ValueError("a line of the journal is nested too deep") from e
 
 
 def _last_stops(lines: bytes) -> tuple[int, int]:

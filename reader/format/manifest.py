@@ -7,17 +7,30 @@ write stores without torch; it never maps or decodes a pixel, and writes nothing
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.filesystem import error_path, retry_missing
-from reader.format.head import FORMAT_NAME, FORMAT_VERSION, OWN_MASKS, OWN_SIZES, check_version, read_head, with_digest
-from reader.format.tensors import TensorSpec, metadata_names
+from reader.format.fields import INT64_MOST
+from reader.format.filesystem import error_path, open_regular, retry_missing
+from reader.format.head import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    MOST_MANIFEST_BYTES,
+    OWN_MASKS,
+    OWN_SIZES,
+    check_version,
+    read_head,
+    with_digest,
+)
+from reader.format.head_fields import MOST_TARGETS, TARGET_DTYPES, check_head
+from reader.format.shown import brief
+from reader.format.tensors import ITEM_BYTES, TensorSpec, metadata_names
 from reader.format.unfinished import unfinished_message
 
 MANIFEST = "manifest.json"
@@ -28,7 +41,8 @@ PIXELS = "_tensordict/pixels.memmap"
 # pixels.memmap of a store with rows of own sizes is filled up to whole pages: it is read by pages, also past the page cache.
 PAGE_BYTES = 4096
 
-TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
+# Of a list in an error.
+_NAMED = 5
 
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
@@ -42,7 +56,9 @@ class FurtherTarget:
 
     def __post_init__(self) -> None:
         if self.kind not in TARGET_DTYPES or not all(isinstance(name, str) for name in self.classes):
-            raise StoreError(f"the manifest says further targets of kind {self.kind!r} with classes {self.classes!r}.")
+            raise StoreError(
+                f"the manifest says further targets of kind {brief(self.kind)} with classes {brief(self.classes)}."
+            )
 
 
 @dataclass(frozen=True)
@@ -110,15 +126,17 @@ class Manifest:
         for name in ("rows", "height", "width", "channels"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise StoreError(f"the manifest says {name} = {value!r}, expected a whole number of 1 or more.")
+                raise StoreError(f"the manifest says {name} = {brief(value)}, expected a whole number of 1 or more.")
         if self.target_kind not in TARGET_DTYPES or (self.target_kind == "class") != (self.target_count is None):
-            raise StoreError(f"the manifest says targets of kind {self.target_kind!r} x {self.target_count!r}.")
+            raise StoreError(
+                f"the manifest says targets of kind {brief(self.target_kind)} x {brief(self.target_count)}."
+            )
         for name in self.extras:
             if not EXTRA_NAME.fullmatch(name):
-                raise StoreError(f"the manifest names an extra {name!r}, expected letters, digits, _ and -.")
+                raise StoreError(f"the manifest names an extra {brief(name)}, expected letters, digits, _ and -.")
         for name, target in self.further_targets.items():
             if name not in self.extras or self.extras[name].dtype != TARGET_DTYPES[target.kind]:
-                raise StoreError(f"the manifest says that the extra {name!r} is a target of kind {target.kind!r}.")
+                raise StoreError(f"the manifest says that the extra {brief(name)} is a target of kind {target.kind!r}.")
         if self.has_own_masks and (not self.has_own_sizes or "masks" in self.extras):
             raise StoreError(
                 f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
@@ -127,7 +145,8 @@ class Manifest:
             [*self.tensor_paths().values(), *metadata_names(has_extras=bool(self.extras)), SAMPLES, REJECTED]
         )
         if sorted(self.files) != expected:
-            raise StoreError(f"the manifest lists the files {sorted(self.files)}, expected {expected}.")
+            other = [brief(name) for name in sorted({*self.files} ^ {*expected})]
+            raise StoreError(f"the manifest lists other files than {expected}: {', '.join(other[:_NAMED])}.")
         if self.has_own_sizes and self.has_content:
             raise StoreError("the manifest says that rows have content and sizes of their own, expected one of them.")
 
@@ -215,36 +234,75 @@ class Manifest:
             StoreError: a field is missing or malformed, or the format is newer than this reader.
         """
         check_version(head)
-        try:
-            return cls(
-                rows=head["rows"],
-                height=head["height"],
-                width=head["width"],
-                channels=head["channels"],
-                target_kind=head["targets"]["kind"],
-                target_count=head["targets"]["count"],
-                has_content=bool(head["content"]),
-                extras={k: TensorSpec(v["dtype"], tuple(v["shape"])) for k, v in head["extras"].items()},
-                classes=tuple(head["classes"]),
-                mean=tuple(head["mean"]),
-                std=tuple(head["std"]),
-                inputs=head["inputs"],
-                rejected=head["rejected"],
-                options=head["options"],
-                decoders=head["decoders"],
-                files={k: FileEntry(v["size_bytes"], v["digest"]) for k, v in head["files"].items()},
-                version=(head["version"][0], head["version"][1]),
-                reader_features=tuple(head["reader_features"]),
-                writer_features=tuple(head["writer_features"]),
-                further_targets={
-                    k: FurtherTarget(v["kind"], tuple(v["classes"])) for k, v in head.get("further_targets", {}).items()
-                },
-                labels=dict(head.get("labels", {}).items()),
-                icc=dict(head.get("icc", {})),
-                digest=digest,
+        check_head(head, PIXELS)
+        manifest = cls(
+            rows=head["rows"],
+            height=head["height"],
+            width=head["width"],
+            channels=head["channels"],
+            target_kind=head["targets"]["kind"],
+            target_count=head["targets"]["count"],
+            has_content=head["content"],
+            extras={k: TensorSpec(v["dtype"], tuple(v["shape"])) for k, v in head["extras"].items()},
+            classes=tuple(head["classes"]),
+            mean=tuple(map(float, head["mean"])),
+            std=tuple(map(float, head["std"])),
+            inputs=head["inputs"],
+            rejected=head["rejected"],
+            options=head["options"],
+            decoders=head["decoders"],
+            files={k: FileEntry(v["size_bytes"], v["digest"]) for k, v in head["files"].items()},
+            version=(head["version"][0], head["version"][1]),
+            reader_features=tuple(head["reader_features"]),
+            writer_features=tuple(head["writer_features"]),
+            further_targets={
+                k: FurtherTarget(v["kind"], tuple(v["classes"])) for k, v in head.get("further_targets", {}).items()
+            },
+            labels=head.get("labels", {}),
+            icc=head.get("icc", {}),
+            digest=digest,
+        )
+        manifest.check_sums()
+        return manifest
+
+    def check_sums(self) -> None:
+        """Check what the fields say of each other: counts, sizes of files, classes of targets.
+
+        Raises:
+            StoreError: two of them contradict each other.
+        """
+        if self.inputs != self.rows + self.rejected:
+            raise StoreError(
+                f"the manifest says {self.inputs} inputs, expected its {self.rows} rows and {self.rejected} rejects."
             )
-        except (KeyError, TypeError, AttributeError, IndexError) as e:
-            raise StoreError(f"the manifest lacks or garbles a field ({e!r}).") from e
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) != self.channels:
+                raise StoreError(
+                    f"the manifest says {name} = {brief(getattr(self, name))}, expected {self.channels} numbers."
+                )
+        counted = {"targets": (self.target_kind, self.classes, self.tensors["targets"])}
+        counted |= {name: (t.kind, t.classes, self.extras[name]) for name, t in self.further_targets.items()}
+        for name, (kind, classes, spec) in counted.items():
+            if len(spec.row_shape) != (kind != "class") or (
+                kind == "multi-hot" and classes and spec.row_shape != (len(classes),)
+            ):
+                raise StoreError(
+                    f"the manifest says {name} of kind {kind!r} with rows {list(spec.row_shape)} and {len(classes)} classes."
+                )
+            if math.prod(spec.row_shape) > MOST_TARGETS:
+                raise StoreError(
+                    f"the manifest says {name} with rows {list(spec.row_shape)}, expected up to {MOST_TARGETS}."
+                )
+        for name, path in self.tensor_paths().items():
+            # also where one side is 0: strides are products of the others
+            sides = [max(1, side) for side in (self.count(name), *self.tensors[name].row_shape)]
+            if math.prod(sides) * ITEM_BYTES[self.tensors[name].dtype] > INT64_MOST:
+                raise StoreError(f"the manifest says {name} of the shape {sides}, which is larger than any file.")
+            need, found = self.count(name) * self.tensors[name].row_bytes, self.files[path].size_bytes
+            if found != need:
+                raise StoreError(f"it lists {path} with {found} bytes, {self.rows} rows need {need}.")
+            if name == "pixels" and self.has_own_sizes and (found < max(PAGE_BYTES, self.rows) or found % PAGE_BYTES):
+                raise StoreError(f"it lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}.")
 
 
 def read_manifest(out: str | os.PathLike[str]) -> Manifest:
@@ -256,37 +314,37 @@ def read_manifest(out: str | os.PathLike[str]) -> Manifest:
     """
     root = Path(out)
     path = root / MANIFEST
+    with open_manifest(root) as file:
+        return parse_manifest(file, path)[0]
+
+
+def open_manifest(root: Path) -> IO[bytes]:
+    """Open OUT/manifest.json.
+
+    Raises:
+        StoreError: there is none, or it is no regular file.
+    """
+    path = root / MANIFEST
     try:
-        if path.is_symlink():
-            raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
-        with error_path(path), retry_missing(path, lambda: open(path, "rb")) as file:
-            head, digest = read_head(file, path)
+        return retry_missing(path, lambda: open_regular(path, most_bytes=MOST_MANIFEST_BYTES))
     except FileNotFoundError:
         raise _no_manifest(root) from None
     except NotADirectoryError:
         raise StoreError(f"{root} is a file, expected the folder of a store.") from None
-    try:
-        return Manifest.from_json(head, digest)
-    except StoreError as e:
-        raise StoreError(f"{path}: {e}") from None
 
 
-def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
-    """Read the table of blocks of OUT/manifest.json; O(rows / block).
+def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:
+    """Read and check what an open manifest.json says; returns it and the byte where its first block begins.
 
     Raises:
-        StoreError: as `read_manifest`, or the blocks do not add up to the rows.
+        StoreError: it was changed, or its fields are not what FORMAT.md says.
     """
-    manifest = read_manifest(out)
-    with error_path(Path(out) / MANIFEST), open(Path(out) / MANIFEST, "rb") as file:
-        table = json.load(file)["blocks"]
-    blocks, start = [], 0
-    for count, crc32, offset, *size_bytes in table:
-        blocks.append(Block(start, start + count, crc32, offset, *(size_bytes or [count * manifest.row_bytes])))
-        start += count
-    if start != manifest.rows:
-        raise StoreError(f"{Path(out) / MANIFEST}: the blocks hold {start} rows, the manifest says {manifest.rows}.")
-    return blocks
+    with error_path(path):
+        head = read_head(file, path)
+    try:
+        return Manifest.from_json(head.fields, head.digest), head.blocks_begin
+    except StoreError as e:
+        raise StoreError(f"{path}: {e}") from None
 
 
 def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:

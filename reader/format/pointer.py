@@ -6,12 +6,14 @@ No folder on a disk has one.
 from __future__ import annotations
 
 import io
-import re
 
-from reader.format.errors import StoreError
+from reader.format.fields import TEXTS, check_fields, matching
 from reader.format.head import FORMAT_NAME, FORMAT_VERSION, GENERATIONS, check_version, read_head, with_digest
 
-_GENERATION = re.compile(r"generations/[0-9a-f]{16}")
+_POINTER = {
+    "generation": matching(rf"{GENERATIONS}/[0-9a-f]{{16}}", f"{GENERATIONS}/ and 16 hex digits"),
+    "store": matching(r"sha256:[0-9a-f]{64}", "sha256: and 64 hex digits"),
+}
 
 
 def generation_of(digest: str) -> str:
@@ -39,12 +41,12 @@ def read_pointer(content: bytes, name: str) -> tuple[str, str]:
     Raises:
         StoreError: it was changed or cut short, or is of a version or has a feature that is unknown here.
     """
-    head, digest = read_head(io.BytesIO(content), name)
-    features = head.get("reader_features") or []
+    found = read_head(io.BytesIO(content), name)
+    head = found.fields
+    check_fields(name, head, {"reader_features": TEXTS})
+    features = head["reader_features"]
     if GENERATIONS not in features:
-        return digest, ""
+        return found.digest, ""
     check_version(head | {"reader_features": [feature for feature in features if feature != GENERATIONS]})
-    digest, generation = str(head.get("store")), str(head.get("generation"))
-    if not _GENERATION.fullmatch(generation):
-        raise StoreError(f"{name} names the folder {generation!r}, expected {GENERATIONS}/ and 16 hex digits.")
-    return digest, generation
+    check_fields(name, head, _POINTER)
+    return head["store"], head["generation"]

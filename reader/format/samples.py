@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reader.format.filesystem import error_path
-from reader.format.manifest import REJECTED, SAMPLES, read_json_lines
+from reader.format.errors import StoreError
+from reader.format.fields import BOOL, INT32_MOST, INT64_MOST, NUMBERS, TEXT, TEXTS, check_fields, optional, whole
+from reader.format.filesystem import error_path, open_regular
+from reader.format.manifest import REJECTED, SAMPLES, Manifest
+from reader.format.shown import brief, shown
+
+_REMEDY = "Copy the store again, or pack again."
+# A target of a million numbers has 20 MB.
+_MOST_LINE_BYTES = 64 << 20
+
+_SHA256 = re.compile("[0-9a-f]{64}").fullmatch
+_DECODING = {
+    **dict.fromkeys(("decoder", "format", "icc", "kept"), TEXT),
+    **dict.fromkeys(("icc_converted", "requantized"), BOOL),
+    "exif_orientation": whole(1, 8),
+    "bit_depth": whole(1, 64),
+    "bits_used": whole(1, 64),
+    "dct_scale": whole(1, 64),
+    "warnings": TEXTS,
+}
+_REJECT = {"path": TEXT, "reason": TEXT, "line": optional(whole(0))}
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
@@ -45,18 +66,37 @@ class Sample:
         """Read a line.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is none, or a value in it is of another kind than FORMAT.md says.
         """
         text = line.decode("ascii") if isinstance(line, bytes) else line
         try:
             keys, end = _DECODE(text)
             take = keys.pop
             own = take("path"), take("target"), take("bytes", None), take("sha256", None), take("width"), take("height")
-        except (TypeError, KeyError, AttributeError) as e:
+        except (TypeError, KeyError, AttributeError, RecursionError) as e:
             raise ValueError(f"{text[:60]!r} is no line of {SAMPLES}.") from e
         if text[end:] not in ("\n", ""):
             raise ValueError(f"{text[:60]!r} is no line of {SAMPLES}: something is behind the object.")
-        return cls(*own, keys)
+        path, target, size_bytes, sha256, width, height = own
+        # by hand, as it is done for each row: a table takes 3 us
+        if not (
+            type(path) is str
+            and (type(target) is int or type(target) is list)
+            and (size_bytes is None or (type(size_bytes) is int and 0 <= size_bytes <= INT64_MOST))
+            and (sha256 is None or (type(sha256) is str and _SHA256(sha256)))
+            and type(width) is type(height) is int
+            and 0 < width <= INT32_MOST
+            and 0 < height <= INT32_MOST
+        ):
+            raise ValueError(f"{text[:60]!r} is no line of {SAMPLES}: a value is of another kind, or out of range.")
+        if type(target) is list and not NUMBERS.holds(target):
+            raise ValueError(f"{text[:60]!r} is no line of {SAMPLES}: its target is not a list of finite numbers.")
+        for name, value in keys.items():
+            if name in _DECODING and not _DECODING[name].holds(value):
+                raise ValueError(
+                    f"a line of {SAMPLES} says {name} = {brief(value)}, expected {_DECODING[name].expected}."
+                )
+        return cls(path, target, size_bytes, sha256, width, height, keys)
 
 
 @dataclass(frozen=True)
@@ -78,15 +118,90 @@ def encode_line(value: Mapping[str, Any]) -> str:
     return _JSON.encode(value) + "\n"
 
 
-def read_samples(out: Path) -> Iterator[Sample]:
-    """Yield the lines of a store's samples.jsonl, in the order of its rows."""
-    with error_path(out / SAMPLES), open(out / SAMPLES, encoding="ascii") as file:
-        yield from map(Sample.decode, file)
+def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample]:
+    """Yield the lines of a store's samples.jsonl, in the order of its rows.
+
+    Args:
+        manifest: what the lines are compared with, where it is given: how many there are, and their targets.
+
+    Raises:
+        StoreError: a line is none; names the row.
+    """
+    return (sample for _, sample in read_placed_samples(out, manifest))
+
+
+def read_placed_samples(out: Path, manifest: Manifest | None = None) -> Iterator[tuple[int, Sample]]:
+    """Yield the lines as `read_samples` does, each with the byte of the file where it begins."""
+    row, begin = -1, 0
+    for row, line in enumerate(_lines(out / SAMPLES)):
+        try:
+            sample = Sample.decode(line)
+            if manifest is not None:
+                check_sample(sample, manifest)
+        except ValueError as e:
+            raise StoreError(f"{out / SAMPLES}, row {row}: {shown(str(e), most=300)} {_REMEDY}") from None
+        yield begin, sample
+        begin += len(line)
+    if manifest is not None and row + 1 != manifest.rows:
+        raise StoreError(f"{out / SAMPLES} has {row + 1} lines, the manifest says {manifest.rows} rows. {_REMEDY}")
+
+
+def check_sample(sample: Sample, manifest: Manifest) -> None:
+    """Check that a line's target is one of its store.
+
+    Raises:
+        ValueError: it is none.
+    """
+    target = sample.target
+    if manifest.target_count is None:
+        is_right = type(target) is int and -1 <= target < len(manifest.classes)
+    else:
+        is_right = type(target) is list and len(target) == manifest.target_count
+        if is_right and manifest.target_kind == "multi-hot":
+            is_right = all(type(value) is int and 0 <= value <= 1 for value in target)
+    if not is_right:
+        raise ValueError(f"the target {brief(target)} is none of this store.")
 
 
 def read_rejects(out: Path) -> Iterator[Reject]:
-    """Yield the lines of a store's rejected.jsonl, in the order of the inputs."""
-    return (Reject(line["path"], line["reason"], line.get("line")) for line in read_json_lines(out / REJECTED))
+    """Yield the lines of a store's rejected.jsonl, in the order of the inputs.
+
+    Raises:
+        StoreError: a line is none; names it.
+    """
+    for number, text in enumerate(_lines(out / REJECTED)):
+        what = f"{out / REJECTED}, line {number + 1}"
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            raise StoreError(f"{what}: {brief(text)} is no JSON. {_REMEDY}") from None
+        check_fields(what, line, _REJECT, may_lack=frozenset({"line"}))
+        yield Reject(line["path"], line["reason"], line.get("line"))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file; one that is longer than any of ours is cut, and so none."""
+    with error_path(path), open_regular(path) as file:
+        yield from iter(partial(file.readline, _MOST_LINE_BYTES), b"")
+
+
+def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, Any]:
+    """Return a line of samples.jsonl as it is: the number-th behind a byte of the file, which is that of a row.
+
+    Raises:
+        StoreError: there is no such line, or it is no object.
+    """
+    line = b""
+    with error_path(out / SAMPLES), open_regular(out / SAMPLES) as file:
+        file.seek(begin)
+        for _ in range(number + 1):
+            line = file.readline(_MOST_LINE_BYTES)
+    try:
+        Sample.decode(line)
+        found: dict[str, Any] = json.loads(line)
+    except ValueError as e:
+        raise StoreError(f"{out / SAMPLES}, row {row}: {shown(str(e), most=300)} {_REMEDY}") from None
+    return found
 
 
 def read_paths(out: Path) -> list[str]:

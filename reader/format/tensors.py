@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from reader.format.errors import StoreError
+from reader.format.shown import brief
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 
@@ -19,9 +20,11 @@ class TensorSpec:
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_BYTES:
-            raise StoreError(f"the manifest names the dtype {self.dtype!r}, expected one of {', '.join(ITEM_BYTES)}.")
+            raise StoreError(
+                f"the manifest names the dtype {brief(self.dtype)}, expected one of {', '.join(ITEM_BYTES)}."
+            )
         if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in self.row_shape):
-            raise StoreError(f"the manifest names the row shape {list(self.row_shape)}, expected whole numbers.")
+            raise StoreError(f"the manifest names the row shape {brief(list(self.row_shape))}, expected whole numbers.")
 
     @property
     def row_bytes(self) -> int:

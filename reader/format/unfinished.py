@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 
+from reader.format.filesystem import open_regular
 from reader.format.journal import FOLDER, JOURNAL, Header, read_progress
+from reader.format.shown import redacted, shown
 
 PARTS = f"{FOLDER}/parts"
 PULLED = f"{FOLDER}/pull/manifest.json"
 # In the folder of a store in a cache, see `reader/remote/folder.py`.
 CACHED = ".remote/manifest.json"
+# Longer than any path.
+_MOST_WORD = 4096
+# Of no journal: what a command is begun with does not say how it is continued.
+_NEVER = ("--overwrite", "--resume", "--")
+_SPLIT = re.compile("[A-Za-z]{1,32}")
+_SWAPPING_BYTES = 4096
 # In each store that takes the place of a split's from shortly before the first of them does: their names, which belong together.
 SWAPPING = f"{FOLDER}/swapping"
 
@@ -43,12 +52,11 @@ def unfinished_message(out: Path) -> str:
 def read_swapping(folder: Path) -> list[str]:
     """Return the names of the splits whose stores the one in this folder takes its place with; [] where there are none."""
     try:
-        names = json.loads((folder / SWAPPING).read_bytes())
-    except (OSError, ValueError):
+        with open_regular(folder / SWAPPING) as file:
+            names = json.loads(file.read(_SWAPPING_BYTES))
+    except (OSError, ValueError, RecursionError):
         return []
-    is_ours = isinstance(names, list) and all(
-        isinstance(name, str) and name.strip(".") and name == os.path.basename(name) for name in names
-    )
+    is_ours = type(names) is list and all(type(name) is str and _SPLIT.fullmatch(name) for name in names)
     return names if is_ours else []
 
 
@@ -84,15 +92,30 @@ def read_unfinished(out: Path) -> tuple[str, str]:
     try:
         header, inputs_stop, rows_stop = read_progress(out / JOURNAL)
         progress = f"{inputs_stop} of {header.inputs} images, {rows_stop} rows written"
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         progress = "its very start"
     return progress, command_to_resume(out, header)
 
 
 def command_to_resume(out: Path, header: Header, part: str = "") -> str:
-    """Return the command that resumes the pack of OUT, or with a part of it, by the header of a journal."""
+    """Return the command that resumes the pack of OUT, or with a part of it, by the header of a journal.
+
+    Whoever made OUT chose the words of its journal. Such as no pack writes are not repeated: a person may copy the command.
+    """
     if not header.images:
         return f"the same call of pack_dataset, with out={str(out)!r} and resume=True"
+    if not all(_is_usual(word) for word in (*header.images, *header.words)) or any(map(_is_option, header.images)):
+        return f"the same pack command again with --resume ({shown(str(out / JOURNAL))} has words that are not shown)"
     target = out.parent if header.split else out
     words = [*header.images, str(target), *header.words]
-    return shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
+    command = shlex.join(["pack", *words, *(["--part", part] if part else []), "--resume"])
+    return shown(redacted(command))
+
+
+def _is_usual(word: str) -> bool:
+    """Whether a word of a command is one that a person can read: short, and without control characters."""
+    return len(word) <= _MOST_WORD and shown(word) == word and word not in _NEVER
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and word not in ("-", "-0")

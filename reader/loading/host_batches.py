@@ -138,6 +138,7 @@ class Gathering:
             self._dataset.check_files()
             pixels, copies = self._begin_pixels(rows, ahead)
             batch = batch_of(self._store, rows, pixels)
+            self._dataset.check_rows(rows, batch)
         return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
 
     def buffers(self, need: int, room: int = 0) -> BufferPool:
@@ -162,7 +163,9 @@ class Gathering:
         with stage("gather"):
             self._dataset.check_files()
             # a little room spares most of the batches that follow a fresh buffer
-            return gathered(store, rows, lambda need: self.buffers(need, room=need // 4).lease(need), fill)
+            made = gathered(store, rows, lambda need: self.buffers(need, room=need // 4).lease(need), fill)
+            self._dataset.check_rows(rows, made)
+            return made
 
     def _begin_pixels(self, rows: Rows, ahead: Ahead | None) -> tuple[torch.Tensor, Copies | None]:
         slots = self._slots(rows)

@@ -107,6 +107,8 @@ def resident_on(
         if isinstance(found, ResidentImages):
             dataset.opened("pixels")
             dataset.check_files()
+            # targets and shapes of all rows go to the device as they lie
+            dataset.check_rows(None)
             found.add(host_units(dataset))
         else:
             rows = found.slots.missing(rows_read(dataset))

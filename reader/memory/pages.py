@@ -14,6 +14,7 @@ from tensordict import TensorDict
 
 from reader.format.errors import StoreError
 from reader.format.manifest import PAGE_BYTES
+from reader.format.row_values import wrong_extents
 from reader.memory.gather import gather
 from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
@@ -27,12 +28,8 @@ def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
     """
     index = torch.from_numpy(rows)
     offsets, shapes = store.offsets.index_select(0, index).numpy(), store.shapes.index_select(0, index).numpy()
-    sizes = shapes.prod(axis=1, dtype=np.int64)
-    wrong = (shapes < 1).any(axis=1) | (offsets < 0)
-    if store.mask_offsets is not None:
-        wrong |= store.mask_offsets.index_select(0, index).numpy() != offsets + sizes
-        sizes += shapes[:, :2].prod(axis=1, dtype=np.int64)
-    wrong |= sizes > len(store.pixels) - offsets
+    masks = None if store.mask_offsets is None else store.mask_offsets.index_select(0, index).numpy()
+    sizes, wrong = wrong_extents(offsets, shapes, masks, len(store.pixels))
     if wrong.any():
         row = int(rows[wrong.argmax()])
         row = row if store.rows is None else int(store.rows[row])

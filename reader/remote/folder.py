@@ -22,9 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reader import system
+from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text
-from reader.format.manifest import MANIFEST, PIXELS, Manifest, read_blocks, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, Manifest, read_manifest
 from reader.remote.table import Table
 
 INSIDE = ".remote"

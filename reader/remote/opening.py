@@ -53,7 +53,7 @@ class Source:
             digest, folder = read_pointer(head, f"{self.url}/{MANIFEST}")
             if folder:
                 head = bytes(self.objects.read(f"{folder}/{MANIFEST}"))
-                if read_head(io.BytesIO(head), f"{self.url}/{folder}/{MANIFEST}")[1] != digest:
+                if read_head(io.BytesIO(head), f"{self.url}/{folder}/{MANIFEST}").digest != digest:
                     raise StoreError(
                         f"{self.url}/{folder}/{MANIFEST} is another store's than {self.url}/{MANIFEST} says."
                     )

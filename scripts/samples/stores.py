@@ -42,10 +42,12 @@ def sparse_store(out: Path, rows: int, side: int = SIDE) -> Path:
         "options": {},
         "decoders": {},
     }
-    blank = dict.fromkeys([*sizes, "meta.json", "_tensordict/meta.json"], FileEntry(0, ""))
+    digests = dict.fromkeys([*sizes, "meta.json", "_tensordict/meta.json"], f"sha256:{0:064x}")
+    digests[PIXELS] = f"crc32:{0:08x}"
+    blank = {name: FileEntry(0, digest) for name, digest in digests.items()}
     metadata = metadata_files(Manifest(**fields, files=blank))
-    entries = {name: FileEntry(size, "") for name, size in sizes.items()}
-    entries |= {name: FileEntry(len(content), "") for name, content in metadata.items()}
+    entries = {name: FileEntry(size, digests[name]) for name, size in sizes.items()}
+    entries |= {name: FileEntry(len(content), digests[name]) for name, content in metadata.items()}
     (out / "_tensordict").mkdir(parents=True)
     for name, size in sizes.items():
         with open(out / name, "wb") as file:

@@ -92,13 +92,9 @@ def kill_at_random(work: Path, options: argparse.Namespace) -> dict[str, Any]:
         raise TrialError("blocks were committed that no worker began: they are not counted")
     if max(lost, default=0) > _MOST_LOST:
         raise TrialError(f"a death cost {max(lost):.1f} blocks a worker, expected at most {_MOST_LOST}")
-    print(
-        f"{options.kills} of {options.kills} killed packs of {options.images} images resumed to the same bytes,"
-    )
+    print(f"{options.kills} of {options.kills} killed packs of {options.images} images resumed to the same bytes,")
     print(f"{unfinished} of them unfinished when killed; {max(redecoded)} committed images decoded again;")
-    print(
-        f"of the blocks begun at most {max(lost, default=0):.1f} a worker were lost, {_mean(lost):.1f} on average"
-    )
+    print(f"of the blocks begun at most {max(lost, default=0):.1f} a worker were lost, {_mean(lost):.1f} on average")
     result = {"images": options.images, "kills": options.kills, "unfinished": unfinished, "redone": max(redecoded)}
     return result | {"lost_blocks": max(lost, default=0), "mean_lost_blocks": round(_mean(lost), 2)}
 

@@ -8,10 +8,13 @@ import pytest
 
 from reader.format.samples import Reject, Sample, read_paths, read_rejects, read_samples
 
-OF_FILE = Sample("a/é.jpg", 1, 12, "ab", 4, 3, {"decoder": "Pillow", "format": "PNG"})
+SHA256 = "0123456789abcdef" * 4
+OF_FILE = Sample("a/é.jpg", 1, 12, SHA256, 4, 3, {"decoder": "Pillow", "format": "PNG"})
 OF_DATASET = Sample("7", [0, 1], None, None, 4, 3, {"decoder": "dataset"})
 LINES = (
-    '{"path":"a/\\u00e9.jpg","target":1,"bytes":12,"sha256":"ab","width":4,"height":3,"decoder":"Pillow","format":"PNG"}\n'
+    '{"path":"a/\\u00e9.jpg","target":1,"bytes":12,"sha256":"'
+    + SHA256
+    + '","width":4,"height":3,"decoder":"Pillow","format":"PNG"}\n'
     '{"path":"7","target":[0,1],"width":4,"height":3,"decoder":"dataset"}\n'
 )
 REJECT_LINES = (

@@ -22,9 +22,10 @@ from tensordict import TensorDict
 from packer.checksums import crc32_combine, sha256_file
 from packer.store.row_files import channel_statistics
 from reader import ImageBatch, MemmapDataset, StoreError, open_store
+from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError
-from reader.format.manifest import FileEntry, Manifest, encode_manifest, read_blocks, read_manifest
+from reader.format.manifest import FileEntry, Manifest, encode_manifest, read_manifest
 from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import TensorSpec
 
@@ -242,9 +243,16 @@ def test_an_unfinished_pack_is_named_with_its_progress(tmp_path: Path) -> None:
         ({"rows": 0}, "the manifest says rows = 0"),
         ({"rows": True}, "the manifest says rows = True"),
         ({"extras": {"../x": {"dtype": "uint8", "shape": []}}}, "the manifest names an extra '../x'"),
-        ({"extras": {"x": {"dtype": "object", "shape": []}}}, "the manifest names the dtype 'object'"),
-        ({"files": {"/etc/passwd": {"size_bytes": 1, "digest": ""}}}, "the manifest lists the files"),
-        ({"height": 31}, r"meta.json is not what the manifest implies"),
+        (
+            {"extras": {"x": {"dtype": "object", "shape": []}}},
+            "the extra 'x' of the manifest says dtype = 'object', expected one of",
+        ),
+        (
+            {"files": {"/etc/passwd": {"size_bytes": 1, "digest": "sha256:" + "0" * 64}}},
+            "the manifest lists other files",
+        ),
+        ({"height": 31}, r"it lists _tensordict/pixels.memmap with \d+ bytes, \d+ rows need"),
+        ({"height": 16, "width": 64}, r"meta.json is not what the manifest implies"),
     ],
 )
 def test_a_manifest_that_lies_is_refused(store: Path, change: dict[str, object], text: str) -> None:

@@ -25,8 +25,9 @@ from packer.store import blocks
 from reader import CenterCrop, ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop
 from reader.epoch import in_epoch
 from reader.format import manifest as manifests
+from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import Manifest, encode_manifest, read_blocks, read_manifest
+from reader.format.manifest import Manifest, encode_manifest, read_manifest
 from reader.format.tensordict_meta import metadata_files
 from reader.store import open_store
 

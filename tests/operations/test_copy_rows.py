@@ -33,8 +33,9 @@ from packer.report import Progress
 from packer.store.lock import Lock
 from packer.store.out_folder import is_replaced
 from reader import MemmapDataset
+from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, encode_manifest, read_blocks, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, encode_manifest, read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

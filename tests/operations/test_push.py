@@ -480,7 +480,7 @@ def test_a_reader_that_does_not_know_generations_says_what_it_lacks(
 
 @pytest.mark.parametrize("folder", ["../other", "/etc", "generations/..", "generations/0123", ""])
 def test_a_manifest_at_a_url_leads_nowhere_else(folder: str) -> None:
-    with pytest.raises(StoreError, match="names the folder .*, expected generations/ and 16 hex digits"):
+    with pytest.raises(StoreError, match="says generation = .*, expected generations/ and 16 hex digits"):
         read_pointer(encode_pointer("sha256:" + "0" * 64, folder), "s3://bucket/manifest.json")
 
 

@@ -17,9 +17,10 @@ from conftest import make_tree, store_bytes
 from packer import pack
 from packer.cli.app import run
 from packer.operations.verify import Problem, verify
+from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.manifest import PIXELS, SAMPLES, read_blocks
+from reader.format.manifest import PIXELS, SAMPLES
 
 PAGE = 4096
 TRIALS = 1000

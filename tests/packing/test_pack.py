@@ -30,7 +30,8 @@ from packer.store import blocks, build_folder, swap
 from packer.store.lock import Lock
 from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
-from reader.format.manifest import read_blocks, read_json_lines, read_manifest
+from reader.format.blocks import read_blocks
+from reader.format.manifest import read_json_lines, read_manifest
 
 PACK = [sys.executable, "-m", "packer"]
 

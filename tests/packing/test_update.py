@@ -28,7 +28,8 @@ from packer.report import Progress
 from packer.store import checked_rows
 from packer.store import reuse as reused_rows
 from reader import MemmapDataset
-from reader.format.manifest import PIXELS, SAMPLES, read_blocks
+from reader.format.blocks import read_blocks
+from reader.format.manifest import PIXELS, SAMPLES
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

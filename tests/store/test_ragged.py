@@ -38,8 +38,9 @@ from reader import (
     open_store,
 )
 from reader.epoch import stamped
+from reader.format.blocks import read_blocks
 from reader.format.check import check_store
-from reader.format.manifest import PIXELS, Manifest, encode_manifest, read_blocks, read_json_lines, read_manifest
+from reader.format.manifest import PIXELS, Manifest, encode_manifest, read_json_lines, read_manifest
 from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import TensorSpec
 from reader.memory.pages import pages_of
@@ -116,9 +117,9 @@ def test_the_meta_json_of_own_sizes_is_what_tensordict_writes(tmp_path: Path, ki
     written = {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("meta.json")}
     fields = read_manifest(GOLDEN).to_json() | {"extras": {"area": {"dtype": "float64", "shape": []}}}
     fields["targets"] = {"kind": kind, "count": None if kind == "class" else 2}
-    entry = {"size_bytes": 0, "digest": ""}
+    entry = {"size_bytes": 24, "digest": f"sha256:{0:064x}"}
     fields["files"] |= {f"_tensordict/extras/{name}": entry for name in ("meta.json", "area.memmap")}
-    fields["files"][PIXELS] = {"size_bytes": 8192, "digest": ""}
+    fields["files"][PIXELS] = {"size_bytes": 8192, "digest": f"crc32:{0:08x}"}
     head = Manifest.from_json(fields)
     assert head.extras == {"area": TensorSpec("float64", ())}
     assert metadata_files(head) == written

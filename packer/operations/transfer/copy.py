@@ -18,6 +18,7 @@ from packer.text import system_reason
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import FileEntry
+from reader.format.shown import redacted
 
 _READ_BYTES = 4 << 20
 
@@ -41,7 +42,8 @@ class Transfer:
     """A copy under way, counted."""
 
     def __init__(self, url: str, progress: OnBytes | None) -> None:
-        self.url, self.total_bytes, self._progress = url.rstrip("/") or "/", 0, progress
+        # as it is shown and recorded, without credentials; only what opens it knows them
+        self.url, self.total_bytes, self._progress = redacted(url).rstrip("/") or "/", 0, progress
         self.objects = open_objects(url)
         self._begun = time.monotonic()
         self._copied_bytes = self._kept_bytes = 0

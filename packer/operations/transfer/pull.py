@@ -34,9 +34,11 @@ from packer.store.out_folder import (
     sync_names,
 )
 from packer.system import BINARY
+from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.filesystem import error_path
-from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_blocks, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_manifest
+from reader.format.shown import redacted, shown
 from reader.format.unfinished import PARTS, PULLED, unfinished_message
 
 # Where a pull under way comes from: what is begun from one URL is not continued from another.
@@ -126,14 +128,15 @@ def _check_out(out: Path, url: str, head: bytes) -> None:
     foreign = [name for name in found if name not in OWN_NAMES]
     if foreign or (found and journals.FOLDER not in found):
         raise OptionsError(
-            f"{out} is not empty (it holds {(foreign or found)[0]}). Choose another OUT, or an empty folder."
+            f"{out} is not empty (it holds {shown((foreign or found)[0])}). Choose another OUT, or an empty folder."
         )
     check_no_links(*(out / name for name in found))
     if (out / PULLED).is_file():
         begun = _begun_from(out)
         if begun != _public(url) and (out / PULLED).read_bytes() != head:
             raise OptionsError(
-                f"{out} holds an unfinished pull of another store (from {begun}). Choose another OUT, or remove it."
+                f"{out} holds an unfinished pull of another store (from {shown(redacted(begun))})."
+                " Choose another OUT, or remove it."
             )
     elif (out / journals.JOURNAL).exists() or (out / PARTS).exists():
         raise OptionsError(f"{unfinished_message(out)} Or choose another OUT.")

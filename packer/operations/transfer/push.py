@@ -30,6 +30,7 @@ from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, Manifest
 from reader.format.pointer import encode_pointer, generation_of
+from reader.format.shown import shown
 
 
 def push_store(
@@ -221,7 +222,7 @@ def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> 
     """Refuse a URL that holds anything but this store, or the beginning of it; other stores only with --overwrite."""
     if found.foreign:
         raise OptionsError(
-            f"{url} is not empty (it holds {found.foreign}) and holds no store. Choose another URL, or an empty folder."
+            f"{url} is not empty (it holds {shown(found.foreign)}) and holds no store. Choose another URL, or an empty folder."
         )
     is_begun = found.record is not None and found.record.store == manifest.digest
     if overwrite or found.store == manifest.digest or (is_begun and not found.has_store):
@@ -238,7 +239,7 @@ def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> 
 
 def _short(digest: str) -> str:
     """Name a store by as much of its digest as its folder at a URL is named by."""
-    return digest[:23] if digest else "damaged"
+    return shown(digest[:23]) if digest else "damaged"
 
 
 def _taken_over(url: str) -> PackError:

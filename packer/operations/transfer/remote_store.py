@@ -16,7 +16,7 @@ from packer.errors import PackError
 from packer.operations.transfer.objects import LocalObjects, RemoteObjects
 from packer.store.out_folder import is_dropped, is_manifest
 from reader.format.errors import StoreError
-from reader.format.head import GENERATIONS
+from reader.format.head import GENERATIONS, MOST_MANIFEST_BYTES
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.pointer import read_pointer
 
@@ -95,7 +95,7 @@ def read_record(objects: Objects) -> PushRecord | None:
         content = objects.read(RECORD)
     except FileNotFoundError:
         return None
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         found = json.loads(content)
         return PushRecord(str(found["store"]), str(found["folder"]), dict(found["files"]))
     return PushRecord("", "")
@@ -123,6 +123,8 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, str]:
         StoreError: the manifest was changed, or needs a newer reader.
     """
     try:
+        if objects.size(MANIFEST) > MOST_MANIFEST_BYTES:
+            raise PackError(f"{url}/{MANIFEST} is larger than a manifest can be. Look at the URL.")
         content = objects.read(MANIFEST)
     except FileNotFoundError:
         if read_record(objects) is None:

@@ -17,6 +17,7 @@ from packer.operations.transfer.pull import pull_store
 from packer.operations.transfer.push import announce, check_push, push_store
 from reader.format.check import check_store
 from reader.format.manifest import MANIFEST
+from reader.format.shown import redacted
 
 
 def push(
@@ -27,7 +28,9 @@ def push(
     if "" in stores:
         return push_store(out, url, overwrite=overwrite, progress=progress)
     if open_objects(url).size(MANIFEST) >= 0:
-        raise OptionsError(f"{url} holds a store; the splits of {out} cannot be pushed into it. Choose another URL.")
+        raise OptionsError(
+            f"{redacted(url)} holds a store; the splits of {out} cannot be pushed into it. Choose another URL."
+        )
     urls = {split: f"{url.rstrip('/')}/{split}" for split in stores}
     for step in (check_push, announce):
         for split, store in stores.items():
@@ -46,7 +49,9 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     if not splits:
         return pull_store(url, out, progress=progress)
     if (Path(out) / MANIFEST).exists():
-        raise OptionsError(f"{out} holds a store; the splits of {url} cannot be pulled into it. Choose another OUT.")
+        raise OptionsError(
+            f"{out} holds a store; the splits of {redacted(url)} cannot be pulled into it. Choose another OUT."
+        )
     reports: list[CopyReport] = []
     for split in splits:
         report_sum = _after(reports, 0, progress)
@@ -82,4 +87,6 @@ def _summed(url: str, out: str | os.PathLike[str], reports: list[CopyReport]) ->
         sum(getattr(report, name) for report in reports)
         for name in ("files", "store_bytes", "copied_bytes", "kept_bytes")
     )
-    return CopyReport(url, os.fspath(out), files, store, copied, kept, sum(report.seconds for report in reports))
+    return CopyReport(
+        redacted(url), os.fspath(out), files, store, copied, kept, sum(report.seconds for report in reports)
+    )

@@ -1,0 +1,135 @@
+"""What a store says of its rows, compared row by row: targets, content, shapes and offsets, blocks, and lines of text.
+
+Digests say that a file is what its writer sealed; this says that it makes sense. Reads each file in pieces and no pixel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from reader.format.check import loadable_beside
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST, PIXELS, REJECTED, Block, Manifest
+from reader.format.row_values import RowValues, wrong_extents
+from reader.format.samples import read_placed_samples, read_rejects
+from reader.format.shown import shown
+from reader.format.tensors import ITEM_BYTES
+
+# Of all tensors beside the pixels, read at once.
+_PIECE_BYTES = 4 << 20
+# Lines of samples.jsonl are values of Python, 500 bytes each.
+_PIECE_ROWS = 1 << 14
+_TARGET_CODES = {"class": "<i8", "regression": "<f4", "multi-hot": "u1"}
+
+
+class Wrong(NamedTuple):
+    """One thing that is wrong: the file, the rows ([start, stop), None: not known), and what."""
+
+    file: str
+    rows: tuple[int, int] | None
+    what: str
+
+
+def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
+    """Yield what contradicts the manifest, of each kind the first row alone; nothing where all is right.
+
+    Raises:
+        OSError: a file cannot be read, or is shorter than the manifest says.
+    """
+    for name in loadable_beside(root):
+        yield Wrong(shown(name), None, "it is no file of this store, and other programs may load it")
+    yield from itertools.islice(_wrong_values(root, manifest), 1)
+    if manifest.has_own_sizes:
+        yield from itertools.islice(_wrong_places(root, manifest, blocks), 1)
+    try:
+        yield from itertools.islice(_wrong_lines(root, manifest, blocks), 1)
+        if (found := sum(1 for _ in read_rejects(root))) != manifest.rejected:
+            yield Wrong(REJECTED, None, f"it has {found} lines, the manifest says {manifest.rejected} rejects")
+    except StoreError as e:
+        yield Wrong(str(e).partition(",")[0].removeprefix(f"{root}/"), None, str(e).rstrip("."))
+
+
+def pieces(root: Path, manifest: Manifest, names: list[str]) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]]]]:
+    """Yield tensors in pieces of some MB: (the first row, tensor -> values [n, ...])."""
+    if not names:
+        return
+    paths, specs = manifest.tensor_paths(), manifest.tensors
+    row_bytes = sum(specs[name].row_bytes for name in names)
+    step = min(_PIECE_ROWS, max(1, _PIECE_BYTES // max(1, row_bytes)))
+    for start in range(0, manifest.rows, step):
+        count = min(step, manifest.rows - start)
+        yield start, {name: _read(root / paths[name], specs[name], start, count) for name in names}
+
+
+def _read(path: Path, spec: Any, start: int, count: int) -> npt.NDArray[Any]:
+    dtype = np.dtype(spec.dtype).newbyteorder("<")
+    items = count * (spec.row_bytes // ITEM_BYTES[spec.dtype])
+    found = np.fromfile(path, dtype, items, offset=start * spec.row_bytes)
+    if len(found) != items:
+        raise OSError(5, "it ends before the manifest says", str(path))
+    return found.reshape(count, *spec.row_shape)
+
+
+def _wrong_values(root: Path, manifest: Manifest) -> Iterator[Wrong]:
+    values = RowValues(manifest)
+    for start, columns in pieces(root, manifest, values.tensors):
+        if (found := values.wrong_row(columns)) is not None:
+            row = start + found[0]
+            yield Wrong("_tensordict", (row, row + 1), found[1])
+
+
+def _wrong_places(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
+    """Yield where rows do not lie one behind the other, or blocks, height and width are not those of the rows."""
+    names = ["offsets", "shapes", *(["mask_offsets"] if manifest.has_own_masks else [])]
+    place, largest = 0, np.zeros(3, np.int64)
+    starts = np.array([block.start for block in blocks])
+    begins = np.cumsum([0, *(block.size_bytes for block in blocks)])
+    for start, columns in pieces(root, manifest, names):
+        offsets, shapes = columns["offsets"], columns["shapes"]
+        sizes, wrong = wrong_extents(offsets, shapes, columns.get("mask_offsets"), manifest.files[PIXELS].size_bytes)
+        expected = place + np.cumsum(sizes) - sizes
+        wrong |= offsets != expected
+        if wrong.any():
+            row = start + int(wrong.argmax())
+            yield Wrong("_tensordict", (row, row + 1), "its bytes do not lie behind those of the row before it")
+            return
+        first, last = np.searchsorted(starts, (start, start + len(offsets)))
+        inside = starts[first:last] - start
+        if (offsets[inside] != begins[first:last]).any():
+            row = start + int(inside[(offsets[inside] != begins[first:last]).argmax()])
+            yield Wrong(MANIFEST, (row, row + 1), "the blocks have other numbers of bytes than their rows")
+            return
+        place, largest = int(expected[-1] + sizes[-1]), np.maximum(largest, shapes.max(axis=0))
+    if place != begins[-1] or largest.tolist() != [manifest.height, manifest.width, manifest.channels]:
+        yield Wrong(MANIFEST, None, "its blocks, height and width are not those of the rows")
+
+
+def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
+    """Yield lines of samples.jsonl that lie elsewhere than the blocks say, or have another target than the row."""
+    begins = {block.start: block.samples_offset for block in blocks}
+    lines = read_placed_samples(root, manifest)
+    for start, columns in pieces(root, manifest, ["targets"]):
+        targets = columns["targets"]
+        found = list(itertools.islice(lines, len(targets)))
+        for row, (place, _) in enumerate(found, start):
+            if begins.get(row, place) != place:
+                yield Wrong(MANIFEST, (row, row + 1), f"its line begins at byte {place}, not at {begins[row]}")
+                return
+        yield from _other_targets(manifest, start, [sample.target for _, sample in found], targets)
+    for _ in lines:  # more than there are rows is an error of theirs
+        pass
+
+
+def _other_targets(manifest: Manifest, start: int, lines: list[Any], targets: npt.NDArray[Any]) -> Iterator[Wrong]:
+    with np.errstate(over="ignore"):
+        told = np.array(lines, _TARGET_CODES[manifest.target_kind]).reshape(len(lines), *targets.shape[1:])
+    differ = (told != targets[: len(told)]).reshape(len(told), -1).any(axis=1)
+    if differ.any():
+        row = start + int(differ.argmax())
+        yield Wrong("_tensordict/targets.memmap", (row, row + 1), "the target is not the one in samples.jsonl")

@@ -1,0 +1,127 @@
+"""The fields of a manifest's head: kind and range of each, as FORMAT.md has them. What they say of each other is `manifest`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reader.format.errors import StoreError
+from reader.format.fields import (
+    BOOL,
+    INT32_MOST,
+    NUMBER,
+    NUMBERS,
+    OBJECT,
+    PLAIN_OBJECT,
+    TEXT,
+    TEXTS,
+    Check,
+    check_fields,
+    list_of,
+    matching,
+    object_of,
+    one_of,
+    optional,
+    whole,
+)
+from reader.format.shown import brief
+from reader.format.tensors import ITEM_BYTES
+
+TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
+
+_SHA256 = matching(r"sha256:[0-9a-f]{64}", "sha256: and 64 hex digits")
+_CRC32 = matching(r"crc32:[0-9a-f]{8}", "crc32: and 8 hex digits")
+_KIND = one_of(*TARGET_DTYPES)
+# numpy has arrays of up to 32 dimensions, of which one is that of rows
+_SHAPE = list_of(whole(0, INT32_MOST), "a list of whole numbers of 0 or more")
+_MOST_DIMENSIONS = 30
+
+_SIDE, _SHORT_SIDE = whole(1, INT32_MOST), matching(r"short:[1-9]\d{0,8}", "short: and a number")
+
+_HEAD = {
+    "reader_features": TEXTS,
+    "writer_features": TEXTS,
+    "rows": whole(1),
+    "height": whole(1, INT32_MOST),
+    "width": whole(1, INT32_MOST),
+    "channels": one_of(1, 3, 4),
+    "targets": OBJECT,
+    "content": BOOL,
+    "extras": OBJECT,
+    "classes": TEXTS,
+    "further_targets": OBJECT,
+    "labels": PLAIN_OBJECT,
+    "mean": NUMBERS,
+    "std": NUMBERS,
+    "inputs": whole(1),
+    "rejected": whole(0),
+    "options": PLAIN_OBJECT,
+    "decoders": OBJECT,
+    "icc": OBJECT,
+    "files": OBJECT,
+}
+_MAY_LACK = frozenset({"further_targets", "labels", "icc"})
+# A line of samples.jsonl has all numbers of a row's target.
+MOST_TARGETS = 1 << 24
+_TARGETS = {"kind": _KIND, "count": optional(whole(1, MOST_TARGETS))}
+_DECODER = object_of(
+    Check(
+        "text, a number, true, false or null",
+        lambda value: value is None or type(value) is bool or TEXT.holds(value) or NUMBER.holds(value),
+    ),
+    "an object of texts",
+)
+# Those that an option of `pack` has today; others are of a later minor version, and any plain values.
+_OPTIONS = {
+    "size": optional(list_of(whole(1, INT32_MOST), "two whole numbers")),
+    "fit": TEXT,
+    "crop_fraction": Check("a number above 0, up to 1", lambda value: NUMBER.holds(value) and 0 < value <= 1),
+    "resample": TEXT,
+    "exact": BOOL,
+    "channels": TEXT,
+    "shuffle": optional(whole(0, 1 << 256)),
+    "strict": BOOL,
+    "max_pixels": whole(1),
+    "requantize": whole(1, 31),
+    "icc": TEXT,
+    "bit_depth": whole(1, 64),
+    "min_visibility": NUMBER,
+    "max_boxes": optional(whole(1, INT32_MOST)),
+    "upright_labels": BOOL,
+    "masks": TEXT,
+    "max_size": Check(
+        'a whole number, "short:" and one, or null',
+        lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),
+    ),
+}
+_FURTHER_TARGET = {"kind": _KIND, "classes": TEXTS}
+_EXTRA = {"dtype": one_of(*ITEM_BYTES), "shape": _SHAPE}
+_FILE = {"size_bytes": whole(0), "digest": TEXT}
+
+
+def check_head(head: Mapping[str, Any], pixels: str) -> None:
+    """Check kind and range of every field of a parsed head; format and version are `check_version`'s.
+
+    Args:
+        pixels: the path of the file whose digest is a crc32.
+
+    Raises:
+        StoreError: names the field, what was found and what was expected.
+    """
+    check_fields("the manifest", head, _HEAD, may_lack=_MAY_LACK)
+    check_fields("targets of the manifest", head["targets"], _TARGETS)
+    for name, extra in head["extras"].items():
+        check_fields(f"the extra {brief(name)} of the manifest", extra, _EXTRA)
+        if len(extra["shape"]) > _MOST_DIMENSIONS:
+            raise StoreError(
+                f"the manifest names an extra of {len(extra['shape'])} dimensions, expected {_MOST_DIMENSIONS}."
+            )
+    for name, target in head.get("further_targets", {}).items():
+        check_fields(f"the further target {brief(name)} of the manifest", target, _FURTHER_TARGET)
+    check_fields("options of the manifest", head["options"], _OPTIONS, may_lack=frozenset(_OPTIONS))
+    check_fields("decoders of the manifest", head["decoders"], dict.fromkeys(head["decoders"], _DECODER))
+    check_fields("icc of the manifest", head.get("icc", {}), dict.fromkeys(head.get("icc", {}), whole(1, head["rows"])))
+    for name, entry in head["files"].items():
+        what = f"the entry of the file {brief(name)} in the manifest"
+        check_fields(what, entry, _FILE)
+        check_fields(what, entry, {"digest": _CRC32 if name == pixels else _SHA256})

@@ -1,0 +1,157 @@
+"""What the values of rows may be, by the manifest: classes in the list, content inside the row, shapes inside the pixels.
+
+It is given arrays of numpy and imports none. They grow with the rows, so opening does not read them: a reader checks those of a
+batch, `pack verify` and commands that write stores check all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reader.format.errors import StoreError
+from reader.format.fields import INT32_MOST
+from reader.format.manifest import Manifest
+from reader.format.tensors import TensorSpec
+
+
+class RowValues:
+    """Checks rows of one store; what they are called in a manifest is what they are called here."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        # tensor -> what a value of it is, the least and the most that it may be
+        self._ranges = dict(_ranges(manifest))
+        self._has_content, self._height, self._width = manifest.has_content, manifest.height, manifest.width
+        self._has_shapes, self._channels = manifest.has_own_sizes, manifest.channels
+
+    @property
+    def tensors(self) -> list[str]:
+        """The tensors that have rules, but for the offsets, which `wrong_extents` checks."""
+        return [*self._ranges, *["content"] * self._has_content, *["shapes"] * self._has_shapes]
+
+    def wrong_row(self, columns: Mapping[str, Any]) -> tuple[int, str] | None:
+        """Return the first position whose values are none of this store, and what is wrong with them; None where all are right.
+
+        columns: tensor -> numpy array [n, ...] of the same n rows; those without rules are not looked at.
+        """
+        for name, (what, least, most) in self._ranges.items():
+            values = columns[name]
+            if values.size and (values.min() < least or values.max() > most):
+                position = _first((values < least) | (values > most))
+                return position, f"{what} is {_listed(values[position])}, expected {least} to {most}"
+        if self._has_content:
+            return self._wrong_content(columns["content"])
+        return self._wrong_shape(columns["shapes"]) if self._has_shapes else None
+
+    def check(self, where: str, rows: Any, columns: Mapping[str, Any]) -> None:
+        """Check rows of a store that are about to be used.
+
+        Args:
+            where: the path of the store.
+            rows: int64[n], what the rows of the columns are in the store.
+
+        Raises:
+            StoreError: names the first row that is wrong.
+        """
+        if (found := self.wrong_row(columns)) is not None:
+            position, what = found
+            raise _error(where, int(rows[position]), what)
+
+    def check_targets(self, where: str, start: int, targets: Any) -> None:
+        """Check the targets of the rows from start on alone; raises StoreError as `check`."""
+        what, least, most = self._ranges.get("targets", ("", 0, 0))
+        if what and targets.size and (targets.min() < least or targets.max() > most):
+            position = _first((targets < least) | (targets > most))
+            raise _error(where, start + position, f"{what} is {_listed(targets[position])}, expected {least} to {most}")
+
+    def _wrong_content(self, content: Any) -> tuple[int, str] | None:
+        starts, stops = content[:, :2], content[:, 2:]
+        if not content.size or not (
+            starts.min() < 0
+            or (starts >= stops).any()
+            or stops[:, 0].max() > self._height
+            or stops[:, 1].max() > self._width
+        ):
+            return None
+        wrong = (starts < 0).any(axis=1) | (starts >= stops).any(axis=1)
+        position = int((wrong | (stops[:, 0] > self._height) | (stops[:, 1] > self._width)).argmax())
+        return (
+            position,
+            f"its content is {content[position].tolist()}, which is no part of {self._height} x {self._width}",
+        )
+
+    def _wrong_shape(self, shapes: Any) -> tuple[int, str] | None:
+        height, width, channels = shapes.T
+        wrong = (
+            (shapes < 1).any(axis=1) | (height > self._height) | (width > self._width) | (channels != self._channels)
+        )
+        if not wrong.any():
+            return None
+        position = int(wrong.argmax())
+        most = [self._height, self._width, self._channels]
+        return position, f"its shape is {shapes[position].tolist()}, expected sides of 1 or more up to those of {most}"
+
+
+def wrong_extents(offsets: Any, shapes: Any, mask_offsets: Any | None, size_bytes: int) -> tuple[Any, Any]:
+    """Return the bytes of each row, int64[n], masks included, and which rows do not lie in the pixels, bool[n].
+
+    Args:
+        offsets: int64[n]. shapes: int32[n, 3]. mask_offsets: int64[n] or None.
+        size_bytes: of the pixels.
+    """
+    sides = shapes.astype("int64")
+    areas = sides[:, 0] * sides[:, 1]
+    wrong = (sides < 1).any(axis=1) | (sides[:, 2] > _MOST_CHANNELS) | (areas > size_bytes) | (offsets < 0)
+    # what is wrong has no size: the product of three sides need not fit into 64 bits
+    areas = areas * ~wrong
+    sizes = areas * sides[:, 2].clip(0, _MOST_CHANNELS)
+    if mask_offsets is not None:
+        wrong = wrong | (mask_offsets != offsets + sizes)
+        sizes = sizes + areas
+    return sizes, wrong | (sizes > size_bytes - offsets)
+
+
+_MOST_CHANNELS = 4
+
+
+def _ranges(manifest: Manifest) -> Iterator[tuple[str, tuple[str, int, int]]]:
+    targets = {"targets": ("its target", manifest.target_kind, manifest.classes)}
+    targets |= {
+        f"extras/{name}": (f"its target {name}", target.kind, target.classes)
+        for name, target in manifest.further_targets.items()
+    }
+    for name, (what, kind, classes) in targets.items():
+        if kind == "class":
+            yield name, (what, -1, len(classes) - 1)
+        elif kind == "multi-hot":
+            yield name, (what, 0, 1)
+    if has_boxes(manifest):
+        yield (
+            "extras/box_targets",
+            ("the class of a box", -1, max(len(manifest.classes) - 1, -1) if manifest.classes else INT32_MOST),
+        )
+        yield "extras/box_count", ("its count of boxes", 0, manifest.extras["boxes"].row_shape[0])
+
+
+def has_boxes(manifest: Manifest) -> bool:
+    """Whether a store has boxes, as --boxes makes them: extras of these names may also be a user's own columns."""
+    specs = [manifest.extras.get(name) for name in ("boxes", "box_targets", "box_count")]
+    count = specs[0].row_shape[0] if specs[0] and specs[0].row_shape else 0
+    return specs == [TensorSpec("float32", (count, 4)), TensorSpec("int64", (count,)), TensorSpec("int32", ())]
+
+
+def _error(where: str, row: int, what: str) -> StoreError:
+    return StoreError(
+        f"{where}: row {row}: {what}. The store is damaged, or was not made by pixpack. Run: pack verify {where}"
+    )
+
+
+def _first(wrong: Any) -> int:
+    """Return the first of n positions at which any value is wrong: bool[n, ...] -> n."""
+    return int(wrong.reshape(len(wrong), -1).any(axis=1).argmax())
+
+
+def _listed(values: Any) -> str:
+    """Write a number, or the first few of several."""
+    found = values.reshape(-1)[:4].tolist()
+    return str(found[0]) if values.ndim == 0 else f"{found}"

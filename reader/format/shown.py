@@ -1,0 +1,77 @@
+"""Text from a store or an input, as a person may see it: control characters escaped, credentials of URLs left out.
+
+What a stranger wrote must not move the cursor, clear the screen, or turn the order of the letters round; and names that are not
+UTF-8 must not end the command that shows them.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from typing import Any
+
+# C0, DEL and C1 (ESC and CSI are among them); soft hyphens, marks and overrides of direction, invisible operators, tags; line and
+# paragraph separators; lone surrogates, as names that are not UTF-8 have them. Joiners (U+200C, U+200D) are letters' own.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_HIDDEN_BUT_LINES = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+# user:secret@ in front of a host, with one slash where pathlib has seen the URL; behind the next slash an @ is a path's
+_USER = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)(://?)([^/?#\s\"'@]*(?:@[^/?#\s\"'@]*)*)@")
+# of Azure, where container@account is no secret
+_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
+_TOKEN = re.compile(
+    r"([?&;](?:x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|awsaccesskeyid|googleaccessid"
+    r"|sig|signature|[a-z_-]*token|key|[a-z_-]*(?:api|access|account)[_-]?key|[a-z_-]*secret|password|pwd)=)"
+    r"[^&;#\s\"']+",
+    re.IGNORECASE,
+)
+
+_BRIEF_CHARACTERS, _BRIEF_ITEMS = 60, 4
+
+
+def shown(text: str, most: int = 0) -> str:
+    """Return text on one line without control characters, each as Python writes it; cut to most characters where that is given.
+
+    Example:
+        >>> print(shown("cat\\x1b[2J\\n"), shown("abcdef", most=3))
+        cat\\x1b[2J\\n abc...
+    """
+    if most and len(text) > most:
+        text = text[:most] + "..."
+    return _HIDDEN.sub(_escaped, text)
+
+
+def shown_lines(text: str) -> str:
+    """Return text as `shown` does, but with its line feeds and tabs, for what was put together of shown pieces."""
+    return _HIDDEN_BUT_LINES.sub(_escaped, text)
+
+
+def brief(value: Any) -> str:
+    """Return a value of a store as Python writes it, in some 60 characters however large it is."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = _BRIEF_CHARACTERS
+    short.maxlist = short.maxtuple = short.maxdict = _BRIEF_ITEMS
+    return shown(short.repr(value), most=4 * _BRIEF_CHARACTERS)
+
+
+def redacted(text: str) -> str:
+    """Return text with the credentials of its URLs as ***: names and passwords before the host, and tokens of the query.
+
+    Example:
+        >>> redacted("s3://key:secret@bucket/a is gone"), redacted("https://host/a?sig=abc&v=1")
+        ('s3://***@bucket/a is gone', 'https://host/a?sig=***&v=1')
+    """
+    return _TOKEN.sub(r"\1***", _USER.sub(_without_user, text)) if ":/" in text else text
+
+
+def _without_user(match: re.Match[str]) -> str:
+    scheme, slashes, user = match.groups()
+    is_container = scheme.lower() in _CONTAINERS and ":" not in user
+    return match[0] if is_container else f"{scheme}{slashes}***@"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
