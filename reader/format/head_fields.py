@@ -94,6 +94,11 @@ _OPTIONS = {
         lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),
     ),
 }
+_LABELS = {
+    **dict.fromkeys(("boxes", "extension", "path_column", "target_column"), TEXT),
+    **dict.fromkeys(("classes", "root", "unknown"), BOOL),
+    "missing": TEXTS,
+}
 _FURTHER_TARGET = {"kind": _KIND, "classes": TEXTS}
 _EXTRA = {"dtype": one_of(*ITEM_BYTES), "shape": _SHAPE}
 _FILE = {"size_bytes": whole(0), "digest": TEXT}
@@ -118,6 +123,7 @@ def check_head(head: Mapping[str, Any], pixels: str) -> None:
             )
     for name, target in head.get("further_targets", {}).items():
         check_fields(f"the further target {brief(name)} of the manifest", target, _FURTHER_TARGET)
+    check_fields("labels of the manifest", head.get("labels", {}), _LABELS, may_lack=frozenset(_LABELS))
     check_fields("options of the manifest", head["options"], _OPTIONS, may_lack=frozenset(_OPTIONS))
     check_fields("decoders of the manifest", head["decoders"], dict.fromkeys(head["decoders"], _DECODER))
     check_fields("icc of the manifest", head.get("icc", {}), dict.fromkeys(head.get("icc", {}), whole(1, head["rows"])))

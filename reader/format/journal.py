@@ -6,6 +6,7 @@ A line is the crc32 of its JSON as 8 hex digits, a space, and the JSON. Imports 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,8 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from reader.format.errors import StoreError
 from reader.format.fields import BOOL, PLAIN, PLAIN_OBJECT, TEXT, TEXTS, check_fields, list_of, optional, whole
 from reader.format.filesystem import error_path, open_regular
+from reader.format.shown import brief
 
 FOLDER = ".packing"
 JOURNAL = f"{FOLDER}/journal"
@@ -141,13 +144,19 @@ def encode(line: Header | BlockLine) -> bytes:
 
 def read_header(path: Path) -> tuple[Header, int] | None:
     """Return the header and the byte where its line ends; None where it is incomplete or damaged."""
-    return next(((Header.from_json(line), end) for line, end in _read_lines(path)), None)
+    with _named(path):
+        return next(((Header.from_json(line), end) for line, end in _read_lines(path)), None)
 
 
 def read_block_lines(path: Path) -> Iterator[tuple[BlockLine, int]]:
     """Yield each block and the byte where its line ends, up to the first line that is incomplete or damaged."""
-    for line, end in islice(_read_lines(path), 1, None):
-        yield BlockLine.from_json(line), end
+    lines = islice(_read_lines(path), 1, None)
+    while True:
+        with _named(path):
+            found = next(((BlockLine.from_json(line), end) for line, end in lines), None)
+        if found is None:
+            return
+        yield found
 
 
 def read_progress(path: Path) -> tuple[Header, int, int]:
@@ -178,8 +187,16 @@ def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
 def _parsed(text: bytes) -> Any:
     try:
         return json.loads(text)
-    except RecursionError as e:
-        raise ValueError("a line of the journal is nested too deep") from e
+    except (ValueError, RecursionError):
+        raise StoreError(f"the journal has a line that is no JSON: {brief(text[:60])}.") from None
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as e:
+        raise StoreError(f"{path}: {e} Start anew with --overwrite.") from None
 
 
 def _last_stops(lines: bytes) -> tuple[int, int]:

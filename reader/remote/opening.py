@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
+from reader.format.blocks import read_blocks
 from reader.format.head import read_head
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, Manifest, read_manifest
 from reader.format.pointer import read_pointer
@@ -146,7 +147,7 @@ def _fill(root: Path, source: Source) -> None:
     # read from a file of its own name, as every manifest is
     beside = inside / "new"
     write_beside(beside / MANIFEST, source.head)
-    manifest, blocks = read_manifest(beside), len(json.loads(source.head)["blocks"])
+    manifest, blocks = read_manifest(beside), len(read_blocks(beside))
     _check_sizes(manifest, source)
     for name, content in metadata_files(manifest).items():
         entry = manifest.files[name]

@@ -169,6 +169,8 @@ FAULTS: dict[str, Fault] = {
     "a decoder is a number": _within("decoders", "pillow", 5),
     "decoder versions with escapes": _within("decoders", "pillow", {EVIL: EVIL}, says="harmless"),
     "labels is a list": _set("labels", [1]),
+    "labels.missing is a number": _within("labels", "missing", 5),
+    "labels.extension is a list": _within("labels", "extension", [".jpg"]),
     "icc counts more rows than there are": _within("icc", "Display P3", 15),
     "icc is a text": _set("icc", "sRGB"),
     "icc with escapes": _set("icc", {EVIL: 1}, says="harmless"),

@@ -232,7 +232,10 @@ class Trial:
         (out / "images").mkdir()
         self._command("build", str(out / "images"), str(out / "p"), "--classes", store)
         shutil.copytree(self.store, out / "u", symlinks=True, ignore=_no_pipes)
-        self._command("update", str(out / "images"), str(out / "u"))
+        _draw_image(out / "images/a/0.jpg")
+        _IS_WATCHED[0] = False  # workers are processes
+        self._command("update", str(out / "images"), str(out / "u"), "--max-gone", "100%")
+        _IS_WATCHED[0] = True
 
     def _command(self, *words: str) -> int | None:
         """Run a command; returns its exit code."""
@@ -275,6 +278,13 @@ def _drained(loader: Any) -> None:
     with loader:
         for _ in loader:
             pass
+
+
+def _draw_image(path: Path) -> None:
+    from PIL import Image
+
+    path.parent.mkdir()
+    Image.new("RGB", (8, 8), "gray").save(path)
 
 
 def _no_pipes(folder: str, names: list[str]) -> list[str]:

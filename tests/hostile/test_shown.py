@@ -163,6 +163,33 @@ def test_a_planted_journal_chooses_no_words_of_a_command(header: object, tmp_pat
     assert "--resume" in found
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{"inputs": "x"}],
+        [{"images": 5}],
+        [[1]],
+        [{"inputs": 2, "images": ["images"]}, {"inputs_stop": -1, "rows_stop": 0}],
+        [{"inputs": 2, "images": ["images"]}, {"inputs_stop": 1}],
+        [{"inputs": 2, "images": ["images"]}, {"inputs_stop": 1, "rows_stop": 1, "samples": [5]}],
+        [{"inputs": 2, "images": ["images"]}, "text"],
+    ],
+)
+def test_a_planted_journal_is_refused_or_begun_anew(
+    lines: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, out = make_tree(tmp_path / "images", classes=1, each=2), tmp_path / "out"
+    planted(out, lines[0])
+    for line in lines[1:]:
+        text = json.dumps(line).encode()
+        with open(out / ".packing/journal", "ab") as file:
+            file.write(b"%08x %b\n" % (zlib.crc32(text), text))
+    assert run([str(images), str(out), "--size", "32", "--resume", "--workers", "1"]) in (1, 2)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert not CONTROL.search(said.rstrip("\n"))
+
+
 def test_words_of_a_usual_journal_are_quoted(tmp_path: Path) -> None:
     out = planted(tmp_path / "out", Header(images=("my images; ls",), words=("--size", "224")))
     with pytest.raises(
