@@ -95,6 +95,7 @@ class MemmapDataset(Dataset[Any]):
 
     def _open(self) -> None:
         self._opened = OpenedStore(self.path, self.remote)
+        self.check_rows = self._opened.check_rows
         self.manifest, self.mapped = self._opened.manifest, self._opened.mapped
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
         self._sources = Sources(self.path, self.manifest, self.remote)
@@ -113,7 +114,6 @@ class MemmapDataset(Dataset[Any]):
         """Show a notebook a contact sheet."""
         from reader.dataset.preview import html_of, shown_positions
 
-        self.check_files()
         shown = self.subset(shown_positions(len(self)))
         # as it is stored, and rows know their numbers
         shown.transform = shown.target_transform = shown.transforms = None
@@ -121,7 +121,7 @@ class MemmapDataset(Dataset[Any]):
         return html_of(repr(self), self.manifest, (shown[i] for i in range(len(shown))))
 
     def __getstate__(self) -> dict[str, object]:
-        opened = ("manifest", "mapped", "_opened", "_pool", "_sources", "_targets", "_samples")
+        opened = ("manifest", "mapped", "_opened", "check_rows", "_pool", "_sources", "_targets", "_samples")
         return {k: v for k, v in self.__dict__.items() if k not in opened} | {"digest": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ class MemmapDataset(Dataset[Any]):
             # program. The attribute is there while a spawned process takes over what its parent sent.
             if not getattr(multiprocessing.current_process(), "_inheriting", False):
                 raise
-            for name in ("manifest", "mapped", "_opened"):
+            for name in ("manifest", "mapped", "_opened", "check_rows"):
                 self.__dict__.pop(name, None)
             self._refusal = e
 
@@ -213,10 +213,6 @@ class MemmapDataset(Dataset[Any]):
         """Raise StoreError if a file of the store is no longer as large as it was."""
         self._opened.check_files()
 
-    def check_rows(self, rows: Rows | None, batch: Batch | None = None) -> None:
-        """Raise StoreError where a value of these rows of the store, None: of all, cannot be one; batch: the rows, gathered."""
-        self._opened.check_rows(rows, batch)
-
     def opened(self, name: str) -> Path:
         """Return a path that opens a tensor's file, as this dataset holds it, again: another store may have its name by now."""
         return self._opened.opened(name)
@@ -241,7 +237,6 @@ class MemmapDataset(Dataset[Any]):
     def targets(self) -> list[Any]:
         """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
         if self._targets is None:
-            self.check_files()
             self.check_rows(self._rows)
             targets = self.mapped.targets
             self._targets = (targets if self._rows is None else targets[torch.from_numpy(self._rows)]).tolist()

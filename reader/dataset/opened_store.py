@@ -169,8 +169,10 @@ class OpenedStore:
             batch: of these rows, on the CPU: a few microseconds; without it they are looked up.
 
         Raises:
-            StoreError: one is not: names the row.
+            StoreError: one is not: names the row; or a file was cut short.
         """
+        if batch is None:
+            self.check_files()
         columns = columns_of(self.mapped if batch is None else batch, self._checked)
         if batch is None and rows is not None:
             # of consecutive rows a view

@@ -11,9 +11,9 @@ import os
 import threading
 from pathlib import Path
 
+from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
-from reader.format.blocks import read_blocks
 from reader.format.head import read_head
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, Manifest, read_manifest
 from reader.format.pointer import read_pointer

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 from packer import pack
 from packer.operations.verify import verify
 from reader import MemmapDataset, StoreError
-from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, read_blocks
+from reader.format.blocks import read_blocks
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES
 from reader.format.pointer import encode_pointer, generation_of
 from reader.remote.folder import INSIDE
 
