@@ -215,3 +215,10 @@ def test_a_function_of_packer_is_the_function_whatever_was_imported_before(name:
 )
 def test_public_doors_stay(statement: str) -> None:
     exec(statement, {})
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by name: of two files with one name the second cannot be collected."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(names) == sorted({*names})
+    assert len(names) > 100
