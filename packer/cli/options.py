@@ -41,6 +41,21 @@ def combined(*options: Callable[..., Any]) -> Callable[..., Any]:
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
+REPORT = combined(
+    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
+    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+)
+WORKERS = click.option(
+    "--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]"
+)
+# Of what replaces no store.
+MAX_REJECTS = click.option(
+    "--max-rejects",
+    default=RunOptions.max_rejects,
+    show_default=True,
+    metavar="N|P%",
+    help="More rejects than this end with exit code 3.",
+)
 # Of `build` and `update`: what the inputs are, and what belongs to one run alone.
 INPUTS = combined(
     click.option(
@@ -89,7 +104,7 @@ INPUTS = combined(
     ),
 )
 RUN = combined(
-    click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]"),
+    WORKERS,
     click.option(
         "--on-error",
         type=click.Choice(ON_ERROR),
@@ -123,15 +138,10 @@ RUN = combined(
         "--address", metavar="HOST:PORT", help="The Ray cluster.  [default: RAY_ADDRESS, or one on this machine]"
     ),
     click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process."),
-    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
-    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+    REPORT,
 )
 # Of `subset` and `merge`.
-COPY = combined(
-    click.option("--overwrite", is_flag=True, help="Replace an existing store."),
-    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
-    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
-)
+COPY = combined(click.option("--overwrite", is_flag=True, help="Replace an existing store."), REPORT)
 
 # Of commands that read a store, which may be at a URL.
 CACHE = click.option(

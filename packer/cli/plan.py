@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from packer.cli.options import StorePath, parse_limits
+from packer.cli.options import WORKERS, StorePath, parse_limits
 from packer.cli.output import print_report
 from packer.cli.progress import ProgressBar
 from packer.options import CHANNELS
@@ -20,7 +20,7 @@ from packer.options import CHANNELS
 )
 @click.option("--ratio", default="0.75,1.3333", show_default=True, metavar="LOW,HIGH", help="Width / height of a box.")
 @click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="Of a row.")
-@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@WORKERS
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the plan and nothing else.")
 def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **options: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from packer.cli.options import StorePath
+from packer.cli.options import REPORT, StorePath
 from packer.cli.output import print_transfer
 from packer.cli.progress import ProgressBar
 
@@ -15,8 +15,7 @@ from packer.cli.progress import ProgressBar
 @click.option(
     "--overwrite", is_flag=True, help="Replace another store, which stays complete at the URL until the new one is."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@REPORT
 def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int:
     """Copy the store OUT to URL, each file compared with its checksum before it is sent.
 
@@ -40,8 +39,7 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
 @click.command(short_help="Copy a store from object storage.")
 @click.argument("url", type=StorePath())
 @click.argument("out", type=StorePath())
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@REPORT
 def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
     """Copy the store at URL to OUT and compare every byte with its checksums. Interrupted, the same command continues.
 

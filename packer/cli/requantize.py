@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from packer.cli import messages
-from packer.cli.options import StorePath
+from packer.cli.options import MAX_REJECTS, REPORT, WORKERS, StorePath
 from packer.cli.output import fail_of_rejects, print_report
 from packer.cli.progress import ProgressBar
 
@@ -21,7 +21,7 @@ from packer.cli.progress import ProgressBar
     metavar="S|HxW",
     help="Scale first: 480 makes the short side 480 where it is longer, 480x640 (height x width) makes just that.",
 )
-@click.option("--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]")
+@WORKERS
 @click.option(
     "--fidelity",
     type=click.IntRange(0),
@@ -30,16 +30,9 @@ from packer.cli.progress import ProgressBar
     metavar="K",
     help="Images to compare with their sources afterwards.",
 )
-@click.option(
-    "--max-rejects",
-    default="1%",
-    show_default=True,
-    metavar="N|P%",
-    help="More rejects than this end with exit code 3.",
-)
+@MAX_REJECTS
 @click.option("--resume", is_flag=True, help="Begin, or resume an earlier run: what is new or changed since.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@REPORT
 def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Write the folder IMAGES anew to DEST as JPEGs of ffmpeg's -q:v, in the same folders under the same names.
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import click
 
-from packer.cli.options import StorePath
+from packer.cli.options import MAX_REJECTS, REPORT, StorePath
 from packer.cli.output import fail_of_rejects, print_copied_rows
 from packer.cli.progress import ProgressBar
-from packer.options import RunOptions
 
 
 @click.command(short_help="Join the parts of OUT, packed by pack --part, into one store.")
 @click.argument("out", type=StorePath())
-@click.option(
-    "--max-rejects",
-    default=RunOptions.max_rejects,
-    show_default=True,
-    metavar="N|P%",
-    help="More rejects than this end with exit code 3.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@MAX_REJECTS
+@REPORT
 def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
     """Make the store OUT of its parts, each packed by pack IMAGES OUT --part i/n: the bytes that pack IMAGES OUT gives.
 

@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from packer.cli import messages
-from packer.cli.options import StorePath
+from packer.cli.options import REPORT, StorePath
 from packer.cli.output import EXIT_FAILED, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
@@ -24,8 +24,7 @@ from packer.options import is_url
     type=StorePath(),
     help="What was packed: a folder, URL, tar or zip. Compare the bytes of every source; for --redecode, where they lie.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@REPORT
 def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:
     """Check the store OUT: its structure, all digests, then every block's checksum. Changes nothing.
 
