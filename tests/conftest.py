@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import subprocess
 import sys
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,7 @@ hypothesis_settings.register_profile("pixpack", deadline=None, suppress_health_c
 hypothesis_settings.load_profile("pixpack")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+PACK = [sys.executable, "-m", "packer"]
 
 
 def photo(width: int, height: int, seed: int) -> Image.Image:
@@ -60,6 +66,63 @@ def interrupt_after(inputs: int) -> Callable[[Progress], None]:
             raise KeyboardInterrupt
 
     return stop
+
+
+def interrupted(call: Callable[..., Any], images: Any, out: Path, *, inputs: int = 8, **options: Any) -> None:
+    """Interrupt a call of pack or update as Ctrl-C would, once so many of its inputs are done."""
+    with pytest.raises(KeyboardInterrupt):
+        call(images, out, progress=interrupt_after(inputs), **options)
+
+
+def touch(root: Path, *names: str) -> Path:
+    """Make files of one byte below a folder."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"x")
+    return root
+
+
+def stress(name: str, *arguments: str) -> dict[str, Any]:
+    """Run a program of scripts/stress; returns what its last line reports."""
+    command = [sys.executable, "-m", f"scripts.stress.{name}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def check_golden_bytes(golden: Path) -> None:
+    """See that today's writer makes the bytes of a golden store."""
+    from reader.format.blocks import read_blocks
+    from reader.format.manifest import PIXELS, encode_manifest, read_manifest
+    from reader.format.tensordict_meta import metadata_files
+
+    head = read_manifest(golden)
+    assert encode_manifest(head, read_blocks(golden)) == (golden / "manifest.json").read_bytes()
+    for name, content in metadata_files(head).items():
+        assert (golden / name).read_bytes() == content
+    assert head.files[PIXELS].digest == f"crc32:{zlib.crc32((golden / PIXELS).read_bytes()):08x}"
+
+
+@contextlib.contextmanager
+def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
+    """Make a memory cgroup, of either version; skips where this user may make none."""
+    for parent, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(parent) / f"pixpack-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(limit_bytes))
+            break
+        except OSError:
+            if group.is_dir():
+                group.rmdir()
+    else:
+        pytest.skip("this user may make no memory cgroup")
+    yield group
+    deadline = time.monotonic() + 5
+    while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    group.rmdir()
 
 
 def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +164,14 @@ def heard_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
+    from packer.store import blocks
+
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
 
 
 @pytest.fixture

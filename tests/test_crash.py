@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from conftest import stress
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,7 +18,7 @@ pytestmark = [
 
 
 def test_packs_killed_at_random_moments_resume_to_the_same_bytes() -> None:
-    result = run("crash_test", "--images", "250", "--kills", "4")
+    result = stress("crash_test", "--images", "250", "--kills", "4")
     assert result["kills"] == 4
     assert result["redone"] == 0
     assert result["lost_blocks"] <= 8
@@ -28,7 +26,7 @@ def test_packs_killed_at_random_moments_resume_to_the_same_bytes() -> None:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the shim needs a C compiler")
 def test_a_death_at_any_call_that_changes_a_file_is_survived() -> None:
-    result = run("fault_test", "--faults", "kill", "--images", "16", "--kinds", "fresh", "--every", "4")
+    result = stress("fault_test", "--faults", "kill", "--images", "16", "--kinds", "fresh", "--every", "4")
     # two blocks: folders, lock, journal, allocation, rows, syncs, sealed files, renames, removal
     assert result["fresh"]["kill"]["spoilt"] > 8
 
@@ -36,13 +34,5 @@ def test_a_death_at_any_call_that_changes_a_file_is_survived() -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the shim needs a C compiler")
 def test_a_death_of_a_push_or_a_pull_leaves_the_old_store_or_the_new_one() -> None:
     kinds = ("push", "repush", "pull")
-    result = run("fault_test", "--faults", "kill", "--images", "16", "--kinds", *kinds, "--every", "9")
+    result = stress("fault_test", "--faults", "kill", "--images", "16", "--kinds", *kinds, "--every", "9")
     assert {kind for kind in kinds if result[kind]["kill"]["spoilt"] > 8} == {*kinds}
-
-
-def run(name: str, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", f"scripts.stress.{name}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from conftest import stress
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.slow
 def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> None:
-    result = run_script("power_test", "--images", "16", "--cuts", "4", "--draws", "1")
+    result = stress("power_test", "--images", "16", "--cuts", "4", "--draws", "1")
     for kind in ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled"):
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
         assert result[kind]["journal_lines"] >= 1
@@ -34,8 +32,8 @@ def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> Non
 @pytest.mark.slow
 def test_a_call_that_fails_is_told_and_costs_nothing() -> None:
     words = ("fault_test", "--kinds", "fresh", "--images", "16")
-    assert run_script(*words, "--every", "4", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 16
-    result = run_script(*words, "--every", "8", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]
+    assert stress(*words, "--every", "4", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 16
+    result = stress(*words, "--every", "8", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]
     assert result["ENOSPC"]["spoilt"] > 4
     assert result["short"]["succeeded"] == result["short"]["spoilt"] > 0
     assert result["unread"]["succeeded"] == result["unread"]["spoilt"] > 1
@@ -109,11 +107,3 @@ def test_the_disk_keeps_what_was_synced_and_nothing_for_certain_besides(
     found = {str(disk.some(random.Random(seed))) for seed in range(40)}
     # a sector is written whole: of "one" and "onetwo" the size tells which, or zeros where it has grown alone
     assert found == {str({"old": content}) for content in (b"one", b"onetwo", b"one\0\0\0")}
-
-
-def run_script(name: str, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", f"scripts.stress.{name}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result

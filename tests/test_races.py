@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import interrupt_after, store_bytes
+from conftest import PACK, interrupted, store_bytes
 from torch.utils.data import DataLoader
 
 from packer import PackError, pack
@@ -25,8 +25,6 @@ from packer.store import build_folder, lock, swap
 from packer.store.lock import LOCK, Lock
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader import store as stores
-
-PACK = [sys.executable, "-m", "packer"]
 
 
 @pytest.fixture
@@ -39,8 +37,7 @@ def whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
 
 
 def _interrupt(images: Path, out: Path, **options: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, progress=interrupt_after(0), **options)
+    interrupted(pack, images, out, size=32, **options, inputs=0)
 
 
 def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:

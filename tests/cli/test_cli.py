@@ -13,12 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import make_tree, store_bytes
+from conftest import PACK, make_tree, store_bytes
 from PIL import Image
 
 from packer.cli.app import run
-
-PACK = [sys.executable, "-m", "packer"]
 
 
 def test_the_main_job(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

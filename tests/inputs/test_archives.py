@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupt_after, photo, store_bytes
+from conftest import interrupted, photo, store_bytes
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.cli.app import run
@@ -248,8 +248,7 @@ def test_a_pack_of_tars_resumes_to_the_same_bytes_and_notices_a_change(
         pack(shards, tmp_path / f"whole{workers}", size=32, workers=workers)
     assert store_bytes(tmp_path / "whole1") == store_bytes(tmp_path / "whole3")
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(shards, tmp_path / "out", size=32, progress=interrupt_after(9))
+    interrupted(pack, shards, tmp_path / "out", size=32, inputs=9)
     assert pack(shards, tmp_path / "out", size=32, resume=True).resumed_from > 0
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole1")
 

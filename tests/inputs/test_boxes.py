@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import interrupt_after, make_tree, photo, store_bytes
+from conftest import interrupted, make_tree, photo, store_bytes
 from PIL import Image, ImageDraw
 
 from packer import OptionsError, PackError, ScanError, pack
@@ -377,8 +378,7 @@ def test_options_of_boxes_are_checked(options: dict[str, Any], flat: Path, tmp_p
 
 def stopped(images: Path, out: Path, **options: Any) -> None:
     """Pack until a few blocks are done, then stop."""
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, **options, progress=interrupt_after(16))
+    interrupted(pack, images, out, **options, inputs=16)
 
 
 def many_boxes(images: Path, path: Path) -> Path:
@@ -391,21 +391,27 @@ def many_boxes(images: Path, path: Path) -> Path:
     return coco(path, names, boxes)
 
 
+def check_same_bytes(images: Path, folder: Path, labels_of: Callable[[Path], Any], options: dict[str, Any]) -> None:
+    """See that workers and a resume change no byte, and that labels go where a shuffle puts their rows."""
+    pack(images, folder / "whole", workers=1, **options)
+    pack(images, folder / "two", workers=2, **options)
+    stopped(images, folder / "resumed", workers=1, **options)
+    report = pack(images, folder / "resumed", workers=2, resume=True, **options)
+    assert (report.rows, report.resumed_from > 0, report.changed) == (23, True, "")
+    assert store_bytes(folder / "whole") == store_bytes(folder / "two") == store_bytes(folder / "resumed")
+    pack(images, folder / "shuffled", shuffle=3, **options)
+    ordered, shuffled = ([path for path, _ in MemmapDataset(folder / name).samples] for name in ("whole", "shuffled"))
+    expected, found = labels_of(folder / "whole"), labels_of(folder / "shuffled")
+    for path, labels in zip(shuffled, found, strict=True):
+        assert np.array_equal(labels, expected[ordered.index(path)])
+    # finished: nothing is to be done
+    assert pack(images, folder / "whole", resume=True, **options).rows == 23
+
+
 def test_workers_resuming_and_order_give_the_same_bytes(images: Path, tmp_path: Path) -> None:
     (images / "class1" / "003.jpg").write_text("broken")
     options = {"size": 32, "boxes": many_boxes(images, tmp_path / "c.json"), "max_rejects": "50%"}
-    pack(images, tmp_path / "whole", workers=1, **options)
-    pack(images, tmp_path / "two", workers=2, **options)
-    stopped(images, tmp_path / "resumed", workers=1, **options)
-    report = pack(images, tmp_path / "resumed", workers=2, resume=True, **options)
-    assert report.resumed_from > 0
-    assert store_bytes(tmp_path / "whole") == store_bytes(tmp_path / "two") == store_bytes(tmp_path / "resumed")
-    pack(images, tmp_path / "shuffled", shuffle=3, **options)
-    rows = {name: [path for path, _ in MemmapDataset(tmp_path / name).samples] for name in ("whole", "shuffled")}
-    found, expected = boxes_of(tmp_path / "shuffled"), boxes_of(tmp_path / "whole")
-    assert dict(zip(rows["shuffled"], found, strict=True)) == dict(zip(rows["whole"], expected, strict=True))
-    # finished: nothing is to be done
-    assert pack(images, tmp_path / "whole", resume=True, **options).rows == 23
+    check_same_bytes(images, tmp_path, boxes_of, options)
 
 
 def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_path: Path) -> None:
@@ -468,8 +474,7 @@ def test_a_begun_split_with_room_for_other_boxes_is_refused(tmp_path: Path) -> N
         boxes = [("val/val.jpg", [5 * n, 5, 30, 30]) for n in range(count)] + [("train.jpg", [0, 0, 9, 9])]
         return coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, progress=interrupt_after(0))
+    interrupted(pack, tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, inputs=0)
     with pytest.raises(PackError, match=r"train was begun with other input files"):
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(2), workers=1, resume=True)
 

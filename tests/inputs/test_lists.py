@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Feed, interrupt_after, photo, store_bytes
+from conftest import Feed, interrupted, photo, store_bytes
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.inputs.samples import Inputs
@@ -380,8 +380,7 @@ def test_an_interrupted_pack_of_a_list_resumes_to_the_same_bytes(manifest: Path,
     options: dict[str, Any] = {"size": 32, "target_column": "x,y", "max_rejects": 2}
     pack(manifest, tmp_path / "whole", **options)
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(manifest, tmp_path / "out", progress=interrupt_after(9), **options)
+    interrupted(pack, manifest, tmp_path / "out", **options, inputs=9)
     text = manifest.read_text()
     manifest.write_text(text.replace(",0.125,", ",0.25,"))
     with pytest.raises(PackError, match="was begun with other input files"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import make_tree, photo, store_bytes
 from PIL import Image
-from test_boxes import FITS, SIDES, coco, placed, stopped
+from test_boxes import FITS, SIDES, check_same_bytes, coco, placed, stopped
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.operations.show import contact_sheet
@@ -187,17 +187,7 @@ def tree(images: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 
 def test_workers_resuming_and_order_give_the_same_bytes(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     images, options = tree
-    pack(images, tmp_path / "whole", workers=1, **options)
-    pack(images, tmp_path / "two", workers=2, **options)
-    stopped(images, tmp_path / "resumed", workers=1, **options)
-    report = pack(images, tmp_path / "resumed", workers=2, resume=True, **options)
-    assert (report.rows, report.resumed_from > 0, report.changed) == (23, True, "")
-    assert store_bytes(tmp_path / "whole") == store_bytes(tmp_path / "two") == store_bytes(tmp_path / "resumed")
-    pack(images, tmp_path / "shuffled", shuffle=3, **options)
-    rows = [[path for path, _ in MemmapDataset(tmp_path / name).samples] for name in ("whole", "shuffled")]
-    places = [rows[0].index(path) for path in rows[1]]
-    assert np.array_equal(masks_of(tmp_path / "shuffled"), masks_of(tmp_path / "whole")[places])
-    assert pack(images, tmp_path / "whole", resume=True, **options).rows == 23
+    check_same_bytes(images, tmp_path, masks_of, options)
     with pytest.raises(PackError, match="finished, but was packed with --masks. Give it again"):
         pack(images, tmp_path / "whole", resume=True, **{k: v for k, v in options.items() if k != "masks"})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupt_after, make_tree, store_bytes
+from conftest import interrupted, make_tree, store_bytes
 
 from packer import ScanError, pack, seal_parts
 from packer.errors import SourceError
@@ -25,7 +25,6 @@ from packer.store import blocks
 from reader.format.manifest import read_json_lines
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'pixpack[remote]'")
-PACK = [sys.executable, "-m", "packer"]
 
 
 @pytest.fixture(autouse=True)
@@ -128,8 +127,7 @@ def test_a_size_is_found_in_the_headers_and_parts_are_sealed(tmp_path: Path) -> 
 def test_an_object_that_was_replaced_is_noticed_by_a_resume(images: Path, tmp_path: Path) -> None:
     url = _upload(images, "memory://set")
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(url, tmp_path / "out", size=32, workers=1, progress=interrupt_after(12))
+    interrupted(pack, url, tmp_path / "out", size=32, workers=1, inputs=12)
     data = (images / "class2/000.jpg").read_bytes()
     (images / "class0/002.jpg").write_bytes(data)
     fsspec.filesystem("memory").pipe_file("/set/class0/002.jpg", data)

@@ -7,19 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, torchvision_or_skip
+from conftest import make_tree, torchvision_or_skip, touch
 
 from packer.errors import ScanError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.scan import scan
-
-
-def touch(root: Path, *names: str) -> Path:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(b"x")
-    return root
-
 
 ODD_NAMES = (
     "b/z.jpg",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, photo, store_bytes
+from conftest import make_tree, photo, store_bytes, touch
 
 from packer import PackError, ScanError, pack, update
 from packer.cli.app import run
@@ -20,13 +20,6 @@ from packer.operations.info import describe
 from reader import MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
-
-
-def touch(root: Path, *names: str) -> Path:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(b"x")
-    return root
 
 
 @pytest.mark.parametrize(

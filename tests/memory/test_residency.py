@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import memory_cgroup
 
 from reader import MemmapDataset, MemmapLoader, system
 from reader.format.errors import StoreError
@@ -318,27 +319,8 @@ print(loader.order, loader.residency, rows, system.memory_bytes())
 
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
-    """A memory cgroup of 500 MB, of either version."""
-    for parent, limit_file in (
-        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-        (Path("/sys/fs/cgroup"), "memory.max"),
-    ):
-        folder = parent / f"pixpack-test-{os.getpid()}"
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        try:
-            if (folder / limit_file).exists():
-                (folder / limit_file).write_text(str(500 << 20))
-                yield folder
-                return
-        except OSError:
-            pass
-        finally:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-    pytest.skip("no memory cgroup can be made here")
+    with memory_cgroup(500 << 20) as group:
+        yield group
 
 
 @pytest.mark.slow

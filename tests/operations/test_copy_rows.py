@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import interrupt_after, store_bytes
+from conftest import interrupted, store_bytes
 from PIL import Image
 from test_boxes import coco
 from test_lists import listed
@@ -39,7 +39,6 @@ from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, encode_m
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-PACK = [sys.executable, "-m", "packer"]
 # those whose rows do not depend on the whole of the inputs
 ALIKE = {name: options for name, options in WAYS.items() if "shuffle" not in options}
 
@@ -515,27 +514,29 @@ def test_many_stores_are_not_all_open_at_once(shared_store: Path, tmp_path: Path
     assert (done.stdout, done.stderr) == (b"5400\n", b"")
 
 
+def merge_killed(store: Path, out: Path, *overwrite: str) -> None:
+    """Merge a store with itself in a process that dies as it copies."""
+    code = (
+        "import os, sys\nfrom packer import merge\n"
+        "def die(progress):\n    if progress.stage == 'copy':\n        os.kill(os.getpid(), 9)\n"
+        "merge([sys.argv[1]] * 2, sys.argv[2], overwrite=len(sys.argv) > 3, progress=die)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(store), str(out), *overwrite], capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+
+
 def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     shared_store: Path, images: Path, tmp_path: Path
 ) -> None:
-    out, code = (
-        tmp_path / "out",
-        (
-            "import os, sys\nfrom packer import merge\n"
-            "def die(progress):\n    if progress.stage == 'copy':\n        os.kill(os.getpid(), 9)\n"
-            "merge([sys.argv[1]] * 2, sys.argv[2], overwrite=True, progress=die)"
-        ),
-    )
+    out = tmp_path / "out"
     shutil.copytree(shared_store, out)
-    done = subprocess.run([sys.executable, "-c", code, str(shared_store), str(out)], capture_output=True)
-    assert done.returncode == -signal.SIGKILL
+    merge_killed(shared_store, out, "--overwrite")
     assert (tmp_path / ".out.packing/.packing/lock").exists()
     with pytest.raises(PackError, match="is finished, but with another number of inputs"):
         pack(images, out, size=32, resume=True)
     assert store_bytes(out) == store_bytes(shared_store)
     # and a pack that does replace it is resumed, though a copy was cut short in its place
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, overwrite=True, progress=interrupt_after(8))
+    interrupted(pack, images, out, size=32, overwrite=True)
     pack(images, out, size=32, resume=True)
     assert len(MemmapDataset(out)) == 24
     assert sorted(os.listdir(tmp_path)) == ["images", "out"]
@@ -680,19 +681,11 @@ def test_an_interrupt_leaves_the_store_that_would_be_replaced(store: Path, share
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_store: Path, tmp_path: Path) -> None:
-    out, code = (
-        tmp_path / "out",
-        (
-            "import os, sys\nfrom packer import merge\n"
-            "def die(progress):\n    if progress.stage == 'copy':\n        os.kill(os.getpid(), 9)\n"
-            "merge([sys.argv[1]] * 2, sys.argv[2], overwrite=len(sys.argv) > 3, progress=die)"
-        ),
-    )
+    out = tmp_path / "out"
     more = ["--overwrite"] if replaced else []
     if replaced:
         shutil.copytree(shared_store, out)
-    done = subprocess.run([sys.executable, "-c", code, str(shared_store), str(out), *more], capture_output=True)
-    assert done.returncode == -signal.SIGKILL
+    merge_killed(shared_store, out, *more)
     if replaced:
         assert store_bytes(out) == store_bytes(shared_store)
     else:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import photo, store_bytes
+from conftest import PACK, photo, store_bytes
 from PIL import Image
 
 from packer import OptionsError
@@ -19,7 +18,6 @@ from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.store.files import write_atomically
 
-PACK = [sys.executable, "-m", "packer"]
 QUICK = ["--seconds", "0.1", "--order", "full"]
 
 

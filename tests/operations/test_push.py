@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, store_bytes
+from conftest import PACK, interrupted, make_tree, store_bytes
 from test_remote import fsspec, s3, s3_server  # noqa: F401 (fixtures)
 
 from packer import OptionsError, PackError, ScanError, pack, pull, push
@@ -32,7 +32,6 @@ from reader.format.manifest import MANIFEST, PIXELS, read_manifest
 from reader.format.pointer import encode_pointer, read_pointer
 from reader.format.unfinished import PULLED
 
-PACK = [sys.executable, "-m", "packer"]
 # The command, killed before it changes something at the URL for the n-th time.
 _KILLED = """
 import os, signal, sys
@@ -608,11 +607,9 @@ def test_a_pull_killed_before_its_first_file_is_resumed(store: Path, tmp_path: P
 
 
 def test_a_pull_over_an_unfinished_pack_names_that(images: Path, store: Path, tmp_path: Path) -> None:
-    from conftest import interrupt_after
 
     push(store, "memory://stores/out")
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, tmp_path / "out", size=32, workers=1, progress=interrupt_after(12))
+    interrupted(pack, images, tmp_path / "out", size=32, workers=1, inputs=12)
     before = sorted(p for p in (tmp_path / "out").rglob("*"))
     with pytest.raises(OptionsError, match=r"is incomplete: its pack was interrupted at .* --resume"):
         pull("memory://stores/out", tmp_path / "out")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
+from conftest import PACK, ffmpeg_or_skip, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import OptionsError, PackError, pack
@@ -24,8 +24,6 @@ from packer.operations.verify import verify
 from packer.pixels.requantize import Recoded, Recoder
 from reader import MemmapDataset
 from reader.format.manifest import read_json_lines
-
-PACK = [sys.executable, "-m", "packer"]
 
 
 @pytest.fixture(autouse=True)

@@ -14,17 +14,10 @@ from conftest import interrupt_after, make_tree, photo, store_bytes
 
 from packer import PackError, pack, pack_dataset
 from packer.cli.app import run
-from packer.store import blocks
 from packer.text import difference, names_difference
 from reader import IncompleteStoreError, MemmapDataset
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut 24 inputs into 12 blocks, so that a part of them can be committed."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
 
 
 def interrupted(images: Path | str, out: Path, **options: Any) -> Path:

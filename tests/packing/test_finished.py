@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupt_after, make_tree, photo, store_bytes
+from conftest import PACK, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import PackError, pack, pack_dataset, seal_parts, update
@@ -24,8 +24,6 @@ from packer.pixels.decode import Decoder
 from packer.store import blocks
 from packer.store.out_folder import replacement
 from reader.format.manifest import MANIFEST
-
-PACK = [sys.executable, "-m", "packer"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +50,7 @@ def test_one_line_is_right_in_every_state(images: Path, tmp_path: Path) -> None:
         kept.append(store_bytes(tmp_path / "out"))
     assert kept[0] == kept[1]
     pack(images, tmp_path / "whole", size=32)
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, tmp_path / "begun", size=32, resume=True, workers=1, progress=interrupt_after(4))
+    interrupted(pack, images, tmp_path / "begun", size=32, resume=True, workers=1, inputs=4)
     assert pack(images, tmp_path / "begun", size=32, resume=True).resumed_from >= 4
     assert store_bytes(tmp_path / "begun") == store_bytes(tmp_path / "whole")
 
@@ -282,8 +279,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
 
     assert pack(images, out, size=16, **line).resumed_from == 0  # no OUT
     assert pack(images, out, size=16, **line).resumed_from == 24  # what is asked for
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, progress=interrupt_after(4), **line)
+    interrupted(pack, images, out, size=32, **line, inputs=4)
     assert store_bytes(out) == small
     with pytest.raises(
         PackError, match=r"holds a store whose replacement was interrupted at .*Continue with: pack .*--resume"
@@ -293,8 +289,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
     assert store_bytes(out) == large
     assert not replacement(out).exists()
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=24, progress=interrupt_after(4), **line)
+    interrupted(pack, images, out, size=24, **line, inputs=4)
     assert pack(images, out, size=16, **line).resumed_from == 0  # one of other options is begun anew
     assert store_bytes(out) == small
 
@@ -302,8 +297,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
     assert pack(images, out, size=16, **line).resumed_from == 0  # other inputs
     assert pack(images, out, size=16, **line).resumed_from == 24
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, tmp_path / "new", size=32, workers=1, progress=interrupt_after(4))
+    interrupted(pack, images, tmp_path / "new", size=32, workers=1, inputs=4)
     assert pack(images, tmp_path / "new", size=16, **line).resumed_from == 0  # an unfinished OUT of other options
     with open(out / "_tensordict/pixels.memmap", "ab") as file:
         file.write(b"x")
@@ -327,8 +321,7 @@ def test_rows_of_own_sizes_are_cut_as_a_fresh_pack_cuts_them_where_another_was_b
     images: Path, tmp_path: Path
 ) -> None:
     make_tree(tmp_path / "more", classes=1, each=40, size=(300, 200))
-    with pytest.raises(KeyboardInterrupt):
-        pack(tmp_path / "more", tmp_path / "out", fit="none", workers=1, progress=interrupt_after(2))
+    interrupted(pack, tmp_path / "more", tmp_path / "out", fit="none", workers=1, inputs=2)
     pack(images, tmp_path / "out", fit="none", resume=True, overwrite=True)
     pack(images, tmp_path / "whole", fit="none")
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
@@ -369,8 +362,7 @@ def test_an_update_of_what_is_up_to_date_changes_nothing_and_one_of_other_bytes_
     assert update(images, out, resume=True, max_rejects=0).too_many_rejects
     assert (store_bytes(out), pixels.stat().st_ino) == (before, inode)
 
-    with pytest.raises(KeyboardInterrupt):
-        update(images, out, workers=1, max_rejects=1, progress=interrupt_after(4))
+    interrupted(update, images, out, workers=1, max_rejects=1, inputs=4)
     assert update(images, out, resume=True, max_rejects=1).kept == 23  # one that was begun is continued
     assert pixels.stat().st_ino != inode
 
@@ -511,7 +503,6 @@ def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_pat
             r"other options for labels \(with --classes, now without\)",
         ),
     ):
-        with pytest.raises(KeyboardInterrupt):
-            pack(images, tmp_path / name, size=32, workers=1, progress=interrupt_after(4), **given)
+        interrupted(pack, images, tmp_path / name, size=32, workers=1, **given, inputs=4)
         with pytest.raises(PackError, match=rf"was begun with {said}"):
             pack(images, tmp_path / name, size=32, resume=True)

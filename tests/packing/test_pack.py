@@ -19,21 +19,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
+from conftest import PACK, harm_at, interrupt_after, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.report import Progress
-from packer.store import blocks, build_folder, swap
+from packer.store import build_folder, swap
 from packer.store.lock import Lock
 from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.manifest import read_json_lines, read_manifest
-
-PACK = [sys.executable, "-m", "packer"]
 
 
 def test_rows_are_the_resized_and_cropped_images_in_order(images: Path, tmp_path: Path) -> None:
@@ -66,12 +64,6 @@ def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
         inside.append(row.pixels[y0:y1, x0:x1].reshape(-1, 3).numpy())
         assert row.pixels.sum() == inside[-1].astype(int).sum()
     assert train.manifest.mean == pytest.approx(np.concatenate(inside).mean(0) / 255, rel=1e-9)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -306,8 +298,7 @@ def test_an_interrupted_overwrite_keeps_the_old_store_and_resumes(images: Path, 
     pack(images, out, size=16)
     before = store_bytes(out)
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, overwrite=True, progress=interrupt_after(8))
+    interrupted(pack, images, out, size=32, overwrite=True)
     assert store_bytes(out) == before
     report = pack(images, out, size=32, resume=True)
     assert 0 < report.resumed_from < 24
@@ -357,8 +348,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
     pack(images, tmp_path / "whole", size=32)
     out = tmp_path / "out"
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, progress=interrupt_after(2 * blocks))
+    interrupted(pack, images, out, size=32, inputs=2 * blocks)
     with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
         MemmapDataset(out, as_tuple=False)
     with pytest.raises(PackError, match=r"Resume with: pack .*/images .* --resume \(or start anew with --overwrite\)"):
@@ -380,8 +370,7 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
 ) -> None:
     out = tmp_path / "out"
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, progress=interrupt_after(8))
+    interrupted(pack, images, out, size=32)
     with pytest.raises(PackError, match=r"was begun with other options \(size: \[32, 32\], now \[16, 16\]\)"):
         pack(images, out, size=16, resume=True)
     with monkeypatch.context() as patch:
@@ -848,20 +837,31 @@ def test_closed_standard_streams_cost_nothing(images: Path, tmp_path: Path, clos
     assert verify(tmp_path / "out", redecode=24, images=images).problems == []
 
 
-def test_a_replacement_that_was_sealed_but_not_moved_takes_its_place(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("moment", "side"), [("before the exchange", 16), ("after the exchange", 32), ("between two renames", None)]
+)
+def test_a_replacement_that_is_killed_is_put_in_place_by_a_resume(
+    moment: str, side: int | None, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
+    """Of two stores after an exchange, the one with a journal is new: the replaced one never comes back."""
+    out, real = tmp_path / "out", {"after the exchange": swap._exchange, "between two renames": os.rename}.get(moment)
     pack(images, out, size=16)
 
-    def killed(places: Any) -> None:
+    def killed(*arguments: Any) -> None:
+        assert real is None or real(*arguments) is not False
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(build_folder, "swap", killed)
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, overwrite=True)
-    monkeypatch.undo()
-    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (16, 16, 3)
+    with monkeypatch.context() as patch:
+        if moment == "before the exchange":
+            patch.setattr(build_folder, "swap", killed)
+        elif moment == "after the exchange":
+            patch.setattr(swap, "_exchange", killed)
+        else:
+            patch.setattr(swap, "_exchange", lambda one, other: False)
+            patch.setattr(swap.os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pack(images, out, size=32, overwrite=True)
+    assert (MemmapDataset(out, as_tuple=False)[0].pixels.shape[0] if out.exists() else None) == side
     assert pack(images, out, size=32, resume=True).resumed_from == 24
     assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
@@ -910,46 +910,6 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
     monkeypatch.setattr(shutil, "rmtree", remove)
     pack(images, tmp_path / "out", size=32, resume=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".out.packing.older", "images", "out"]
-
-
-def test_a_replaced_store_never_comes_back(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed between the exchange of the names and the removal of the old store: of the two, the one with a journal is new."""
-    out, real = tmp_path / "out", swap._exchange
-    pack(images, out, size=16)
-
-    def killed_after(one: Path, other: Path) -> bool:
-        assert real(one, other)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(swap, "_exchange", killed_after)
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, overwrite=True)
-    monkeypatch.undo()
-    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
-    assert pack(images, out, size=32, resume=True).resumed_from == 24
-    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
-
-
-def test_killed_between_the_two_renames_of_a_replacement_resume_puts_it_in_place(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, real = tmp_path / "out", os.rename
-    pack(images, out, size=16)
-
-    def killed_after(one: Path, other: Path) -> None:
-        real(one, other)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
-    monkeypatch.setattr(swap.os, "rename", killed_after)
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, overwrite=True)
-    monkeypatch.setattr(swap.os, "rename", real)
-    assert not out.exists()
-    pack(images, out, size=32, resume=True)
-    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
 
 def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

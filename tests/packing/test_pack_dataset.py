@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import interrupt_after, make_tree, photo, store_bytes, torchvision_or_skip
+from conftest import interrupted, make_tree, photo, store_bytes, torchvision_or_skip
 from PIL import Image
 from torch.utils.data import TensorDataset
 
@@ -199,8 +199,7 @@ def test_workers_and_interruptions_give_the_same_bytes(tmp_path: Path) -> None:
 
     options: dict[str, Any] = {"size": 16, "max_rejects": "5%"}
     pack_dataset(dataset, tmp_path / "whole", workers=1, **options)
-    with pytest.raises(KeyboardInterrupt):
-        pack_dataset(dataset, tmp_path / "out", workers=2, progress=interrupt_after(16), **options)
+    interrupted(pack_dataset, dataset, tmp_path / "out", workers=2, **options, inputs=16)
     with pytest.raises(PackError, match="was begun with other input files"):
         pack_dataset(Items([(photo(20, 16, 99), 0), *items[1:]]), tmp_path / "out", resume=True, **options)
     report = pack_dataset(dataset, tmp_path / "out", workers=1, resume=True, **options)

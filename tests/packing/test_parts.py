@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, store_bytes
+from conftest import PACK, make_tree, store_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,8 +35,6 @@ from reader.format.journal import Header
 from reader.format.manifest import PIXELS
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
-
-PACK = [sys.executable, "-m", "packer"]
 
 
 @pytest.fixture(autouse=True)

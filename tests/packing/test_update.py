@@ -8,14 +8,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ffmpeg_or_skip, interrupt_after, make_tree, photo, store_bytes
+from conftest import PACK, ffmpeg_or_skip, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 from test_boxes import coco
 
@@ -33,7 +32,6 @@ from reader.format.manifest import PIXELS, SAMPLES
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-PACK = [sys.executable, "-m", "packer"]
 
 WAYS: dict[str, dict[str, Any]] = {
     "crop": {"size": 32},
@@ -273,8 +271,7 @@ def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_is_resu
     out = tmp_path / "out"
     pack(images, out, size=32)
     before = store_bytes(out)
-    with pytest.raises(KeyboardInterrupt):
-        update(images, out, progress=interrupt_after(8))
+    interrupted(update, images, out)
     assert store_bytes(out) == before
     beside = tmp_path / ".out.packing"
     header = json.loads((beside / ".packing" / "journal").read_bytes().splitlines()[0][9:])
@@ -313,8 +310,7 @@ def test_an_update_that_is_resumed_also_does_the_splits_that_it_had_not_reached(
         make_tree(tmp_path / "images" / split)
     pack(tmp_path / "images", tmp_path / "out", size=32)
     (tmp_path / "images" / "val" / "class1" / "000.jpg").write_bytes(jpeg(50, 60, 1))
-    with pytest.raises(KeyboardInterrupt):
-        update(tmp_path / "images", tmp_path / "out", progress=interrupt_after(8))
+    interrupted(update, tmp_path / "images", tmp_path / "out")
     report = update(tmp_path / "images", tmp_path / "out", resume=True)
     assert report.splits["train"].resumed_from > 0
     assert (report.rows, report.kept) == (48, 47)
@@ -324,16 +320,14 @@ def test_an_update_that_is_resumed_also_does_the_splits_that_it_had_not_reached(
 
 def test_an_update_that_is_resumed_keeps_rows_also_where_a_pack_had_begun(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, tmp_path / "out", size=32, overwrite=True, progress=interrupt_after(8))
+    interrupted(pack, images, tmp_path / "out", size=32, overwrite=True)
     report = update(images, tmp_path / "out", resume=True)
     assert 0 < report.resumed_from == 24 - report.kept
 
 
 def test_an_update_of_other_inputs_is_not_resumed(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
-    with pytest.raises(KeyboardInterrupt):
-        update(images, tmp_path / "out", progress=interrupt_after(8))
+    interrupted(update, images, tmp_path / "out")
     (images / "class0" / "0005.jpg").write_bytes(jpeg(40, 30, 1))
     with pytest.raises(PackError, match=r"new: class0/0005.jpg. Resume with the same, or leave --resume out\.$"):
         update(images, tmp_path / "out", resume=True)
@@ -344,8 +338,7 @@ def test_an_update_of_other_inputs_is_not_resumed(images: Path, tmp_path: Path) 
 def test_files_of_others_in_the_store_are_not_deleted(is_resumed: bool, images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     if is_resumed:
-        with pytest.raises(KeyboardInterrupt):
-            update(images, tmp_path / "out", progress=interrupt_after(8))
+        interrupted(update, images, tmp_path / "out")
     (tmp_path / "out" / "notes.txt").write_text("mine")
     for again in (update, functools.partial(pack, size=32)) if is_resumed else (update,):
         with pytest.raises(PackError, match="out also holds notes.txt, which would be deleted"):
@@ -355,8 +348,7 @@ def test_files_of_others_in_the_store_are_not_deleted(is_resumed: bool, images: 
 
 def test_an_update_may_begin_anew_where_one_was_interrupted(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
-    with pytest.raises(KeyboardInterrupt):
-        update(images, tmp_path / "out", progress=interrupt_after(8))
+    interrupted(update, images, tmp_path / "out")
     change(images)
     assert update(images, tmp_path / "out").kept == 21
     pack(images, tmp_path / "fresh", size=32)
@@ -366,8 +358,7 @@ def test_an_update_may_begin_anew_where_one_was_interrupted(images: Path, tmp_pa
 
 def test_an_interrupted_overwrite_keeps_no_row(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, tmp_path / "out", size=32, overwrite=True, progress=interrupt_after(8))
+    interrupted(pack, images, tmp_path / "out", size=32, overwrite=True)
     assert pack(images, tmp_path / "out", size=32, resume=True).kept == 0
 
 
@@ -517,8 +508,7 @@ def test_where_there_is_no_store_it_says_so(images: Path, tmp_path: Path) -> Non
     (tmp_path / "out" / "mine").touch()
     assert "out is not a pixpack store: it has no manifest.json" in said()
     shutil.rmtree(tmp_path / "out")
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, tmp_path / "out", size=32, progress=interrupt_after(8))
+    interrupted(pack, images, tmp_path / "out", size=32)
     assert "out is incomplete: its pack was interrupted at" in said()
 
 

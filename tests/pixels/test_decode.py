@@ -81,7 +81,7 @@ def test_gray_jpeg_becomes_rgb_and_channels_are_chosen() -> None:
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_all_eight_exif_orientations_come_out_upright(orientation: int, format: str) -> None:
-    stored = _stored(PHOTO, orientation)
+    stored = turned(PHOTO, orientation)
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"quality": 95, "subsampling": 0} if format == "JPEG" else {"lossless": True} if format == "WEBP" else {}
@@ -93,7 +93,7 @@ def test_all_eight_exif_orientations_come_out_upright(orientation: int, format: 
     assert (row.width, row.height) == SIZE
 
 
-def _stored(image: Image.Image, orientation: int) -> Image.Image:
+def turned(image: Image.Image, orientation: int) -> Image.Image:
     """Store an upright image as a camera with this EXIF orientation does: the inverse of making it upright."""
     inverse = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,

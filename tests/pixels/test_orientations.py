@@ -13,6 +13,7 @@ import pytest
 from conftest import photo
 from PIL import Image, ImageDraw
 from test_boxes import FITS, SIDES, boxes_of, coco
+from test_decode import turned
 
 from packer import pack
 from packer.operations.verify import verify
@@ -174,19 +175,7 @@ def test_a_mask_with_an_orientation_of_its_own_is_turned_by_that_alone(
 ) -> None:
     upright = np.random.default_rng(1).integers(0, 200, (40, 60), dtype=np.uint8)
     exif, stream = Image.Exif(), io.BytesIO()
-    inverse = {5: 5, 6: 8, 7: 7, 8: 6}.get(orientation, orientation)
-    stored = Image.fromarray(upright)
-    stored = stored.transpose(
-        {
-            2: Image.Transpose.FLIP_LEFT_RIGHT,
-            3: Image.Transpose.ROTATE_180,
-            4: Image.Transpose.FLIP_TOP_BOTTOM,
-            5: Image.Transpose.TRANSPOSE,
-            6: Image.Transpose.ROTATE_270,
-            7: Image.Transpose.TRANSVERSE,
-            8: Image.Transpose.ROTATE_90,
-        }[inverse]
-    )
+    stored = turned(Image.fromarray(upright), orientation)
     exif[0x0112] = orientation
     stored.save(stream, suffix, exif=exif)
     geometry = Geometry(40, 60, "squash")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import photo, store_bytes
 from PIL import Image
-from test_boxes import FITS, SIDES, boxes_of, coco, flat, flat_sizes, stopped, yolo  # noqa: F401
+from test_boxes import FITS, SIDES, boxes_of, check_same_bytes, coco, flat, flat_sizes, stopped, yolo  # noqa: F401
 from test_masks import masks_of
 
 from packer import OptionsError, PackError, ScanError, pack, update
@@ -18,7 +18,6 @@ from packer.errors import OutlineError
 from packer.operations.verify import verify
 from packer.options import PackOptions
 from packer.pixels.outlines import box_around, draw, drawing, outline_of
-from reader import MemmapDataset
 from reader.format.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -267,16 +266,7 @@ def outlined(images: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 
 def test_workers_resuming_and_order_give_the_same_bytes(outlined: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     images, options = outlined
-    pack(images, tmp_path / "whole", workers=1, **options)
-    pack(images, tmp_path / "two", workers=2, **options)
-    stopped(images, tmp_path / "resumed", workers=1, **options)
-    report = pack(images, tmp_path / "resumed", workers=2, resume=True, **options)
-    assert (report.rows, report.resumed_from > 0, report.changed) == (23, True, "")
-    assert store_bytes(tmp_path / "whole") == store_bytes(tmp_path / "two") == store_bytes(tmp_path / "resumed")
-    pack(images, tmp_path / "shuffled", shuffle=3, **options)
-    rows = [[path for path, _ in MemmapDataset(tmp_path / name).samples] for name in ("whole", "shuffled")]
-    places = [rows[0].index(path) for path in rows[1]]
-    assert np.array_equal(masks_of(tmp_path / "shuffled"), masks_of(tmp_path / "whole")[places])
+    check_same_bytes(images, tmp_path, masks_of, options)
     # other outlines are another pack
     stopped(images, tmp_path / "other", workers=1, **options)
     labels = options["boxes"]

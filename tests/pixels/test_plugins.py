@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import interrupt_after, photo
+from conftest import interrupted, photo
 from PIL import Image
 
 from packer import PackError, pack, seal_parts
@@ -263,8 +263,7 @@ def test_a_pack_that_another_version_of_a_library_began_is_not_resumed(
     (images / f"a{plugins.SUFFIXES[kind][0]}").write_bytes(encoded(kind))
     for number in range(30):
         PHOTO.save(images / f"b{number:02}.png")
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, workers=1, progress=interrupt_after(8))
+    interrupted(pack, images, out, size=32, workers=1)
     was = plugins.library(kind)
     for now, said in ((plugins.Library(was.formats, "pillow-x 99"), "pillow-x 99"), (plugins.Library(), "none")):
         with monkeypatch.context() as patch:

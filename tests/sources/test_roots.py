@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import harm_at, interrupt_after, make_tree, photo, store_bytes
+from conftest import harm_at, interrupt_after, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import PackError, ScanError, pack, pack_dataset, update
@@ -512,8 +512,7 @@ def test_a_source_that_an_unfinished_pack_was_begun_from_is_away_and_a_mistyped_
     options: list[str],
 ) -> None:
     source, out = make(images), tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        pack(source, out, size=32, workers=1, progress=interrupt_after(4))
+    interrupted(pack, source, out, size=32, workers=1, inputs=4)
     source.rename(tmp_path / "away")
     assert app.run([str(source), str(out), "--size", "32", *options]) == 1
     told = capsys.readouterr().err

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import make_tree, store_bytes
+from conftest import PACK, make_tree, store_bytes
 
 from packer import PackError, pack
 
-PACK = [sys.executable, "-m", "packer"]
 # 24 rows of 64 x 64 x 3
 NEED = 24 * 64 * 64 * 3
 

@@ -7,14 +7,22 @@ import pickle
 import re
 import shutil
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import devices, harm_at, interrupt_after, make_tree, photo, store_bytes, torchvision_or_skip
+from conftest import (
+    check_golden_bytes,
+    devices,
+    harm_at,
+    interrupted,
+    make_tree,
+    photo,
+    store_bytes,
+    torchvision_or_skip,
+)
 from PIL import Image
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
@@ -40,7 +48,7 @@ from reader import (
 from reader.epoch import stamped
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
-from reader.format.manifest import PIXELS, Manifest, encode_manifest, read_json_lines, read_manifest
+from reader.format.manifest import PIXELS, Manifest, read_json_lines, read_manifest
 from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import TensorSpec
 from reader.memory.pages import pages_of
@@ -67,12 +75,6 @@ def own(ragged_store: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(ragged_store, tmp_path / "own"))
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut 24 inputs into 12 blocks, so that order, workers and commits matter."""
-    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
-
-
 # -- the format
 
 
@@ -89,13 +91,9 @@ def test_the_golden_store_of_own_sizes_loads_for_ever() -> None:
     assert verify(GOLDEN).problems == []
 
 
-def test_todays_writer_makes_the_golden_bytes_of_own_sizes() -> None:
-    head = read_manifest(GOLDEN)
-    assert encode_manifest(head, read_blocks(GOLDEN)) == (GOLDEN / "manifest.json").read_bytes()
-    for name, content in metadata_files(head).items():
-        assert (GOLDEN / name).read_bytes() == content
-    pixels = (GOLDEN / PIXELS).read_bytes()
-    assert head.files[PIXELS].digest == f"crc32:{zlib.crc32(pixels):08x}"
+@pytest.mark.parametrize("name", ["own-sizes", "own-masks"])
+def test_todays_writer_makes_the_golden_bytes(name: str) -> None:
+    check_golden_bytes(GOLDEN.with_name(name))
 
 
 def test_a_reader_that_does_not_know_the_feature_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,8 +217,7 @@ def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_
     pack(images, tmp_path / "whole", fit="none", max_size=70)
     out = tmp_path / "out"
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, fit="none", max_size=70, progress=interrupt_after(2 * blocks))
+    interrupted(pack, images, out, fit="none", max_size=70, inputs=2 * blocks)
     # what a crash left behind the committed blocks, and would be there still if the rest were shorter
     with open(out / PIXELS, "ab") as file:
         file.write(b"left from before" * 1000)
@@ -239,8 +236,7 @@ def test_a_pack_continues_though_its_sources_grew_meanwhile(
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 40_000)
     monkeypatch.setattr(blocks, "_BLOCKS_AT_LEAST", 1)
 
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, tmp_path / "out", fit="none", progress=interrupt_after(1), workers=1)
+    interrupted(pack, images, tmp_path / "out", fit="none", workers=1, inputs=1)
     photo(900, 700, 1).save(images / "class2/007.jpg")
     report = pack(images, tmp_path / "out", fit="none", resume=True)
     assert 0 < report.resumed_from < 24

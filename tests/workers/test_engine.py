@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
+from conftest import ffmpeg_or_skip, make_tree, memory_cgroup, photo, store_bytes
 
 from packer import PackError, pack
 from packer.errors import DecodeError
@@ -76,23 +76,8 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
-    """A memory cgroup of 100 MB; skipped where this user may make none."""
-    for parent, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
-        group = Path(parent) / f"pixpack-test-{os.getpid()}"
-        try:
-            group.mkdir()
-            (group / limit).write_text(str(100 << 20))
-            break
-        except OSError:
-            if group.is_dir():
-                group.rmdir()
-    else:
-        pytest.skip("this user may make no memory cgroup")
-    yield group
-    deadline = time.monotonic() + 5
-    while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    group.rmdir()
+    with memory_cgroup(100 << 20) as group:
+        yield group
 
 
 def segfault() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import harm_at, make_tree, store_bytes
+from conftest import PACK, harm_at, make_tree, store_bytes
 
 from packer import OptionsError, PackError, pack, update
 from packer.packing import build
@@ -30,8 +30,6 @@ from packer.store import blocks
 from packer.workers import ray
 from packer.workers import ray_node as nodes
 from reader.format.manifest import read_json_lines
-
-PACK = [sys.executable, "-m", "packer"]
 
 
 @pytest.fixture(scope="module")
