@@ -17,16 +17,9 @@ from packer.cli.app import run
 from packer.packing import build
 from packer.store import blocks
 from reader import MemmapDataset
+from reader.format.blocks import read_blocks
 from reader.format.journal import Header
-from reader.format.manifest import (
-    MANIFEST,
-    SAMPLES,
-    Manifest,
-    encode_manifest,
-    read_blocks,
-    read_json_lines,
-    read_manifest,
-)
+from reader.format.manifest import MANIFEST, SAMPLES, Manifest, encode_manifest, read_json_lines, read_manifest
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

@@ -23,15 +23,8 @@ from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.mask import mask_row
 from reader import MemmapDataset
-from reader.format.manifest import (
-    MANIFEST,
-    SAMPLES,
-    FileEntry,
-    encode_manifest,
-    read_blocks,
-    read_json_lines,
-    read_manifest,
-)
+from reader.format.blocks import read_blocks
+from reader.format.manifest import MANIFEST, SAMPLES, FileEntry, encode_manifest, read_json_lines, read_manifest
 from reader.format.samples import encode_line
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
