@@ -16,6 +16,7 @@ from scripts.stress._hostile_faults import EVIL
 from scripts.stress._hostile_stores import KINDS, Draft, valid_store
 
 _MOST_CHANGES = 3
+_MOST_FLIPPED_BYTES = 1 << 20
 _NUMBERS = (
     0,
     1,
@@ -198,6 +199,9 @@ def _raw(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:
     path = draw.choice([path for path in sorted(draft.out.rglob("*")) if path.is_file() and path.stat().st_size])
 
     def flip() -> None:
+        # another change may have put a pipe here, or holes
+        if path.is_symlink() or not path.is_file() or not 0 < path.stat().st_size < _MOST_FLIPPED_BYTES:
+            return
         data = bytearray(path.read_bytes())
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         path.write_bytes(bytes(data))
