@@ -147,6 +147,15 @@ def table(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
+def process_bytes(pid: int | str, *fields: str) -> int:
+    """Add up fields of what the kernel says of a process's memory, such as Pss_Anon; 0 once it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.split(":")[0] in fields)
+
+
 def publish(report: dict[str, Any], path: Path | None) -> None:
     """Print the report as one JSON line, the last of the output, and put the same line into a file."""
     line = json.dumps(report)

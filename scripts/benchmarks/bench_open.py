@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from reader import MemmapDataset
-from scripts.benchmarks._bench import machine
+from scripts.benchmarks._bench import machine, process_bytes
 from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.timing import in_turns, seconds
 from scripts.samples.stores import SIDE, sparse_store
@@ -50,9 +50,9 @@ def main() -> int:
 
 def measure(out: Path, rows: int) -> dict[str, Any]:
     """Time opening against the limit, in turns."""
-    before = _own_bytes()
+    before = process_bytes("self", "Anonymous")
     dataset = MemmapDataset(out, as_tuple=False)
-    memory = _own_bytes() - before
+    memory = process_bytes("self", "Anonymous") - before
     if len(dataset) != rows or dataset[rows - 1].pixels.shape != (SIDE, SIDE, 3) or dataset[rows - 1].pixels.any():
         raise SystemExit("bench_open: the store that was opened is not the one that was made.")
     ways = {"open": lambda: MemmapDataset(out), "limit": lambda: hashed(out)}
@@ -74,15 +74,6 @@ def measure(out: Path, rows: int) -> dict[str, Any]:
 def hashed(out: Path) -> bytes:
     """Return the sha256 of a store's manifest, which whoever opens it must compute."""
     return hashlib.sha256((out / "manifest.json").read_bytes()).digest()
-
-
-def _own_bytes() -> int:
-    """Return this process's own memory; 0 where the system does not tell."""
-    try:
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
 if __name__ == "__main__":

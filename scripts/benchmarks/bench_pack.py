@@ -53,6 +53,7 @@ from scripts.benchmarks._bench import (
     BenchError,
     machine,
     photographs,
+    process_bytes,
     publish,
     rate_cells,
     ratio_cells,
@@ -92,6 +93,8 @@ COMPARED_ROWS = 256
 # Those of ../shared/photos are 0.4 levels off on average; other pictures than these would be 50.
 SCALED_LEVELS = 2.0
 SAMPLE_SECONDS = 0.01
+# of memory that a process shares its part: all anonymous and shared-memory pages
+SHARES = ("Pss_Anon", "Pss_Shmem")
 
 
 def main() -> int:
@@ -208,8 +211,8 @@ def watched_pack(job: Job, out: Path) -> dict[str, float]:
     peaks = {"worker": 0, "parent": 0}
     with subprocess.Popen(command(job, out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
-            peaks["parent"] = max(peaks["parent"], own_bytes(process.pid))
-            peaks["worker"] = max([peaks["worker"], *(own_bytes(pid) for pid in children(process.pid))])
+            peaks["parent"] = max(peaks["parent"], process_bytes(process.pid, *SHARES))
+            peaks["worker"] = max([peaks["worker"], *(process_bytes(pid, *SHARES) for pid in children(process.pid))])
             time.sleep(SAMPLE_SECONDS)
         if process.returncode:
             raise BenchError(f"pack ended with exit code {process.returncode}: {process.stderr.read().strip()}")
@@ -227,15 +230,6 @@ def children(pid: int) -> list[int]:
             if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(path.parent.name))
     return found
-
-
-def own_bytes(pid: int) -> int:
-    """Return the share of a process of all anonymous and shared-memory pages; 0 once it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 
 
 # -- checks

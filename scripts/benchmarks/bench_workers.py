@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from reader import MemmapDataset
-from scripts.benchmarks._bench import machine, table
+from scripts.benchmarks._bench import machine, process_bytes, table
 from scripts.benchmarks._worker_data import EmptyBatches
 from scripts.benchmarks.arguments import bench_parser
 from scripts.benchmarks.timing import in_turns
@@ -96,11 +96,7 @@ def run(dataset: Any, start: str, workers: int) -> dict[str, float]:
 
 def mean_memory(processes: list[int]) -> dict[str, float]:
     """Return bytes of a process, the mean of all: its own that the kernel cannot take back, its own, its share of all."""
-    found = []
-    for process in processes:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
-        found.append({line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines})
-    return {name: statistics.fmean(sum(one[f] for f in fields) for one in found) for name, fields in FIELDS.items()}
+    return {name: statistics.fmean(process_bytes(one, *fields) for one in processes) for name, fields in FIELDS.items()}
 
 
 if __name__ == "__main__":

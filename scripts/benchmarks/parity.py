@@ -35,7 +35,7 @@ from PIL import Image
 from torch import nn
 
 import packer
-from reader import ImageBatch, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop
+from reader import Compose, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, RandomResizedCrop
 from scripts.benchmarks._bench import machine, publish
 from scripts.benchmarks._folder_batches import RATIO, SCALE, FolderBatches, RandomView, View
 from scripts.benchmarks._pictures import central_crop
@@ -152,7 +152,7 @@ class Trial:
                 shuffle="full",
                 seed=seed,
                 drop_last=True,
-                transform=Chain(crop, flip),
+                transform=Compose([crop, flip]),
             )
             curves["store"].append(self.learn(lambda _, loader=loader: loader, seed, self.pack_seconds["random"]))
         return curves
@@ -190,16 +190,6 @@ def network(data: MemmapDataset) -> nn.Module:
         layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, len(data.classes)))
     return model.to(memory_format=torch.channels_last)
-
-
-class Chain:
-    """Crop, then flip."""
-
-    def __init__(self, crop: RandomResizedCrop, flip: RandomHorizontalFlip) -> None:
-        self.crop, self.flip = crop, flip
-
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        return self.flip(self.crop(batch))
 
 
 # -- what came of it
