@@ -19,7 +19,7 @@ from reader.loading.frameworks import AccelerateState
 from reader.loading.prefetch import Claim, Feed, without_thread
 from reader.loading.producer import Group, Unfinished
 from reader.loading.schedule import Schedule
-from reader.loading.state import Progress
+from reader.loading.state import PassState
 from reader.loading.torch_modes import Draws, Modes, WouldDraw
 from reader.profiling import stage
 from reader.rows import rows_named
@@ -34,7 +34,7 @@ class Pass(NamedTuple):
     finish: what is left to do with each batch.
     """
 
-    progress: Progress
+    progress: PassState
     source: Callable[[Claim], Iterator[Group]]
     finish: Finish
 

@@ -13,7 +13,7 @@ _ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 
 
 @dataclass
-class Progress:
+class PassState:
     """Where the newest iterator is; the loader's state after that iterator is gone.
 
     is_taken: a batch was taken from it. moved_to: the epoch that it is of instead, set before that.
@@ -36,7 +36,7 @@ class LoopState:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self.next = (0, 0)
-        self.progress = Progress(0, 0, finished=True)
+        self.progress = PassState(0, 0, finished=True)
 
     def upcoming(self) -> tuple[int, int]:
         """Return epoch and position of the next pass; an epoch that another caller has set on the sampler is that one."""
@@ -45,10 +45,10 @@ class LoopState:
             self.next = (outside, 0)
         return self.next
 
-    def begin(self, epoch: int, position: int) -> Progress:
+    def begin(self, epoch: int, position: int) -> PassState:
         """Begin a pass; the one after it is the next epoch's."""
         self.next = (epoch + 1, 0)
-        self.progress = Progress(epoch, position)
+        self.progress = PassState(epoch, position)
         self._schedule.begin_epoch(epoch)
         return self.progress
 
