@@ -371,3 +371,11 @@ def test_truth_finds_whole_images_true_and_centre_crops_short(tmp_path: Path) ->
     assert fixed["reachable"] < 0.9
     assert fixed["upsampled"] > 0.9
     assert 15 < np.median(fixed["psnr"]) < np.median(ways["fixed 320"]["psnr"]) < 60
+
+
+def test_bench_remote_reads_each_row_over_a_link_and_from_its_cache(wide_store: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    options = ("--rounds", 1, "--latency-ms", 2, "--megabytes-per-second", 500)
+    report = last_line(run("benchmarks.bench_remote", "--store", wide_store, *options))
+    assert set(report["seconds"]) == {"limit", "first", "later", "local", "first batch"}
+    assert all(values["median"] > 0 for values in report["seconds"].values())

@@ -15,7 +15,7 @@ import torch
 from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES
-from reader.loading.remote_ahead import RemoteAhead
+from reader.loading.remote_ahead import Place, RemoteAhead
 from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
@@ -96,9 +96,16 @@ class Gathering:
         self.is_pinned = can_pin and not own_sizes and self._pin(must_pin=must_pin)
         self._pool: BufferPool | None = None
 
-    def read_ahead(self, epoch: int, steps: Iterator[Steps], window_end: Callable[[int], int]) -> Ahead | None:
+    def read_ahead(
+        self,
+        epoch: int,
+        steps: Iterator[Steps],
+        window_end: Callable[[int], int],
+        place: Place = lambda position: 0,
+    ) -> Ahead | None:
         """Read the steps' rows ahead from the disk or a network, or return None: they are gathered from memory.
 
+        place: see `tell_plan`.
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
         """
         store, remote = self._store, self._dataset.remote
@@ -106,7 +113,7 @@ class Gathering:
             (lambda rows: pages_of(*extents(store, rows))[0]) if isinstance(store, RaggedBatch) else lambda rows: rows
         )
         if remote is not None and not remote.is_complete and self.copy is None:
-            return RemoteAhead(self._dataset, remote, steps, units=units)
+            return RemoteAhead(self._dataset, remote, steps, units=units, place=place)
         if self._is_warm:
             return None
         path = self._dataset.opened("pixels")

@@ -94,9 +94,7 @@ class Producer:
         self, epoch: int, steps: Iterator[Steps], finish: Finish, copier: CudaCopier | None
     ) -> Iterator[Begun[Group]]:
         ends = self._schedule.blocks(epoch).window_end if self._schedule.order == "block" else _no_window
-        if (remote := self._schedule.dataset.remote) is not None:
-            tell_plan(self._schedule, epoch, remote)
-        ahead = self._gathering.read_ahead(epoch, steps, ends)
+        ahead = self._gathering.read_ahead(epoch, steps, ends, tell_plan(self._schedule, epoch))
         try:
             for group in steps if ahead is None else ahead:
                 batches = self._gathering.begin(group.batches, ahead)

@@ -5,6 +5,8 @@ The cache learns the order of the blocks too, so that a small one keeps what is 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +27,9 @@ _log = logging.getLogger("reader")
 
 # Asked for ahead, at most: two windows of shuffle="block", of which one is read. They lie in the cache, not in memory.
 _AHEAD_BYTES = 512 << 20
-# Of a small cache: the rest holds what is read now.
-_AHEAD_SHARE = 1 / 2
+
+# Of a position of an epoch where in its planned order of blocks it is.
+Place = Callable[[int], int]
 
 
 class RemoteAhead:
@@ -34,20 +37,29 @@ class RemoteAhead:
 
     Args:
         units: what to read of the file for rows: themselves, or pages.
+        place: see `tell_plan`.
 
     For one thread.
     """
 
     def __init__(
-        self, dataset: MemmapDataset, remote: RemoteStore, steps: Iterator[Steps], *, units: Callable[[Rows], Rows]
+        self,
+        dataset: MemmapDataset,
+        remote: RemoteStore,
+        steps: Iterator[Steps],
+        *,
+        units: Callable[[Rows], Rows],
+        place: Place,
     ) -> None:
-        self._dataset, self._remote, self._steps, self._units = dataset, remote, steps, units
+        self._dataset, self._remote, self._steps, self._units, self._place = dataset, remote, steps, units, place
         self._row_bytes = dataset.manifest.row_bytes
-        limit = remote.limit or _AHEAD_BYTES
-        self._most_bytes = min(_AHEAD_BYTES, int(limit * _AHEAD_SHARE))
-        # with their blocks, and those of them that each was the first to ask for
-        self._waiting: deque[tuple[Steps, list[int], list[int]]] = deque()
-        self._read_now: list[int] = []
+        # a small cache holds a window too, which is read now, and what the next epoch begins with
+        free = (remote.limit - window_bytes(dataset.manifest)) // 2 if remote.limit else _AHEAD_BYTES
+        self._most_bytes = max(0, min(_AHEAD_BYTES, free))
+        # further ahead, room would be made for blocks by those that are read before them
+        self._most_rows = min(_AHEAD_BYTES, window_bytes(dataset.manifest) + self._most_bytes)
+        # with the blocks that each was the first to ask for
+        self._waiting: deque[tuple[Steps, list[int]]] = deque()
         self._asked: set[int] = set()
         self._asked_bytes = self._rows_bytes = 0
         self._taken: deque[Rows] = deque()
@@ -57,7 +69,8 @@ class RemoteAhead:
             self._look_ahead()
             if not self._waiting:
                 return
-            steps, self._read_now, blocks = self._waiting.popleft()
+            steps, blocks = self._waiting.popleft()
+            self._remote.reached = self._place(steps.starts[0])
             self._asked.difference_update(blocks)
             self._asked_bytes -= sum(map(self._remote.folder.size, blocks))
             self._rows_bytes -= self._bytes_of(steps)
@@ -84,20 +97,20 @@ class RemoteAhead:
     def _look_ahead(self) -> None:
         """Ask for the blocks of further steps, until enough are on their way."""
         new: list[int] = []
-        while not self._waiting or max(self._asked_bytes, self._rows_bytes) < self._most_bytes:
+        while not self._waiting or (self._asked_bytes < self._most_bytes and self._rows_bytes < self._most_rows):
             steps = next(self._steps, None)
             if steps is None:
                 break
             rows = np.concatenate(steps.batches)
             found, has = blocks_of(self._dataset, self._remote, rows), self._remote.folder.table.has
             missing = [block for block in found if block not in self._asked and not has(block)]
-            self._waiting.append((steps, found, missing))
+            self._waiting.append((steps, missing))
             self._asked.update(missing)
             self._asked_bytes += sum(map(self._remote.folder.size, missing))
             self._rows_bytes += self._bytes_of(steps)
             new += missing
         if new:
-            self._remote.ahead(new, self._read_now)
+            self._remote.ahead(new)
 
     def _bytes_of(self, steps: Steps) -> int:
         return sum(map(len, steps.batches)) * self._row_bytes
@@ -114,11 +127,19 @@ def blocks_of(dataset: MemmapDataset, remote: RemoteStore, rows: Rows) -> list[i
     return list(map(int, np.unique(np.concatenate(found))))
 
 
-def tell_plan(schedule: Schedule, epoch: int, remote: RemoteStore) -> None:
-    """Tell a cache that cannot hold all in which order this epoch and the next one use its blocks, where that is known."""
-    if remote.limit is not None and not remote.is_complete and schedule.order in ("block", "sequential"):
-        orders = [_in_order(schedule, number, remote) for number in (epoch, epoch + 1)]
-        remote.plan([order for order, _ in orders], max(window for _, window in orders))
+def tell_plan(schedule: Schedule, epoch: int) -> Place:
+    """Tell a cache that cannot hold all in which order this epoch and the next one use its blocks, where that is known.
+
+    Returns where in the first order the blocks of a position stand; 0 where there is none.
+    """
+    remote = schedule.dataset.remote
+    if remote is None or not _is_small(remote) or schedule.order not in ("block", "sequential"):
+        return lambda position: 0
+    windows, later = _in_order(schedule, epoch, remote), _in_order(schedule, epoch + 1, remote)
+    remote.plan([[block for _, blocks in order for block in blocks] for order in (windows, later)])
+    positions = [position for position, _ in windows]
+    places = [*itertools.accumulate((len(blocks) for _, blocks in windows), initial=0)]
+    return lambda position: places[max(0, bisect.bisect_right(positions, position) - 1)]
 
 
 def check_order(schedule: Schedule) -> None:
@@ -128,17 +149,17 @@ def check_order(schedule: Schedule) -> None:
         ValueError: it cannot hold a window of blocks.
     """
     remote = schedule.dataset.remote
-    if remote is None or remote.limit is None or remote.is_complete:
+    if remote is None or remote.limit is None or not _is_small(remote):
         return
     all_bytes, limit = remote.folder.starts[-1], remote.limit
-    if limit >= all_bytes:
-        return
-    window = min(all_bytes, window_bytes(schedule.dataset.manifest))
-    if schedule.order == "block" and limit < window:
-        raise ValueError(
-            f"cache_size is {size_text(limit)}, and shuffle='block' mixes windows of {size_text(window)}. Give cache_size of"
-            " twice that or more."
-        )
+    if schedule.order == "block":
+        size = remote.folder.size
+        window = max(sum(map(size, blocks)) for _, blocks in _in_order(schedule, 0, remote))
+        if limit < window:
+            raise ValueError(
+                f"cache_size is {size_text(limit)}, and a window of shuffle='block' needs up to {size_text(window)}. Give"
+                " cache_size of twice that or more."
+            )
     if schedule.order in ("full", "weighted"):
         rows = max(1, remote.folder.largest // schedule.dataset.manifest.row_bytes)
         times = max(1.0, rows * (1 - limit / all_bytes))
@@ -149,15 +170,18 @@ def check_order(schedule: Schedule) -> None:
         )
 
 
-def _in_order(schedule: Schedule, epoch: int, remote: RemoteStore) -> tuple[list[int], int]:
-    """Return the blocks in the order in which an epoch needs them first, and the most that one window has."""
-    dataset, found, most = schedule.dataset, dict[int, None](), 1
+def _is_small(remote: RemoteStore) -> bool:
+    return not remote.is_complete and remote.limit is not None and remote.limit < remote.folder.starts[-1]
+
+
+def _in_order(schedule: Schedule, epoch: int, remote: RemoteStore) -> list[tuple[int, list[int]]]:
+    """Return the windows of an epoch: the position where each begins, and the blocks that it needs."""
+    dataset, found, begin = schedule.dataset, [], 0
     for spans in _windows(schedule, epoch):
         positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
-        blocks = blocks_of(dataset, remote, dataset.store_rows(positions))
-        most = max(most, len(blocks))
-        found |= dict.fromkeys(blocks)
-    return list(found), most
+        found.append((begin, blocks_of(dataset, remote, dataset.store_rows(positions))))
+        begin += len(positions)
+    return found
 
 
 def _windows(schedule: Schedule, epoch: int) -> Iterator[Sequence[tuple[int, int]]]:

@@ -12,8 +12,8 @@ import os
 import threading
 import time
 import zlib
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text
@@ -28,6 +28,8 @@ THREADS = 16
 # Of one request, where neighbours are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
 REQUEST_BYTES = 16 << 20
 
+# Requests that go on while others are waited for: with less the link would be idle between two answers.
+_BUSY_WHILE_WAITED = 4
 # Another process's fetch is looked for so often; it takes some ten times as long.
 _LOOK_SECONDS = 0.02
 # A block that differs may have been garbled on its way: it is read once more.
@@ -55,21 +57,23 @@ class BlockFetcher:
         self._urgent: deque[int] = deque()
         self._later: deque[int] = deque()
         self._under_way: set[int] = set()
+        # threads at work, and blocks that somebody waits for
+        self._busy, self._waited = 0, Counter[int]()
         # when it was begun, and how it ended
         self._failed: dict[int, tuple[float, Exception]] = {}
         for _ in range(THREADS):
             threading.Thread(target=self._serve, daemon=True).start()
 
-    def plan(self, orders: Sequence[Sequence[int]], window: int) -> None:
-        """Take the order in which blocks are used in this epoch, and in the next one; window: blocks that are used together."""
-        self._plan = Plan(orders, window)
+    def plan(self, orders: Sequence[Sequence[int]]) -> None:
+        """Take the order in which blocks are used in this epoch, and in the next one."""
+        self._plan = Plan(orders)
 
-    def ahead(self, blocks: Sequence[int], read_now: Sequence[int]) -> None:
-        """Begin to fetch blocks that will be wanted, in this order; nothing says whether they came.
+    def reach(self, place: int) -> None:
+        """Note that the reader is at this place of this epoch's order."""
+        self._plan.reach(place)
 
-        read_now: blocks that are read just now; what a plan has before them was read.
-        """
-        self._plan.reach(read_now)
+    def ahead(self, blocks: Sequence[int]) -> None:
+        """Begin to fetch blocks that will be wanted, in this order; nothing says whether they came."""
         with self._changed:
             self._later.extend(block for block in blocks if not self._table.has(block))
             self._changed.notify_all()
@@ -80,9 +84,8 @@ class BlockFetcher:
         Raises:
             StoreError: one cannot be had.
         """
-        self._plan.reach(blocks)
         asked = time.monotonic()
-        with self._changed:
+        with self._changed, self._waiting_for(blocks):
             left = [block for block in blocks if not self._table.has(block)]
             while left:
                 for block in left:
@@ -95,6 +98,15 @@ class BlockFetcher:
                 self._changed.notify_all()
                 self._changed.wait(_LOOK_SECONDS)
                 left = [block for block in left if not self._table.has(block)]
+
+    @contextlib.contextmanager
+    def _waiting_for(self, blocks: Sequence[int]) -> Iterator[None]:
+        self._waited.update(blocks)
+        try:
+            yield
+        finally:
+            self._waited -= Counter(blocks)
+            self._changed.notify_all()
 
     def complete(self) -> None:
         """Have all of the store in its folder, which is a store of its own from then on.
@@ -141,12 +153,14 @@ class BlockFetcher:
                 while not (run := self._next_run()):
                     self._changed.wait()
                 self._under_way.update(run)
+                self._busy += 1
             begun, failed = time.monotonic(), None
             try:
                 self._fetch_free(run)
             except Exception as e:
                 failed = begun, e
             with self._changed:
+                self._busy -= 1
                 self._under_way.difference_update(run)
                 if failed is not None:
                     self._failed.update(dict.fromkeys(run, failed))
@@ -155,7 +169,8 @@ class BlockFetcher:
     def _next_run(self) -> list[int]:
         """Take the next block that is wanted and not there, with the neighbours behind it that are wanted too."""
         for queue in (self._urgent, self._later):
-            while queue:
+            # what is waited for has the link to itself, but for what keeps it filled
+            while queue and (queue is self._urgent or not self._waited or self._busy < _BUSY_WHILE_WAITED):
                 block = queue.popleft()
                 if not self._is_wanted(block):
                     continue

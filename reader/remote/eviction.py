@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import ctypes
 import errno
@@ -28,10 +29,10 @@ class Plan:
     the store serves that share, where one that kept what was used last would serve a scan nothing.
     """
 
-    def __init__(self, orders: Iterable[Iterable[int]] = (), window: int = 0) -> None:
-        """orders: of blocks; window: how many of them, one behind the other, are used together."""
-        self._window = window
-        self._places = [{block: place for place, block in enumerate(order)} for order in orders]
+    def __init__(self, orders: Iterable[Iterable[int]] = ()) -> None:
+        """orders: of blocks, each as often as it is used."""
+        # each block's places, rising
+        self._places = [_places(order) for order in orders]
         self._reached = 0
 
     @property
@@ -39,20 +40,32 @@ class Plan:
         """Whether there is an order."""
         return bool(self._places)
 
-    def reach(self, blocks: Iterable[int]) -> None:
-        """Note that these are used now: what stands before them in the order was used."""
-        if self._places:
-            self._reached = max([self._reached, *(self._places[0].get(block, 0) for block in blocks)])
+    def reach(self, place: int) -> None:
+        """Note that what stands before this place of the first order was used."""
+        self._reached = max(self._reached, place)
 
     def next_use(self, block: int) -> tuple[int, int]:
         """Return a key that is larger the later a block is used."""
         if not self._places:
             digest = hashlib.blake2b(block.to_bytes(8, "little"), digest_size=8).digest()
             return 0, int.from_bytes(digest, "little")
-        place = self._places[0].get(block, -1)
-        if place >= self._reached - self._window:
+        if (place := self._next_place(block)) is not None:
             return 0, place
-        return 1, self._places[-1].get(block, len(self._places[-1]))
+        later = self._places[-1].get(block)
+        return (1, later[0]) if later else (2, 0)
+
+    def _next_place(self, block: int) -> int | None:
+        """Return the first place of a block that is not behind what is used now; None: this epoch uses it no more."""
+        places = self._places[0].get(block, [])
+        index = bisect.bisect_left(places, self._reached)
+        return places[index] if index < len(places) else None
+
+
+def _places(order: Iterable[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for place, block in enumerate(order):
+        found.setdefault(block, []).append(place)
+    return found
 
 
 def chosen(folder: CacheFolder, plan: Plan, need: int, is_free: Callable[[int], bool]) -> list[int]:

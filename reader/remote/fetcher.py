@@ -64,15 +64,17 @@ class Session:
 
     def answer(self, question: dict[str, Any]) -> Any:
         """Do what is asked."""
+        if place := question.get("reached"):
+            self.blocks.reach(place)
         match question["ask"]:
             case "open":
                 return self.open(question["url"], question["cache"], question["limit"], question["digest"])
             case "ensure":
                 return self.blocks.ensure(question["blocks"])
             case "ahead":
-                return self.blocks.ahead(question["blocks"], question["read_now"])
+                return self.blocks.ahead(question["blocks"])
             case "plan":
-                return self.blocks.plan(question["orders"], question["window"])
+                return self.blocks.plan(question["orders"])
             case "complete":
                 return self.blocks.complete()
             case "file":

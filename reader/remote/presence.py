@@ -55,6 +55,8 @@ class RemoteStore:
         _ = self.folder
 
     def _begin(self) -> None:
+        # the place in the planned order that is read now
+        self.reached = 0
         self._fetcher: _Fetcher | None = None
         self._starting, self._process = threading.Lock(), os.getpid()
 
@@ -108,7 +110,7 @@ class RemoteStore:
         """
         table = self.folder.table
         if missing := [block for block in blocks if not table.has(block)]:
-            self._started().ask("ensure", blocks=missing)
+            self._started().ask("ensure", blocks=missing, reached=self.reached)
 
     def read(self, spans: Sequence[tuple[int, int]], read: Callable[[Sequence[int]], object]) -> None:
         """Have `read` called with the numbers of spans, bytes [start, stop) of the pixels, until each was read whole.
@@ -128,19 +130,16 @@ class RemoteStore:
             done = {n for n, blocks in ready if all(self.folder.table.number(b) == before[b] for b in blocks)}
             left = [(n, blocks) for n, blocks in left if n not in done]
 
-    def ahead(self, blocks: Sequence[int], read_now: Sequence[int] = ()) -> None:
-        """Begin to fetch blocks that will be wanted, in this order; read_now: where in a plan the reader is."""
+    def ahead(self, blocks: Sequence[int]) -> None:
+        """Begin to fetch blocks that will be wanted, in this order."""
         table = self.folder.table
         if missing := [block for block in blocks if not table.has(block)]:
-            self._started().ask("ahead", blocks=missing, read_now=read_now)
+            self._started().ask("ahead", blocks=missing, reached=self.reached)
 
-    def plan(self, orders: Sequence[Sequence[int]], window: int) -> None:
-        """Say in which order blocks are used in this epoch and in the next one; what is used last leaves a full cache first.
-
-        window: how many of them, one behind the other, are used together.
-        """
-        if self.limit is not None and not self.is_complete:
-            self._started().ask("plan", orders=orders, window=window)
+    def plan(self, orders: Sequence[Sequence[int]]) -> None:
+        """Say in which order blocks are used in this epoch and in the next one; what is used last leaves a full cache first."""
+        self.reached = 0
+        self._started().ask("plan", orders=orders)
 
     def complete(self) -> None:
         """Have all of the store in its folder.

@@ -206,12 +206,16 @@ def test_a_table_never_gives_a_number_twice(tmp_path: Path) -> None:
 
 
 def test_what_is_used_last_leaves_first() -> None:
-    plan = Plan([[4, 2, 0, 1, 3], [3, 0, 2, 4, 1]], window=1)
+    plan = Plan([[4, 2, 0, 1, 3], [3, 0, 2, 4, 1]])
     assert sorted(range(5), key=plan.next_use) == [4, 2, 0, 1, 3]
-    plan.reach([0])  # 4 was used, and 2 may be still
+    plan.reach(1)  # 4 was used
     assert sorted(range(5), key=plan.next_use) == [2, 0, 1, 3, 4]
-    plan.reach([3])
+    plan.reach(3)
     assert sorted(range(5), key=plan.next_use) == [1, 3, 0, 2, 4]
+    # a block that two windows share is used again; one that is not used at all leaves first
+    plan = Plan([[0, 1, 2, 0, 3], [2, 1]])
+    plan.reach(2)
+    assert sorted(range(5), key=plan.next_use) == [2, 0, 3, 1, 4]
 
 
 def test_without_an_order_blocks_have_a_rank_that_stays() -> None:
