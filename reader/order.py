@@ -84,7 +84,7 @@ class BlockOrder:
         return np.concatenate(pieces)
 
     def window_end(self, position: int) -> int:
-        """Return where the window that holds a position ends; positions go on behind count as the next epoch's do."""
+        """Return where the window that holds a position ends; positions beyond count continue as the next epoch's do."""
         passes, inside = divmod(position, self.count)
         block = int(np.searchsorted(self._bounds, inside, side="right")) - 1
         last = min((block // self._window + 1) * self._window, len(self._bounds) - 1)

@@ -128,8 +128,8 @@ def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterato
 
 def _other_targets(manifest: Manifest, start: int, lines: list[Any], targets: npt.NDArray[Any]) -> Iterator[Wrong]:
     with np.errstate(over="ignore"):
-        told = np.array(lines, _TARGET_CODES[manifest.target_kind]).reshape(len(lines), *targets.shape[1:])
-    differ = (told != targets[: len(told)]).reshape(len(told), -1).any(axis=1)
+        listed = np.array(lines, _TARGET_CODES[manifest.target_kind]).reshape(len(lines), *targets.shape[1:])
+    differ = (listed != targets[: len(listed)]).reshape(len(listed), -1).any(axis=1)
     if differ.any():
         row = start + int(differ.argmax())
         yield Wrong("_tensordict/targets.memmap", (row, row + 1), "the target is not the one in samples.jsonl")

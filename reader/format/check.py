@@ -17,7 +17,7 @@ from reader.format.tensordict_meta import metadata_files
 from reader.format.unfinished import half_replaced_message
 
 TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"
-# tensordict unpickles a file of this name in a folder that it loads, unless it is told not to
+# tensordict unpickles a file of this name in a folder that it loads, unless allow_pickle is False
 PICKLED = "other.pickle"
 _LOADABLE = re.compile(r"other\..*|.*\.(?:pickle|pkl|pt|pth|memmap)", re.DOTALL)
 

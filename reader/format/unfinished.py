@@ -30,7 +30,7 @@ SWAPPING = f"{FOLDER}/swapping"
 
 
 def unfinished_message(out: Path) -> str:
-    """Say what has begun in OUT, a folder without a manifest, and how to go on; "" where nothing has."""
+    """Say what has begun in OUT, a folder without a manifest, and how to resume; "" where nothing has."""
     if (out / JOURNAL).is_file():
         done, command = read_unfinished(out)
         return f"{out} is incomplete: its pack was interrupted at {done}. Resume with: {command}"

@@ -21,7 +21,7 @@ def log_ranks(
 ) -> None:
     """Log what the ranks are now, where an epoch begins.
 
-    announced: the world size and the steps that the caller was told before, and the steps now; None where they are the same.
+    announced: the world size and the steps that were reported before, and the steps now; None where they are the same.
     """
     source = ranks.source or "nobody says otherwise"
     if announced is not None:

@@ -1,6 +1,6 @@
 """Batches in host memory: gathered from the mapped file or a copy of it, or taken from what is read ahead from the disk.
 
-Knows no order but the rows it is given. Batches lie in leased buffers, pinned where they go on to a CUDA device.
+Knows no order but the rows it is given. Batches lie in leased buffers, pinned where they are copied to a CUDA device.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class OrderSampler(Sampler[int]):
         return self._loop.schedule.cut.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the loader's next pass begin this epoch, as its own set_epoch does; a pass that runs goes on."""
+        """Make the loader's next pass begin this epoch, as its own set_epoch does; a pass that runs continues."""
         self._loop.state.set_epoch(epoch, ends_pass=False)
 
     def state_dict(self) -> dict[str, int]:
@@ -130,7 +130,7 @@ class _Pass:
         return made
 
     def end(self) -> None:
-        """Reach the end, which a framework may want to be told of."""
+        """Reach the end, of which a framework may want notice."""
         if self._iteration is not None:
             next(self._iteration, None)
 

@@ -56,7 +56,7 @@ class LoopState:
         """Make the next pass begin this epoch; if a state of the middle of this very epoch was loaded, resume there.
 
         ends_pass: the pass that runs is over. Else one that nothing was taken from becomes of this epoch, and one of this epoch
-            goes on: frameworks that set the epoch on a sampler, as Lightning does, may do so after they began that epoch.
+            continues: frameworks that set the epoch on a sampler, as Lightning does, may do so after they began that epoch.
 
         Raises:
             ValueError: epoch is not 0 or more.
