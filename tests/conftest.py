@@ -199,6 +199,14 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def train(shared_store: Path) -> Any:
+    """The MemmapDataset of it, whose items are (image, target)."""
+    from reader import MemmapDataset
+
+    return MemmapDataset(shared_store)
+
+
+@pytest.fixture
 def store(shared_store: Path, tmp_path: Path) -> Path:
     """A store of a test's own."""
     import shutil

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import interrupt_after, photo, store_bytes
+from conftest import interrupted, photo, store_bytes
 from PIL import Image
 
 from packer import PackError, merge, pack, seal_parts
@@ -26,11 +26,6 @@ def limit(out: Path) -> object:
     return read_manifest(out).options["max_pixels"]
 
 
-def interrupted(images: Path, out: Path, **options: object) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, workers=1, progress=interrupt_after(12), **options)  # type: ignore[arg-type]
-
-
 def test_a_camera_of_100_megapixels_passes_by_default(tmp_path: Path) -> None:
     assert PackOptions().max_pixels == MAX_PIXELS == 128_000_000
     stream = io.BytesIO()
@@ -43,7 +38,7 @@ def test_a_camera_of_100_megapixels_passes_by_default(tmp_path: Path) -> None:
 
 def test_an_interrupted_pack_is_resumed_with_another_limit(images: Path, tmp_path: Path) -> None:
     photo(100, 80, 1).save(images / "class2" / "large.jpg")
-    interrupted(images, tmp_path / "out", max_pixels=LARGE)
+    interrupted(pack, images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE, inputs=12)
     report = pack(images, tmp_path / "out", size=32, workers=1, resume=True, timeout=40)
     assert (report.rows, report.rejected, report.resumed_from > 0) == (25, 0, True)
     pack(images, tmp_path / "whole", size=32, workers=1)
@@ -52,7 +47,7 @@ def test_an_interrupted_pack_is_resumed_with_another_limit(images: Path, tmp_pat
 
 def test_what_was_rejected_for_its_size_is_tried_again_under_a_larger_limit(images: Path, tmp_path: Path) -> None:
     photo(100, 80, 1).save(images / "class0" / "000.jpg")
-    interrupted(images, tmp_path / "out", max_pixels=LARGE)
+    interrupted(pack, images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE, inputs=12)
     report = pack(images, tmp_path / "out", size=32, workers=1, resume=True)
     assert (report.rows, report.rejected, report.changed) == (24, 0, "")
     pack(images, tmp_path / "whole", size=32, workers=1)
@@ -93,7 +88,7 @@ def test_rows_accepted_under_a_larger_limit_than_the_recorded_one_are_decoded_ag
     images: Path, tmp_path: Path
 ) -> None:
     photo(100, 80, 1).save(images / "class0" / "000.jpg")
-    interrupted(images, tmp_path / "out")
+    interrupted(pack, images, tmp_path / "out", size=32, workers=1, inputs=12)
     pack(images, tmp_path / "out", size=32, workers=1, resume=True, max_pixels=LARGE)
     assert limit(tmp_path / "out") == LARGE
     assert verify(tmp_path / "out", redecode=24, images=images).problems == []

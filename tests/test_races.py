@@ -36,10 +36,6 @@ def whole(images: Path, tmp_path: Path) -> dict[str, bytes]:
     return content
 
 
-def _interrupt(images: Path, out: Path, **options: Any) -> None:
-    interrupted(pack, images, out, size=32, **options, inputs=0)
-
-
 def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [*PACK, str(images), str(out), "--size", "32", "--quiet", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -99,7 +95,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
     """The other packs all of OUT after this one's look, and before this one makes its working folder or its lock."""
     out = tmp_path / "out"
     if begun:
-        _interrupt(images, out)
+        interrupted(pack, images, out, size=32, inputs=0)
     owner, name = (Lock, "__init__") if moment == "lock" else (build_folder.BuildFolder, "make")
     original = getattr(owner, name)
     inode: list[int] = []

@@ -17,11 +17,6 @@ from packer import pack
 from reader import MemmapDataset, MemmapLoader
 
 
-@pytest.fixture
-def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
-
-
 @pytest.fixture(scope="module")
 def own_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("own")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,6 @@ from conftest import torchvision_or_skip
 from torch.utils.data import DataLoader
 
 from reader import MemmapDataset, MemmapLoader
-
-
-@pytest.fixture
-def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
 
 
 def test_a_batch_of_two_is_images_and_targets_or_no_pair_at_all(train: MemmapDataset) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,6 @@ from torch.utils.data import (
 )
 
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
-
-
-@pytest.fixture
-def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
 
 
 def rows(loader: Any) -> list[list[int]]:

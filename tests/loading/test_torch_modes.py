@@ -7,7 +7,6 @@ import random
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,6 @@ from reader import Compose, MemmapDataset, MemmapLoader, RandomResizedCrop
 from reader.loading.torch_modes import Modes
 
 FEEDER = "pixpack-feeder"
-
-
-@pytest.fixture
-def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
 
 
 def noisy(batch: Any) -> torch.Tensor:

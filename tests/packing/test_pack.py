@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PACK, harm_at, interrupt_after, interrupted, make_tree, photo, store_bytes
+from conftest import PACK, harm_at, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack
@@ -676,18 +676,11 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
     with pytest.raises(PackError, match=r"also holds notes.txt, which would be deleted with the store"):
         pack(images, out, size=32, overwrite=True)
     unfinished = tmp_path / "unfinished"
-    _interrupted(images, unfinished)
+    interrupted(pack, images, unfinished, size=32)
     (unfinished / "thesis.tex").write_text("mine")
     with pytest.raises(OptionsError, match="is not empty .*thesis.tex"):
         pack(images, unfinished, size=32, overwrite=True)
     assert (unfinished / "thesis.tex").read_text() == "mine"
-
-
-def _interrupted(images: Path, out: Path, **options: Any) -> None:
-    """Leave a pack of which at least 8 inputs are done."""
-
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, **{"size": 32, "progress": interrupt_after(8), **options})
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -756,7 +749,7 @@ def test_a_link_to_itself_costs_that_link_alone(images: Path, tmp_path: Path) ->
 def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
     make_tree(tmp_path / "images/train", classes=2, each=8)
     make_tree(tmp_path / "images/val", classes=2, each=2)
-    _interrupted(tmp_path / "images", tmp_path / "out")
+    interrupted(pack, tmp_path / "images", tmp_path / "out", size=32)
     with pytest.raises(PackError, match=rf"pack .*/images {tmp_path}/out --size 32 --resume \(or"):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupt_after, make_tree, photo, store_bytes
+from conftest import interrupted, make_tree, photo, store_bytes
 from test_boxes import coco
 
 from packer import OptionsError, PackError, PackReport, ScanError, merge, pack, seal_parts, subset, update
@@ -500,11 +500,6 @@ def test_a_limit_that_is_none_is_wrong_usage(images: Path, tmp_path: Path) -> No
 # -- resumed
 
 
-def interrupted(path: Path, out: Path, **options: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pack(path, out, size=32, workers=1, progress=interrupt_after(8), **options)
-
-
 def test_a_resume_that_reads_labels_otherwise_is_refused(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,7 +508,7 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(
         tmp_path / "out",
         listed(images, tmp_path / "list.csv", "path,a,b", change=lambda _: {"a": "x", "b": "x"}),
     )
-    interrupted(path, out, target_column="a", root=images)
+    interrupted(pack, path, out, size=32, workers=1, target_column="a", root=images)
     with pytest.raises(PackError, match=r"was begun with other options for labels \(target_column: a, now b\)"):
         pack(path, out, size=32, target_column="b", root=images, resume=True)
     pack(path, out, size=32, target_column="a", root=images, resume=True)
@@ -532,7 +527,7 @@ def test_a_pack_that_pixpack_0_1_has_begun_is_resumed(
 
     monkeypatch.setattr(build, "journal_header", old_header)
     path, out = listed(images, tmp_path / "list.csv"), tmp_path / "out"
-    interrupted(path, out, root=images)
+    interrupted(pack, path, out, size=32, workers=1, root=images)
     monkeypatch.setattr(build, "journal_header", header)
     assert pack(path, out, size=32, root=images, resume=True).resumed_from > 0
     pack(path, tmp_path / "fresh", size=32, root=images)
@@ -547,8 +542,7 @@ def test_an_update_that_was_interrupted_resumes_as_it_names(
     (tmp_path / "classes.txt").write_text("breed3\nbreed2\nbreed1\nbreed0\n")
     pack(path, out, size=32, root=images, target_column="breed", classes=str(tmp_path / "classes.txt"))
     before = store_bytes(out)
-    with pytest.raises(KeyboardInterrupt):
-        update(path, out, root=images, workers=1, progress=interrupt_after(8))
+    interrupted(update, path, out, root=images, workers=1)
     words = json.loads((tmp_path / ".out.packing/.packing/journal").read_bytes().splitlines()[0][9:])["words"]
     assert run([str(path), str(out), *words, "--resume", "--quiet"]) == 0
     assert store_bytes(out) == before

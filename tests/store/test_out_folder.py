@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupt_after, make_tree, store_bytes
+from conftest import interrupted, make_tree, store_bytes
 
 from packer import OptionsError, PackError, SourceError, merge, pack, push, seal_parts, update
 from packer.cli.app import run
@@ -28,11 +28,6 @@ def others(tmp_path: Path) -> Path:
     (tmp_path / "others" / ".packing").mkdir()
     (tmp_path / "others" / ".packing" / "journal").write_text("theirs")
     return tmp_path / "others"
-
-
-def interrupted(images: Path, out: Path, **options: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, workers=1, progress=interrupt_after(4), **options)
 
 
 # A place of ours below the folder that holds OUT, what is there before, and what is asked for then.
@@ -69,7 +64,7 @@ def test_a_link_in_a_place_of_ours_is_refused_and_followed_nowhere(
     if before == "store":
         pack(images, out, size=32)
     elif before == "unfinished":
-        interrupted(images, out)
+        interrupted(pack, images, out, size=32, workers=1, inputs=4)
     theirs, place = store_bytes(others), tmp_path / link
     target = others / "manifest.json" if place.suffix in (".memmap", ".jsonl", ".tmp") else others
     target = others / ".packing" / "journal" if place.name in ("lock", "journal") else target
@@ -124,7 +119,7 @@ def test_every_file_of_a_store_has_the_rights_that_the_umask_leaves(umask: int, 
     try:
         pack(images, tmp_path / "out", size=32)
         merge([tmp_path / "out", tmp_path / "out"], tmp_path / "merged")
-        interrupted(images, tmp_path / "begun")
+        interrupted(pack, images, tmp_path / "begun", size=32, workers=1, inputs=4)
     finally:
         os.umask(before)
     for out in ("out", "merged", "begun"):
@@ -170,7 +165,7 @@ def test_what_the_system_dropped_is_in_nobodys_way_elsewhere(images: Path, tmp_p
     for folder in (out, parts):
         folder.mkdir()
         drop(folder)
-    interrupted(images, out)
+    interrupted(pack, images, out, size=32, workers=1, inputs=4)
     pack(images, out, size=32, resume=True)
     for number in (1, 2):
         pack(images, parts, size=32, part=f"{number}/2")
@@ -197,7 +192,7 @@ def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> 
             pack(images, place, size=16)
     assert store_bytes(out) == before
     begun = tmp_path / "begun"
-    interrupted(images, begun)
+    interrupted(pack, images, begun, size=32, workers=1, inputs=4)
     with pytest.raises(OptionsError, match=f"lies in the store {begun}"):
         pack(images, begun / "sub", size=16)
     pack(images, begun, size=32, resume=True)

@@ -15,11 +15,6 @@ from reader import MemmapDataset, MemmapLoader, Normalize, transforms
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-@pytest.fixture
-def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
-
-
 def test_a_recipe_gives_the_floats_that_torchvision_gives(train: MemmapDataset) -> None:
     v2 = torchvision_or_skip().transforms.v2
 

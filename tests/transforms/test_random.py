@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +24,6 @@ from reader.transforms.random import draw
 
 OURS = [CenterCrop(8), ColorJitter(0.4), RandomCrop(8), RandomHorizontalFlip(), RandomResizedCrop(8)]
 CROP = RandomResizedCrop(16)
-
-
-@pytest.fixture
-def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
 
 
 def epochs(loader: Any, view: Any = lambda batch: batch.images) -> list[torch.Tensor]:

@@ -69,11 +69,6 @@ def torchvision() -> Any:
 
 
 @pytest.fixture
-def train(shared_store: Path) -> MemmapDataset:
-    return MemmapDataset(shared_store)
-
-
-@pytest.fixture
 def batches(shared_store: Path) -> MemmapDataset:
     return MemmapDataset(shared_store, as_tuple=False)
 
