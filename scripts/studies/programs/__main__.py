@@ -66,7 +66,11 @@ def main() -> int:
         (options.out / f"{name}.json").write_text(
             json.dumps(measure(PROGRAMS[name], images, options)) + "\n", encoding="ascii"
         )
-    found = {name: json.loads(path.read_text()) for name in PROGRAMS if (path := options.out / f"{name}.json").exists()}
+    found = {
+        name: json.loads(path.read_text()) | {"title": program.title, "note": program.note}
+        for name, program in PROGRAMS.items()
+        if (path := options.out / f"{name}.json").exists()
+    }
     print(_show.table(found))
     _show.save(found, edits, options.out)
     publish({"study": "programs", "programs": found}, None)
@@ -128,8 +132,6 @@ def packed_of(images: Path) -> Path:
 def measure(program: Program, images: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run a program and its versions on a store; or say why that could not be."""
     report: dict[str, Any] = {
-        "title": program.title,
-        "note": program.note,
         "machine": machine(options.work),
         "ways": {},
     }

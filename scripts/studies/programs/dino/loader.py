@@ -56,7 +56,9 @@ def main():
     options = parsed()
     transform = DataAugmentationDINO(options.size, options.size * 3 // 7, local_crops_number=6)
     train = MemmapDataset(options.data / "train")
-    loader = MemmapLoader(train, options.batch_size, shuffle=True, transform=transform, drop_last=True)
+    loader = MemmapLoader(
+        train, options.batch_size, shuffle=True, seed=options.seed, transform=transform, drop_last=True
+    )
     student, teacher, center = network(32), network(32), torch.zeros(32)
     teacher.load_state_dict(student.state_dict())
     optimizer = torch.optim.AdamW(student.parameters(), lr=0.002)

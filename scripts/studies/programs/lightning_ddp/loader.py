@@ -4,27 +4,29 @@ import lightning
 import torch
 from torch import nn
 
-from reader import MemmapDataset
-from reader import MemmapLoader as DataLoader
-from reader import transforms as v2
+from reader import MemmapDataset, MemmapLoader, transforms
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
 class Images(lightning.LightningDataModule):
     def __init__(self, options):
         super().__init__()
-        self.options = options
-        floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
-        learn = v2.Compose([v2.RandomResizedCrop(options.size), v2.RandomHorizontalFlip(), *floats])
-        look = v2.Compose([v2.Resize(options.size * 256 // 224), v2.CenterCrop(options.size), *floats])
-        self.train = MemmapDataset(options.data / "train", transform=learn)
-        self.val = MemmapDataset(options.data / "val", transform=look)
+        self.options, self.batch_size = options, options.batch_size
+        floats = [transforms.ToImage(), transforms.ToDtype(torch.float32, scale=True), transforms.Normalize(MEAN, STD)]
+        learn = transforms.Compose(
+            [transforms.RandomResizedCrop(options.size), transforms.RandomHorizontalFlip(), *floats]
+        )
+        look = transforms.Compose(
+            [transforms.Resize(options.size * 256 // 224), transforms.CenterCrop(options.size), *floats]
+        )
+        folders = ((options.data / "train", learn), (options.data / "val", look))
+        self.train, self.val = (MemmapDataset(path, transform=transform) for path, transform in folders)
 
     def train_dataloader(self):
-        return DataLoader(self.train, self.options.batch_size, shuffle=True, num_workers=self.options.workers)
+        return MemmapLoader(self.train, self.batch_size, shuffle=True, seed=self.options.seed)
 
     def val_dataloader(self):
-        return DataLoader(self.val, self.options.batch_size, num_workers=self.options.workers)
+        return MemmapLoader(self.val, self.batch_size)
 
 
 class Classifier(lightning.LightningModule):

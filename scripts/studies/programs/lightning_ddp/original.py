@@ -3,9 +3,8 @@
 import lightning
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 from torchvision import datasets
-from torchvision.transforms import v2
+from torchvision.transforms import v2 as transforms
 
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
@@ -13,18 +12,22 @@ from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 class Images(lightning.LightningDataModule):
     def __init__(self, options):
         super().__init__()
-        self.options = options
-        floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
-        learn = v2.Compose([v2.RandomResizedCrop(options.size), v2.RandomHorizontalFlip(), *floats])
-        look = v2.Compose([v2.Resize(options.size * 256 // 224), v2.CenterCrop(options.size), *floats])
-        self.train = datasets.ImageFolder(options.data / "train", learn)
-        self.val = datasets.ImageFolder(options.data / "val", look)
+        self.options, self.batch_size = options, options.batch_size
+        floats = [transforms.ToImage(), transforms.ToDtype(torch.float32, scale=True), transforms.Normalize(MEAN, STD)]
+        learn = transforms.Compose(
+            [transforms.RandomResizedCrop(options.size), transforms.RandomHorizontalFlip(), *floats]
+        )
+        look = transforms.Compose(
+            [transforms.Resize(options.size * 256 // 224), transforms.CenterCrop(options.size), *floats]
+        )
+        folders = ((options.data / "train", learn), (options.data / "val", look))
+        self.train, self.val = (datasets.ImageFolder(path, transform=transform) for path, transform in folders)
 
     def train_dataloader(self):
-        return DataLoader(self.train, self.options.batch_size, shuffle=True, num_workers=self.options.workers)
+        return torch.utils.data.DataLoader(self.train, self.batch_size, shuffle=True, num_workers=self.options.workers)
 
     def val_dataloader(self):
-        return DataLoader(self.val, self.options.batch_size, num_workers=self.options.workers)
+        return torch.utils.data.DataLoader(self.val, self.batch_size, num_workers=self.options.workers)
 
 
 class Classifier(lightning.LightningModule):

@@ -49,6 +49,7 @@ def main():
         MemmapDataset(options.data / "train"),
         batch_size=options.batch_size,
         shuffle=True,
+        seed=options.seed,
         transform=ContrastiveLearningViewGenerator(simclr_pipeline(options.size)),
         drop_last=True,
     )

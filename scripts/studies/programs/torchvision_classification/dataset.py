@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils import data
 from torchvision.transforms import v2 as transforms
 
 from reader import MemmapDataset
@@ -46,9 +46,10 @@ def evaluate(model, criterion, loader):
 def main():
     options = parsed()
     train, val = load_data(options)
-    train_sampler, val_sampler = RandomSampler(train), SequentialSampler(val)
-    loader = DataLoader(train, options.batch_size, sampler=train_sampler, num_workers=options.workers, pin_memory=True)
-    val_loader = DataLoader(val, options.batch_size, sampler=val_sampler, num_workers=options.workers, pin_memory=True)
+    train_sampler, val_sampler = data.RandomSampler(train), data.SequentialSampler(val)
+    workers = {"num_workers": options.workers, "pin_memory": True}
+    loader = data.DataLoader(train, options.batch_size, sampler=train_sampler, **workers)
+    val_loader = data.DataLoader(val, options.batch_size, sampler=val_sampler, **workers)
     model = network(len(train.classes))
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)

@@ -2,10 +2,9 @@
 
 import torch
 from torch import nn
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils import data
 
-from reader import MemmapDataset, transforms
-from reader import MemmapLoader as DataLoader
+from reader import MemmapDataset, MemmapLoader, transforms
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
@@ -43,9 +42,10 @@ def evaluate(model, criterion, loader):
 def main():
     options = parsed()
     train, val = load_data(options)
-    train_sampler, val_sampler = RandomSampler(train), SequentialSampler(val)
-    loader = DataLoader(train, options.batch_size, sampler=train_sampler, num_workers=options.workers, pin_memory=True)
-    val_loader = DataLoader(val, options.batch_size, sampler=val_sampler, num_workers=options.workers, pin_memory=True)
+    train_sampler, val_sampler = data.RandomSampler(train), data.SequentialSampler(val)
+    workers = {"num_workers": options.workers, "pin_memory": True}
+    loader = MemmapLoader(train, options.batch_size, sampler=train_sampler, seed=options.seed, **workers)
+    val_loader = MemmapLoader(val, options.batch_size, sampler=val_sampler, **workers)
     model = network(len(train.classes))
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
