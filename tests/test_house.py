@@ -62,7 +62,7 @@ def may_import(module: str, other: str) -> bool:
         is_open = below in ("reader.format", "reader.system") or (above, below) == ("packer.operations", "reader.remote")
         return is_open or (module == "packer.cli.bench" and below == "reader.bench")
     if above == "reader.transforms":
-        return below in ("reader.store", "reader.format", "reader.epoch")
+        return below in ("reader.store", "reader.format", "reader.epoch", "reader.system")
     if below == "reader.transforms":
         return above == "reader.bench"
     return above in FLOORS and below in FLOORS and FLOORS[above] < FLOORS[below]

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer.system import available_cpus
 from packer.version import __version__
 from reader import system
+from reader.system import available_cpus
 
 _NEEDED = ("click", "numpy", "tensordict", "torch", "tqdm")
 # as in scripts/setup.sh and the extra `simd`: one version for both, since they have the same files

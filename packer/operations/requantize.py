@@ -34,11 +34,12 @@ from packer.store.files import write_atomically
 from packer.store.journal import FOLDER
 from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import check_no_links, enclosing_store, is_dropped
-from packer.system import FULL, available_cpus
+from packer.system import FULL
 from packer.values import check_quality, parse_size
 from packer.workers.engine import LocalEngine
 from reader.format.manifest import read_json_lines
 from reader.format.samples import encode_line
+from reader.system import available_cpus
 
 RECORD = "requantized.jsonl"
 _UNFINISHED = f"{FOLDER}/{RECORD}"

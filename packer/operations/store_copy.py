@@ -33,10 +33,11 @@ from packer.store.files import write_at
 from packer.store.out_folder import sync_names
 from packer.store.row_files import DigestedFile, channel_statistics
 from packer.store.seal import commit_manifest, set_size
-from packer.system import BINARY, available_cpus
+from packer.system import BINARY
 from reader.format.filesystem import error_path
 from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, FurtherTarget, Manifest
 from reader.format.tensors import TensorSpec
+from reader.system import available_cpus
 
 _MOST_THREADS = 4
 # Blocks that are read beside the one whose lines are written.

@@ -38,13 +38,13 @@ from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.reuse import ReusedLines, check_reusable
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
-from packer.system import available_cpus
 from packer.workers.block_worker import PackJob
 from packer.workers.engine import LocalEngine
 from reader.format.filesystem import error_path
 from reader.format.journal import Header
 from reader.format.manifest import PIXELS, read_manifest
 from reader.format.unfinished import PARTS
+from reader.system import available_cpus
 
 if TYPE_CHECKING:
     from packer.workers.ray import RayWorkers

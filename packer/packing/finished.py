@@ -33,12 +33,12 @@ from packer.sources.roots import NOWHERE
 from packer.store.out_folder import check_no_links, own_paths, remove_replaced, remove_working_folder
 from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
-from packer.system import available_cpus
 from packer.text import difference, names_difference, some
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, SAMPLES, Manifest
 from reader.format.samples import Sample, read_paths, read_rejects, read_samples
+from reader.system import available_cpus
 
 _BOXES_ROWS = 4096
 

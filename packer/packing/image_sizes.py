@@ -23,9 +23,9 @@ from packer.sources import roots
 from packer.sources.base import Readable, most_file_bytes
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
-from packer.system import available_cpus
 from packer.text import counted
 from packer.workers.processes import begin_worker, signals_held, start_context, without_main
+from reader.system import available_cpus
 
 _SIZES_CHUNK = 256
 # Headers are nearly always within this; where they are not, all of the file is read.

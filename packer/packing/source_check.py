@@ -18,8 +18,8 @@ from packer.packing.redecode import NO_MEMBER, Finder
 from packer.sources import roots
 from packer.sources.base import Readable
 from packer.sources.local import MISSING, LocalSource
-from packer.system import available_cpus
 from reader.format.samples import Sample, read_rejects, read_samples
+from reader.system import available_cpus
 
 # Files in memory at once are as many as threads; these wait to be read.
 _CHUNK = 256

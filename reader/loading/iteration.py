@@ -5,6 +5,8 @@ Knows where the pass is and who runs the transform; never which rows come, nor w
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -21,6 +23,7 @@ from reader.loading.producer import Group, Unfinished
 from reader.loading.schedule import Schedule
 from reader.loading.state import PassState
 from reader.loading.torch_modes import Draws, Modes, WouldDraw
+from reader.memory.parts import in_parts
 from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, plain
@@ -150,8 +153,9 @@ class Finish:
         epoch: int,
         seed: int,
         as_tuple: bool,
+        threads: int,
     ) -> None:
-        self._dataset, self._transform = dataset, transform
+        self._dataset, self._transform, self._threads = dataset, transform, threads
         self._epoch, self._seed, self._as_tuple = epoch, seed, as_tuple
         self._modes, self._caller = Modes.here(), threading.get_ident()
         # something is there once the caller waits for the first batch, or nobody waits any more
@@ -167,9 +171,26 @@ class Finish:
         if transform is not None:
             named = rows_named(self._dataset.path, batch.rows)
             with named, stage("transform"), in_epoch(self._epoch), self._modes.entered():
-                made = _called(transform, batch)
+                made = self._transformed(transform, batch)
         if self._as_tuple and isinstance(made, ImageBatch | RaggedBatch):
             return plain(made, by_name=self._dataset.names_targets)
+        return made
+
+    def _transformed(self, transform: Transform, batch: Batch) -> object:
+        """Call the transform; what it does to each row by itself, on the CPU, on several threads."""
+        if self._threads == 1 or batch.pixels.device.type != "cpu":
+            return _called(transform, batch)
+
+        def in_modes(chain: list[Transform], part: Any) -> Any:
+            """Call transforms in the modes of the thread that began the epoch."""
+            with self._modes.entered():
+                return functools.reduce(_in_turn, chain, part)
+
+        made: Any = batch
+        for is_by_row, run in itertools.groupby(_chain(transform), _is_by_row):
+            call = functools.partial(in_modes, list(run))
+            is_cut = is_by_row and isinstance(made, ImageBatch | RaggedBatch)
+            made = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, made)
         return made
 
     def ahead(self, batch: Batch, start: int) -> object:
@@ -211,7 +232,28 @@ class Finish:
 def _is_ours(transform: object) -> bool:
     """Say whether a transform is of this package, and all that it calls: those draw nothing from torch's generator."""
     within = getattr(transform, "transforms", [])
-    return type(transform).__module__.startswith("reader.transforms.") and all(map(_is_ours, within))
+    return _is_of_reader(transform) and all(map(_is_ours, within))
+
+
+def _chain(transform: object) -> list[Transform]:
+    """Return what a transform calls one after the other, those of a Compose within a Compose too."""
+    if _is_of_reader(transform) and type(transform).__name__ == "Compose":
+        return [step for within in transform.transforms for step in _chain(within)]  # type: ignore[attr-defined]
+    return [transform]  # type: ignore[list-item]
+
+
+def _is_by_row(transform: object) -> bool:
+    """Say whether a transform, and all that it calls, is of this package and makes of a row the same in any batch."""
+    is_whole = getattr(transform, "of_whole_batch", False) or getattr(transform, "has_own_threads", False)
+    return _is_of_reader(transform) and not is_whole and all(map(_is_by_row, getattr(transform, "transforms", [])))
+
+
+def _is_of_reader(transform: object) -> bool:
+    return type(transform).__module__.startswith("reader.transforms.")
+
+
+def _in_turn(made: Any, transform: Transform) -> Any:
+    return transform(made)
 
 
 def _called(transform: Transform, batch: Batch) -> object:

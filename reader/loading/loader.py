@@ -42,6 +42,7 @@ from reader.loading.validation import (
     check_others,
     checked_device,
     checked_sampler,
+    checked_threads,
     packed_rows,
     transform_of_batches,
     truth,
@@ -75,6 +76,8 @@ class MemmapLoader:
             stream. Either way under the autocast, no_grad and inference_mode of the thread that began the epoch.
         prefetch: batches gathered ahead, of up to 4 MiB in groups of up to 8 (1 where they are transformed or sent to a
             device); 0 gathers in the caller's thread.
+        threads: that transforms of `reader.transforms` run on, on the CPU, each with some rows of a batch at a time. None: the
+            CPUs that this process may use (affinity and cgroup), shared by the ranks of this host. 1: whole batches.
         rank, world_size: default to those of torch.distributed, or of Ray Train, or of a launcher's variables RANK and
             WORLD_SIZE, else 0 and 1. They are resolved when an epoch begins, so that a loader may be made before
             init_process_group; `len` before that takes WORLD_SIZE where it is set.
@@ -134,6 +137,7 @@ class MemmapLoader:
         device: str | torch.device = "cpu",
         transform: Transform | None = None,
         prefetch: int = 2,
+        threads: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         residency: str | Residency = "auto",
@@ -152,6 +156,7 @@ class MemmapLoader:
         self.device = checked_device(device)
         self._given = given_ranks(rank, world_size)
         ranks = ranks_expected(self._given)
+        self.threads = checked_threads(threads, ranks_here(ranks))
         self.schedule = Schedule(
             dataset,
             whole_number("batch_size", batch_size),
@@ -273,7 +278,14 @@ class MemmapLoader:
     def _begun(self, epoch: int, position: int = 0, items: Iterator[Item] | None = None) -> Pass:
         progress = self.state.begin(epoch, position)
         items = self.schedule.sampled() if items is None else items
-        finish = Finish(self.dataset, self.transform, epoch=epoch, seed=self.seed, as_tuple=self.as_tuple)
+        finish = Finish(
+            self.dataset,
+            self.transform,
+            epoch=epoch,
+            seed=self.seed,
+            as_tuple=self.as_tuple,
+            threads=self.threads,
+        )
         is_worked_on = self.transform is not None or self.device.type == "cuda"
         group_bytes = schedules.SMALL_GROUP_BYTES if is_worked_on else schedules.GROUP_BYTES
         steps = self.schedule.steps(epoch, position, items, group_bytes)

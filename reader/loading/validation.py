@@ -14,6 +14,7 @@ from torch.utils.data import Subset, default_collate
 from reader.dataset.collate import collate_whole
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
+from reader.system import available_cpus
 
 # What a sampler gives at a time: a row, or rows of a batch.
 Item = int | Sequence[int] | torch.Tensor | npt.NDArray[np.integer]
@@ -101,6 +102,19 @@ def whole_number(name: str, value: SupportsIndex) -> int:
         return operator.index(value)
     except TypeError:
         raise ValueError(f"{name} is {value!r}, expected a whole number.") from None
+
+
+def checked_threads(threads: SupportsIndex | None, processes: int) -> int:
+    """Return how many threads transforms run on; None: the share of this process's CPUs that each rank of the host has.
+
+    Raises:
+        ValueError: it is no whole number, or below 1.
+    """
+    if threads is None:
+        return max(1, available_cpus() // processes)
+    if (found := whole_number("threads", threads)) < 1:
+        raise ValueError(f"threads is {threads!r}, expected 1 or more, or None.")
+    return found
 
 
 def checked_device(device: str | torch.device) -> torch.device:

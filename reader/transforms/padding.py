@@ -75,7 +75,7 @@ class Padding:
         return replaced(
             batch,
             pixels=self.padded(batch.pixels),
-            content=moved_content(content_of(batch), motion) if is_bound else None,
+            content=moved_content(content_of(batch).int(), motion) if is_bound else None,
             extras=moved_extras(batch.extras, motion, lambda masks: of_masks.padded(masks[..., None])[..., 0]),
         )
 

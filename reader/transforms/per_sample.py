@@ -6,7 +6,6 @@ Knows how such transforms are called and what they draw from. Imports none of th
 from __future__ import annotations
 
 import copy
-import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.system import available_cpus
 from reader.transforms.random import PER_SAMPLE, check_batch, draw
 
 # Held while the generators of Python's random and of numpy, which belong to the process, are seeded for one image.
@@ -35,7 +35,7 @@ class PerSample:
 
     Args:
         transform: of one image, such as v2.Compose([...]).
-        threads: how many images at once; None: as many as this process may use CPUs.
+        threads: how many images at once; None: the CPUs that this process may use (affinity and cgroup).
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
 
     Raises:
@@ -49,13 +49,16 @@ class PerSample:
         True
     """
 
+    # a loader's own threads give it whole batches
+    has_own_threads = True
+
     def __init__(self, transform: Callable[..., Any], *, threads: int | None = None, seed: int = 0) -> None:
         if not callable(transform):
             raise TypeError(f"transform is {transform!r}, expected a function of one image.")
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise ValueError(f"threads is {threads!r}, expected 1 or more, or None.")
         self.transform, self.seed = transform, seed
-        self.threads = threads or len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
+        self.threads = threads or available_cpus()
         self._needs_one_thread = False
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:

@@ -27,7 +27,7 @@ from packer.pixels.formats.jpeg import JpegDecoder, read_header
 from packer.pixels.formats.versions import decoder_versions
 from packer.pixels.geometry import Geometry
 from packer.sources.local import LocalSource
-from packer.system import available_cpus
+from reader.system import available_cpus
 from scripts import ROOT, environment
 
 # Beside the checkout where the project is developed; elsewhere the benchmarks draw their own.

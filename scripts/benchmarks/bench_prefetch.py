@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from packer.system import available_cpus
 from reader import ImageBatch, MemmapDataset, MemmapLoader, StoreError
 from reader.bench.ways import ORDERS
+from reader.system import available_cpus
 from scripts.benchmarks._bench import BenchError, machine, publish, spread, table
 from scripts.benchmarks._read_ways import touch
 from scripts.benchmarks.arguments import READ_WORK, bench_parser

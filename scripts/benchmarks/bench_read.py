@@ -39,11 +39,11 @@ import torch
 import packer
 from packer.errors import LockedError, ScanError
 from packer.operations.verify import verify
-from packer.system import available_cpus
 from reader import MemmapDataset, MemmapLoader, StoreError, system
 from reader.bench.ways import ORDERS, FirstRows, Loader, SliceCopies, StoreIndex, TorchLoader
 from reader.format.manifest import PIXELS, read_manifest
 from reader.memory.residency import COPY_SHARE
+from reader.system import available_cpus
 from scripts.benchmarks._bench import (
     BenchError,
     machine,

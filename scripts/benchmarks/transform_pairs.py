@@ -1,4 +1,7 @@
-"""Transforms of ours beside torchvision's v2 of the same name and arguments, each of which draws its own numbers."""
+"""Transforms of ours, on threads as a loader runs them, beside torchvision's v2 of the same name and arguments.
+
+Each draws its own numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 import torch
 
 from reader import ImageBatch, PerSample, transforms
+from reader.memory.parts import in_parts
 from scripts.benchmarks._bench import rate_cells, ratio_cells, ratios, spread
 from scripts.benchmarks.timing import in_turns, seconds
 
@@ -49,12 +53,13 @@ def pairs(v2: Any, size: int) -> list[tuple[str, Any, Any]]:
 
 
 def measure_pair(pair: tuple[str, Any, Any], batch: ImageBatch, rounds: int, threads: int) -> dict[str, Any]:
-    """Time ours for the batch, torchvision's for each image on as many threads, stacked, and the same in PerSample."""
+    """Time ours for parts of the batch, torchvision's for each image on as many threads, stacked, and the same in PerSample."""
     name, ours, theirs = pair
+    is_on_cpu = batch.pixels.device.type == "cpu"
     images, per_sample = batch.images.cpu().unbind(0), PerSample(theirs, threads=threads)
     with ThreadPoolExecutor(threads) as pool:
         ways: dict[str, Callable[[], Any]] = {
-            "ours": lambda: ours(batch),
+            "ours": lambda: in_parts(ours, batch, threads) if is_on_cpu else ours(batch),
             "v2": lambda: torch.stack(list(pool.map(theirs, images))),
             "PerSample": lambda: per_sample(batch.to("cpu")),
         }
