@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -27,6 +28,9 @@ _log = logging.getLogger("reader")
 
 # Asked for ahead, at most: two windows of shuffle="block", of which one is read. They lie in the cache, not in memory.
 _AHEAD_BYTES = 512 << 20
+
+# Between two lines of the log.
+LOG_SECONDS = 60.0
 
 # Of a position of an epoch where in its planned order of blocks it is.
 Place = Callable[[int], int]
@@ -63,6 +67,9 @@ class RemoteAhead:
         self._asked: set[int] = set()
         self._asked_bytes = self._rows_bytes = 0
         self._taken: deque[Rows] = deque()
+        # since the last line of the log
+        self._told, self._reading_seconds = time.monotonic(), 0.0
+        self._read_bytes = 0
 
     def __iter__(self) -> Iterator[Steps]:
         while True:
@@ -83,16 +90,32 @@ class RemoteAhead:
         Raises:
             StoreError: one cannot be had.
         """
+        begun = time.monotonic()
         with stage("read"):
             done = 0
             while done < len(out):
                 units = self._units(self._taken.popleft())
                 self._dataset.read_units(units, out[done : done + len(units)])
                 done += len(units)
+        now = time.monotonic()
+        self._reading_seconds += now - begun
+        self._read_bytes += out.nbytes
+        if now - self._told > LOG_SECONDS:
+            self._tell(now)
 
     def close(self) -> None:
         """Ask for nothing more."""
         self._waiting.clear()
+
+    def _tell(self, now: float) -> None:
+        """Log what came from where since the last time."""
+        seconds, fetched = now - self._told, self._remote.fetched_bytes()
+        _log.info(
+            "%s: %.0f MB/s from the network, %.0f MB/s to the loop, which waited or copied for %.0f %% of the time",
+            *(self._remote.url, fetched / seconds / 1e6, self._read_bytes / seconds / 1e6),
+            100 * self._reading_seconds / seconds,
+        )
+        self._told, self._read_bytes, self._reading_seconds = now, 0, 0.0
 
     def _look_ahead(self) -> None:
         """Ask for the blocks of further steps, until enough are on their way."""

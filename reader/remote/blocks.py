@@ -57,6 +57,7 @@ class BlockFetcher:
         self._urgent: deque[int] = deque()
         self._later: deque[int] = deque()
         self._under_way: set[int] = set()
+        self._fetched_bytes = 0
         # threads at work, and blocks that somebody waits for
         self._busy, self._waited = 0, Counter[int]()
         # when it was begun, and how it ended
@@ -122,6 +123,12 @@ class BlockFetcher:
         self.ensure(range(self._folder.count))
         self.seal()
 
+    def fetched_bytes(self) -> int:
+        """Return the bytes of blocks that were fetched since this was asked last."""
+        with self._changed:
+            fetched, self._fetched_bytes = self._fetched_bytes, 0
+            return fetched
+
     def file(self, name: str) -> None:
         """Have a file of the store in its folder."""
         fetch_file(self._folder.root, self._source, name, self._folder.manifest)
@@ -161,6 +168,7 @@ class BlockFetcher:
                 failed = begun, e
             with self._changed:
                 self._busy -= 1
+                self._fetched_bytes += sum(map(self._folder.size, run)) if failed is None else 0
                 self._under_way.difference_update(run)
                 if failed is not None:
                     self._failed.update(dict.fromkeys(run, failed))

@@ -77,6 +77,8 @@ class Session:
                 return self.blocks.plan(question["orders"])
             case "complete":
                 return self.blocks.complete()
+            case "fetched":
+                return self.blocks.fetched_bytes()
             case "file":
                 return self.blocks.file(question["name"])
         raise AssertionError(question)

@@ -150,6 +150,10 @@ class RemoteStore:
         if not self.is_complete:
             self._started().ask("complete")
 
+    def fetched_bytes(self) -> int:
+        """Return the bytes of pixels that this process has had fetched since this was asked last."""
+        return 0 if self._fetcher is None else int(self._started().ask("fetched"))
+
     def file(self, name: str) -> Path:
         """Return the path of a file that opening does not need, samples.jsonl or rejected.jsonl, now that it is there."""
         path = self.root / name

@@ -12,7 +12,7 @@ from range_server import RangeServer
 
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import PIXELS
-from reader.loading import schedule
+from reader.loading import remote_ahead, schedule
 
 ROW = 16 * 16 * 3
 BLOCK = 8 * ROW
@@ -159,3 +159,16 @@ def test_an_error_of_the_network_reaches_the_loop_and_the_epoch_is_resumed(
     got += [batch.rows.tolist() for batch in loader]
     assert got == expected
     loader.close()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_log_says_what_came_over_the_network(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote_ahead, "LOG_SECONDS", 0.0)
+    with caplog.at_level(logging.INFO, logger="reader"):
+        assert len([*MemmapLoader(MemmapDataset(range_server.url, cache=tmp_path), 50)]) == 8
+    lines = [record.getMessage() for record in caplog.records if "MB/s from the network" in record.getMessage()]
+    assert lines
+    assert all(line.startswith(f"{range_server.url}: ") for line in lines)
+    assert "secret" not in caplog.text
