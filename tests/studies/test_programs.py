@@ -16,6 +16,7 @@ from conftest import make_tree, torchvision_or_skip
 from PIL import Image
 
 from packer import pack
+from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits, edit, script_counts
 from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
 from scripts.studies.programs._turns import ProgramFailed, apart, epochs_of, run
@@ -39,6 +40,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made.parent.mkdir(parents=True, exist_ok=True)
         Image.open(path).convert("RGB").resize((32, 32)).save(made)
     pack(root / "small" / "images", root / "small" / "packed", workers=1)
+    make_boxes(root / "boxes", {"train": 32, "val": 8})
     return root
 
 
@@ -81,7 +83,7 @@ def test_a_program_on_a_store_learns_what_it_learned_on_files(
     torchvision_or_skip()
     if missing := lacking(program):
         pytest.skip(f"not installed: {', '.join(missing)}")
-    root, words = (images / "small" if program.size == 32 else images), [*WORDS, "--size", min(program.size, 32)]
+    root, words = images / program.data, [*WORDS, "--size", min(program.size, 32)]
     if way == "loader":
         # another order of rows: the same but for the scatter of seeds
         losses = [

@@ -40,6 +40,7 @@ from packer import pack
 from scripts.benchmarks._bench import BenchError, machine, photographs, publish
 from scripts.benchmarks.arguments import Count, bench_parser
 from scripts.studies.peers._environment import NotInstalled
+from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits
 from scripts.studies.programs._environment import python_with, versions_of
 from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
@@ -63,9 +64,7 @@ def main() -> int:
         return 1
     for name in options.only or PROGRAMS if images else []:
         print(f"programs: {name}", file=sys.stderr, flush=True)
-        (options.out / f"{name}.json").write_text(
-            json.dumps(measure(PROGRAMS[name], images, options)) + "\n", encoding="ascii"
-        )
+        (options.out / f"{name}.json").write_text(json.dumps(measure(PROGRAMS[name], options)) + "\n", encoding="ascii")
     found = {
         name: json.loads(path.read_text()) | {"title": program.title, "note": program.note}
         for name, program in PROGRAMS.items()
@@ -121,6 +120,8 @@ def given_images(options: argparse.Namespace) -> Path:
         made.parent.mkdir(parents=True, exist_ok=True)
         Image.open(path).convert("RGB").resize((_SMALL, _SMALL)).save(made)
     pack(small, packed_of(small), overwrite=True)
+    shutil.rmtree(options.work / "boxes", ignore_errors=True)
+    make_boxes(options.work / "boxes", {"train": options.count, "val": max(1, options.count // _HELD_OUT)})
     return images
 
 
@@ -129,7 +130,7 @@ def packed_of(images: Path) -> Path:
     return images.with_name("packed")
 
 
-def measure(program: Program, images: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
     """Run a program and its versions on a store; or say why that could not be."""
     report: dict[str, Any] = {
         "machine": machine(options.work),
@@ -148,7 +149,7 @@ def measure(program: Program, images: Path, options: argparse.Namespace) -> dict
     before = program.original.read_text(encoding="utf-8")
     for way, path in program.ways().items():
         report["ways"][way] = {"lines": changed_lines(before, path.read_text(encoding="utf-8"))}
-        folder = options.work / "small" / "images" if program.size == _SMALL else images
+        folder = options.work / program.data / "images"
         data = (folder, packed_of(folder))
         try:
             report["ways"][way] |= compare(program.original, path, *data, range(options.seeds), words, python=python)

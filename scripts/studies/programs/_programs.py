@@ -20,6 +20,7 @@ class Program:
         needs: the packages that it imports, beside torch.
         requirements: those of the package index, of the version that it is measured with, as pip takes them.
         size: of its crops, as its authors have it or nearly so.
+        data: what it reads: "" photographs by class, "small" the same of 32 pixels, "boxes" drawn images with boxes.
         note: what its versions on a store lack, or why they have more lines than nine; "" where nothing.
     """
 
@@ -28,6 +29,7 @@ class Program:
     needs: tuple[str, ...] = ("torchvision",)
     requirements: tuple[str, ...] = ("torchvision==0.28.0",)
     size: int = 224
+    data: str = ""
     note: str = ""
 
     @property
@@ -88,7 +90,19 @@ PROGRAMS = {
         ),
         Program("dino", "DINO main_dino.py, multi-crop", size=112, note=_OF_LOADER),
         Program(
-            "airbench", "cifar10-airbench", size=32, note="with MemmapLoader its CifarLoader goes, a class of 45 lines"
+            "airbench",
+            "cifar10-airbench",
+            size=32,
+            data="small",
+            note="with MemmapLoader its CifarLoader goes, a class of 45 lines",
+        ),
+        Program(
+            "torchvision_detection",
+            "torchvision references/detection/train.py",
+            ("torchvision", "pycocotools"),
+            (_TORCHVISION, "pycocotools==2.0.11"),
+            data="boxes",
+            note="a function makes the pair that CocoDetection gives; MemmapLoader mirrors no rows of several sizes",
         ),
     )
 }
