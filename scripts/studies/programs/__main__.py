@@ -9,6 +9,8 @@ A program is a folder beside this file: original.py has the structure of one tha
 samplers, its loop and its evaluation; dataset.py is the same with MemmapDataset, and loader.py with MemmapLoader. Its model is
 a linear layer on a grid of means: the seconds of an epoch are those of loading. Images are those of --images, class folders,
 of which every fourth is evaluated on; or drawn ones. They are packed once, as the README says: --fit none --max-size 512.
+Programs that detect read drawn images with boxes, packed with --fit none. FFCV's program needs its own files and CUDA: it is
+among the edits below alone.
 
 For each of --seeds seeds both run, the order changing. Losses: of the evaluation after the last epoch, or of training where the
 program has no evaluation; two programs learn the same where the means lie within three standard errors. Seconds: of all

@@ -97,6 +97,13 @@ PROGRAMS = {
             note="with MemmapLoader its CifarLoader goes, a class of 45 lines",
         ),
         Program(
+            "ultralytics_detect",
+            "ultralytics detect",
+            ("torchvision", "ultralytics", "cv2", "polars"),
+            (_TORCHVISION, "ultralytics==8.4.190"),
+            data="boxes",
+        ),
+        Program(
             "torchvision_detection",
             "torchvision references/detection/train.py",
             ("torchvision", "pycocotools"),

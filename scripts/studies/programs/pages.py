@@ -15,12 +15,12 @@ from scripts.studies.programs._programs import PROGRAMS, changed_lines, diff
 
 # Page of docs/ -> the programs whose diffs it shows.
 PAGES = {
-    "torchvision.md": ("torchvision_classification",),
+    "torchvision.md": ("torchvision_classification", "torchvision_detection"),
     "timm.md": ("timm_train",),
     "lightning.md": ("lightning_ddp",),
     "hf-trainer.md": ("hf_trainer",),
     "accelerate.md": ("accelerate_cv",),
-    "ultralytics.md": ("ultralytics_classify",),
+    "ultralytics.md": ("ultralytics_classify", "ultralytics_detect"),
     "two-views.md": ("simclr", "dino"),
 }
 BEGIN, END = "<!-- diffs: written by python -m scripts.studies.programs.pages -->", "<!-- end of diffs -->"
