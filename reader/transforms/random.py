@@ -37,6 +37,7 @@ ALTERNATING = range(70, 71)
 TRIVIAL_AUGMENT = range(71, 74)
 AUTO_AUGMENT = range(74, 79)
 PER_SAMPLE = range(79, 80)
+INTERPOLATION = range(80, 81)
 RAND_AUGMENT = range(128, 256)
 # First of them: of two gamma numbers, and of a place.
 MIXUP, CUTMIX = 256, 320

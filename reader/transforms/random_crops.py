@@ -15,7 +15,17 @@ from tensordict import TensorDict
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.padding import Padding
-from reader.transforms.random import ALTERNATING, CROP, FLIP, RESIZED_CROP, check_batch, checked_p, draw, draw_for_rows
+from reader.transforms.random import (
+    ALTERNATING,
+    CROP,
+    FLIP,
+    INTERPOLATION,
+    RESIZED_CROP,
+    check_batch,
+    checked_p,
+    draw,
+    draw_for_rows,
+)
 from reader.transforms.resample import cut, nearest, nearest_of_images, resized, resized_images
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
@@ -167,7 +177,7 @@ class RandomCrop:
 
 
 class RandomResizedCrop:
-    """Cut a random box of each image and resize it to size x size (or (height, width)): bilinear, antialiased.
+    """Cut a random box of each image and resize it to size x size (or (height, width)), antialiased.
 
     The box is drawn by torchvision's definition: an area of scale times the image's, an aspect ratio (width / height) of
     ratio; ten tries, then the central box that comes closest. In rows with content the image is the content, so the result
@@ -178,10 +188,12 @@ class RandomResizedCrop:
         size: pixels, or (height, width).
         scale: lowest and highest area of the box, as a share of the image's.
         ratio: lowest and highest width / height of the box.
+        interpolation: "bilinear", "bicubic", or "random": one of both, drawn for each image, as timm does.
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
 
     Raises:
-        ValueError: size is not 1 or more pixels, or scale or ratio are not two numbers above 0, the smaller one first.
+        ValueError: size is not 1 or more pixels, or scale or ratio are not two numbers above 0, the smaller one first,
+            or there is no such interpolation.
 
     Example:
         >>> from reader import MemmapDataset
@@ -195,6 +207,7 @@ class RandomResizedCrop:
         size: int | tuple[int, int],
         scale: tuple[float, float] = (0.08, 1.0),
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        interpolation: str = "bilinear",
         *,
         seed: int = 0,
     ) -> None:
@@ -205,6 +218,9 @@ class RandomResizedCrop:
             )
             if not is_pair or not 0 < limits[0] <= limits[1] < math.inf:
                 raise ValueError(f"{name} is {limits!r}, expected two numbers above 0, the smaller one first.")
+        self.interpolation = str(getattr(interpolation, "value", interpolation))
+        if self.interpolation not in ("bilinear", "bicubic", "random"):
+            raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear", "bicubic" or "random".')
         self.scale, self.ratio, self.seed = scale, ratio, seed
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
@@ -214,10 +230,18 @@ class RandomResizedCrop:
         motion = Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
         return replaced(
             batch,
-            pixels=resized_boxes(batch, boxes, self.height, self.width),
+            pixels=resized_boxes(batch, boxes, self.height, self.width, is_cubic=self.is_cubic(batch)),
             content=None,
             extras=cropped_extras(batch, motion, boxes, self.height, self.width),
         )
+
+    def is_cubic(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor | None:
+        """Draw which images a call would resize bicubically: bool[B], or None for none."""
+        if self.interpolation == "bilinear":
+            return None
+        if self.interpolation == "bicubic":
+            return torch.ones(len(batch), dtype=torch.bool, device=batch.pixels.device)
+        return draw(batch, self.seed, INTERPOLATION)[0] < 0.5
 
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels."""
@@ -251,12 +275,17 @@ class RandomResizedCrop:
 
 
 def resized_boxes(
-    batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+    batch: ImageBatch | RaggedBatch,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+    is_cubic: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`."""
     if isinstance(batch, RaggedBatch):
-        return resized_images(batch, boxes, height, width, grids)
-    return resized(batch.pixels, boxes, height, width, grids)
+        return resized_images(batch, boxes, height, width, grids, is_cubic)
+    return resized(batch.pixels, boxes, height, width, grids, is_cubic)
 
 
 def cropped_extras(

@@ -126,7 +126,7 @@ def timm_train(
 ) -> Compose:
     """Make what timm's train.py trains with by default, create_transform(is_training=True), up to its Normalize.
 
-    Boxes are resized bilinearly, where timm draws bilinear or bicubic for each. timm's own RandAugment ("rand-m9-...") has other
+    Boxes are resized bilinearly or bicubically, drawn for each. timm's own RandAugment ("rand-m9-...") has other
     operations than torchvision's, and is not here.
 
     re_mode: "const" erases with ImageNet's mean, "pixel" with noise.
@@ -136,7 +136,7 @@ def timm_train(
     """
     if re_mode not in ("const", "pixel"):
         raise ValueError(f're_mode is {re_mode!r}, expected "const" or "pixel".')
-    chain: list[Transform] = [RandomResizedCrop(input_size, scale, ratio, seed=seed)]
+    chain: list[Transform] = [RandomResizedCrop(input_size, scale, ratio, "random", seed=seed)]
     if hflip > 0:
         chain.append(RandomHorizontalFlip(hflip, seed=seed))
     if color_jitter is not None:

@@ -35,30 +35,48 @@ def cut(pixels: torch.Tensor, top: torch.Tensor, left: torch.Tensor, height: int
 
 
 def resized(
-    pixels: torch.Tensor, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+    pixels: torch.Tensor,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+    is_cubic: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Resize a box of each image of uint8[B, H, W, C] to uint8[B, height, width, C]: bilinear, antialiased.
 
-    What torchvision's v2 resized_crop gives: on the CPU the same bytes, elsewhere within 1.
+    is_cubic: bool[B], which are bicubic instead.
+
+    What torchvision's v2 resized_crop gives: on the CPU the same bytes; elsewhere bilinear within 1, and bicubic within 1 of
+    what it gives for float32, as the CPU's uint8 kernel cuts what overshoots between the axes too.
     """
     if pixels.device.type == "cpu":
-        return _resized_by_loop(pixels, boxes, height, width, grids)
-    return resized_by_matmul(pixels, boxes, height, width, grids)
+        return _resized_by_loop(pixels, boxes, height, width, grids, is_cubic)
+    return resized_by_matmul(pixels, boxes, height, width, grids, is_cubic)
 
 
 def resized_images(
-    batch: RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+    batch: RaggedBatch,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+    is_cubic: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Do as `resized` with images of different sizes."""
     if batch.pixels.device.type == "cpu":
         images = (batch.image(index) for index in range(len(batch)))
         made = batch.pixels.new_empty(len(batch), height, width, int(batch.shapes[:1, 2].sum()))
-        return _resize_each(images, boxes, grids, made)
-    return resized_by_padding(batch, boxes, height, width, grids)
+        return _resize_each(images, boxes, grids, made, is_cubic)
+    return resized_by_padding(batch, boxes, height, width, grids, is_cubic)
 
 
 def resized_by_padding(
-    batch: RaggedBatch, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+    batch: RaggedBatch,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+    is_cubic: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Do as `resized_images` by cutting the boxes into tensors that hold the largest, then by `resized_by_matmul`."""
     x0, y0, x1, y1 = boxes.unbind(-1)
@@ -75,7 +93,8 @@ def resized_by_padding(
         y = torch.minimum(torch.arange(down, device=boxes.device), (y1 - y0)[part, None] - 1)
         chosen = lines.index_select(0, (first[part, None] + y * step[part, None]).view(-1))
         pixels = chosen.view(len(part), down, across, channels)
-        made.append(resized_by_matmul(pixels, at_corner[part], height, width, None if grids is None else grids[part]))
+        of_part = (None if given is None else given[part] for given in (grids, is_cubic))
+        made.append(resized_by_matmul(pixels, at_corner[part], height, width, *of_part))
     return torch.cat(made)
 
 
@@ -105,7 +124,12 @@ def nearest_of_images(
 
 
 def resized_by_matmul(
-    pixels: torch.Tensor, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
+    pixels: torch.Tensor,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+    is_cubic: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Do as `resized` with two batched products, of float32 weights a sample and axis: what a GPU is good at.
 
@@ -115,8 +139,8 @@ def resized_by_matmul(
     x0, y0, x1, y1 = boxes.unbind(-1)
     (top, new_height), (left, new_width) = _axes(grids, height, width)
     lines = pixels.reshape(count, row_height, row_width * channels).float()
-    vertical = _weights(y0, y1, row_height, new_height, top, height)
-    horizontal = _weights(x0, x1, row_width, new_width, left, width)
+    vertical = _weights(y0, y1, row_height, new_height, top, height, is_cubic)
+    horizontal = _weights(x0, x1, row_width, new_width, left, width, is_cubic)
     # a loop that stands in an autocast as a whole would have bfloat16's 8 bits, and pixels off by 2
     with torch.autocast(pixels.device.type, enabled=False):
         down = torch.bmm(vertical, lines).view(count, height, row_width, channels)
@@ -134,9 +158,17 @@ def _axes(grids: torch.Tensor | None, height: int, width: int) -> tuple[tuple[_W
 
 
 def _weights(
-    start: torch.Tensor, stop: torch.Tensor, size: int, new_size: _Where, first: _Where, count: int
+    start: torch.Tensor,
+    stop: torch.Tensor,
+    size: int,
+    new_size: _Where,
+    first: _Where,
+    count: int,
+    is_cubic: torch.Tensor | None,
 ) -> torch.Tensor:
     """Give float32[B, count, size], rows that sum to 1: a triangle as wide as a new pixel, or as two old ones if wider.
+
+    Where bool[B] says so it is Keys's cubic of -0.5, as wide as two new pixels or four old ones.
 
     They are those of new pixels first to first + count. Nothing outside start..stop has weight, as if the box had been cut out
     before.
@@ -146,9 +178,19 @@ def _weights(
     start, stop = start[:, None, None], stop[:, None, None]
     centre = start + (new[..., None] + 0.5) * scale
     pixel = torch.arange(size, dtype=torch.float32, device=start.device)
-    weights = (1 - ((pixel + 0.5 - centre) / scale.clamp(min=1)).abs()).clamp(min=0)
+    far = ((pixel + 0.5 - centre) / scale.clamp(min=1)).abs()
+    weights = (1 - far).clamp(min=0)
+    if is_cubic is not None:
+        weights = torch.where(is_cubic[:, None, None], _cubic(far), weights)
     weights = weights * ((pixel >= start) & (pixel < stop))
     return weights / weights.sum(-1, keepdim=True)
+
+
+def _cubic(far: torch.Tensor) -> torch.Tensor:
+    """Give what Keys's cubic of -0.5, Pillow's, is at these distances of 0 or more."""
+    near = (1.5 * far - 2.5) * far * far + 1
+    beyond = ((-0.5 * far + 2.5) * far - 4) * far + 2
+    return torch.where(far < 1, near, torch.where(far < 2, beyond, 0.0))
 
 
 # An op of its own, so that torch.compile keeps one graph: the loop needs the boxes as numbers.
@@ -159,9 +201,10 @@ def _resized_by_loop(
     height: int,
     width: int,
     grids: Optional[torch.Tensor],  # noqa: UP045 (the schema is inferred from it)
+    is_cubic: Optional[torch.Tensor],  # noqa: UP045
 ) -> torch.Tensor:
     """Call torch's uint8 kernel for each sample."""
-    return _resize_each(pixels, boxes, grids, pixels.new_empty(len(pixels), height, width, pixels.shape[-1]))
+    return _resize_each(pixels, boxes, grids, pixels.new_empty(len(pixels), height, width, pixels.shape[-1]), is_cubic)
 
 
 @_resized_by_loop.register_fake
@@ -171,26 +214,34 @@ def _(
     height: int,
     width: int,
     grids: Optional[torch.Tensor],  # noqa: UP045
+    is_cubic: Optional[torch.Tensor],  # noqa: UP045
 ) -> torch.Tensor:
     return pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
 
 
 def _resize_each(
-    images: Iterable[torch.Tensor], boxes: torch.Tensor, grids: torch.Tensor | None, made: torch.Tensor
+    images: Iterable[torch.Tensor],
+    boxes: torch.Tensor,
+    grids: torch.Tensor | None,
+    made: torch.Tensor,
+    is_cubic: torch.Tensor | None,
 ) -> torch.Tensor:
     """Resize a box of each of uint8[H, W, C] into uint8[B, height, width, C]."""
     height, width = made.shape[1:3]
     wholes = [(0, 0, height, width)] * len(made) if grids is None else grids.tolist()
+    kernels = (torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten._upsample_bicubic2d_aa)
+    which = [0] * len(made) if is_cubic is None else is_cubic.long().tolist()
     new_images = made.movedim(-1, 1)
     for n, (image, (x0, y0, x1, y1), (top, left, *whole)) in enumerate(
         zip(images, boxes.tolist(), wholes, strict=True)
     ):
+        kernel = kernels[which[n]]
         box = image[y0:y1, x0:x1].movedim(-1, 0)[None]
         if grids is None:
             # interpolate(antialias=True) is this without out; the copy that saves takes half as long as the resizing
-            torch.ops.aten._upsample_bilinear2d_aa.out(box, whole, False, None, None, out=new_images[n : n + 1])
+            kernel.out(box, whole, False, None, None, out=new_images[n : n + 1])
         else:
-            new = torch.ops.aten._upsample_bilinear2d_aa(box, whole, False, None, None)
+            new = kernel(box, whole, False, None, None)
             new_images[n] = new[0, :, top : top + height, left : left + width]
     return made
 

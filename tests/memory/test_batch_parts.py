@@ -43,7 +43,7 @@ BY_ROW: dict[str, Any] = {
     "RandomHorizontalFlip": RandomHorizontalFlip(),
     "RandomInvert": ours.RandomInvert(),
     "RandomPosterize": ours.RandomPosterize(4),
-    "RandomResizedCrop": RandomResizedCrop(24),
+    "RandomResizedCrop": RandomResizedCrop(24, interpolation="random"),
     "RandomRotation": ours.RandomRotation(30, "bilinear"),
     "RandomSolarize": ours.RandomSolarize(128),
     "Resize": ours.Resize((24, 20), "bicubic"),

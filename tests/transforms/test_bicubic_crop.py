@@ -1,0 +1,63 @@
+"""RandomResizedCrop that resizes bicubically, or by a draw for each image."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from augmenting import many, pictures, v2
+
+from reader import RaggedBatch, RandomResizedCrop
+from reader.transforms import timm_train
+from reader.transforms.resample import resized_by_matmul, resized_by_padding
+
+
+def test_bicubic_crops_are_torchvisions_bytes() -> None:
+    functional, crop, batch = v2().functional, RandomResizedCrop((17, 30), interpolation="bicubic"), pictures()
+    found, bilinear = crop(batch).images, RandomResizedCrop((17, 30))(batch).images
+    for image, made, (x0, y0, x1, y1) in zip(batch.images, found, crop.boxes(batch).tolist(), strict=True):
+        mode = v2().InterpolationMode.BICUBIC
+        theirs = functional.resized_crop(image, y0, x0, y1 - y0, x1 - x0, [17, 30], mode, antialias=True)
+        assert torch.equal(made, theirs)
+    assert not torch.equal(found, bilinear)
+
+
+def test_a_draw_for_each_image_chooses() -> None:
+    batch, crop = pictures(40), RandomResizedCrop(15, interpolation="random")
+    is_cubic = crop.is_cubic(batch)
+    assert is_cubic is not None
+    both = [RandomResizedCrop(15, interpolation=name)(batch).pixels for name in ("bilinear", "bicubic")]
+    assert torch.equal(crop(batch).pixels, torch.where(is_cubic.view(-1, 1, 1, 1), both[1], both[0]))
+    drawn = crop.is_cubic(many())
+    assert drawn is not None
+    # 0.05 is 6 standard deviations
+    assert abs(float(drawn.double().mean()) - 0.5) < 0.05
+    assert timm_train(24).transforms[0].interpolation == "random"
+
+
+def test_two_products_give_what_torch_gives_for_floats() -> None:
+    batch = pictures(8, size=(40, 36))
+    boxes = RandomResizedCrop(1).boxes(batch)
+    is_cubic = torch.arange(8) % 2 == 1
+    for size in ((7, 9), (61, 50)):
+        found = resized_by_matmul(batch.pixels, boxes, *size, is_cubic=is_cubic)
+        for n, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
+            box, mode = batch.images[n : n + 1, :, y0:y1, x0:x1].float(), ("bilinear", "bicubic")[n % 2]
+            theirs = torch.nn.functional.interpolate(box, size, mode=mode, antialias=True)[0].movedim(0, -1)
+            assert (found[n].float() - theirs.clamp(0, 255)).abs().max() < 0.51
+
+
+def test_images_of_their_own_sizes_are_resized_so_too() -> None:
+    whole, crop = pictures(6), RandomResizedCrop(15, interpolation="random")
+    size = whole.pixels[0].numel()
+    shapes = torch.tensor([whole.pixels.shape[1:]] * 6, dtype=torch.int32)
+    flat = whole.pixels.reshape(-1)
+    batch = RaggedBatch(flat, whole.targets, torch.arange(6) * size, shapes, rows=whole.rows, batch_size=[])
+    assert torch.equal(crop(batch).pixels, crop(whole).pixels)
+    boxes, is_cubic = crop.boxes(whole), crop.is_cubic(whole)
+    padded = resized_by_padding(batch, boxes, 15, 15, is_cubic=is_cubic)
+    assert torch.equal(padded, resized_by_matmul(whole.pixels, boxes, 15, 15, is_cubic=is_cubic))
+
+
+def test_another_interpolation_is_refused() -> None:
+    with pytest.raises(ValueError, match="interpolation is 'nearest', expected"):
+        RandomResizedCrop(8, interpolation="nearest")
