@@ -75,7 +75,13 @@ class RandomErasing:
             lines = pixels.reshape(count, height, width * channels)
             return torch.where(is_erased, self._levels(batch, pixels, sample), lines).view(pixels.shape)
 
-        pixels = in_parts(erased, batch.pixels, boxes, sample)
+        if batch.pixels.device.type == "cpu" and not isinstance(self.value, str) and not torch.compiler.is_compiling():
+            # only what is overwritten is touched
+            pixels, level = batch.pixels.clone(), self._levels(batch, batch.pixels[:, :1, :1], sample)
+            for image, (x0, y0, x1, y1) in zip(pixels, boxes.tolist(), strict=True):
+                image[y0:y1, x0:x1] = level
+        else:
+            pixels = in_parts(erased, batch.pixels, boxes, sample)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
     def boxes(self, batch: ImageBatch) -> torch.Tensor:
