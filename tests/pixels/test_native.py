@@ -343,6 +343,13 @@ def test_sums_of_incomplete_pixels_are_refused() -> None:
             NATIVE.sums(np.zeros(size, np.uint8), channels)
 
 
+def test_a_file_built_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "INTERFACE", live.INTERFACE + 1)
+    assert live.native.__wrapped__() == live.Native(
+        reason="built from other sources than these: build it again", is_missing=True
+    )
+
+
 def test_it_says_why_it_does_not_decode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.jpeg, "library_version", lambda name="turbojpeg": "2.0" if name == "turbojpeg" else "1.0")
     found = live.native.__wrapped__()

@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 from packer.pixels.formats import jpeg
 
+# as native.c has it; both change with the functions
+INTERFACE = 1
+
 Pair = tuple[int, int]
 
 
@@ -56,6 +59,8 @@ def native() -> Native:
     except ImportError as e:
         needs = f"not built, as a C compiler and libjpeg-turbo's headers are needed for ({e})"
         return Native(reason=needs, is_missing=True)
+    if getattr(_native, "INTERFACE", None) != INTERFACE:
+        return Native(reason="built from other sources than these: build it again", is_missing=True)
     own, other = jpeg.library_version("libjpeg."), jpeg.library_version()
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"

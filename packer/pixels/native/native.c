@@ -14,6 +14,9 @@
 
 #include "resample.h"
 
+/* Of the functions and what they do, as live.py expects it: a file that was built from other sources is not used. */
+#define INTERFACE 1
+
 /* libjpeg computes the columns and lines at a crop's edge from fewer neighbours than those of the whole picture. */
 #define MARGIN 16
 /* A line that begins on 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
@@ -273,5 +276,10 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
 }
