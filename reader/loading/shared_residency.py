@@ -81,7 +81,7 @@ def host_copy(dataset: MemmapDataset) -> HostCopy:
         _copies[key] = copy
     held_bytes = copy.slots.filled * unit_bytes
     huge = system.huge_page_bytes(copy.units.data_ptr(), held_bytes)
-    got = "the system does not tell in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
+    got = "the system does not report in which pages" if huge is None else f"{size_text(huge)} of it in huge pages"
     shared = "" if added == held_bytes else f", {size_text(held_bytes)} with what was there"
     _log.info("%s: %s copied into memory%s, %s", dataset.path, size_text(added), shared, got)
     return copy

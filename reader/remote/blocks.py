@@ -28,7 +28,7 @@ THREADS = 16
 # Of one request, where neighbours are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
 REQUEST_BYTES = 16 << 20
 
-# Requests that go on while others are waited for: with less the link would be idle between two answers.
+# Requests under way while others are waited for: with less the link would be idle between two answers.
 _BUSY_WHILE_WAITED = 4
 # Another process's fetch is looked for so often; it takes some ten times as long.
 _LOOK_SECONDS = 0.02

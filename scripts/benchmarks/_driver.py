@@ -72,7 +72,7 @@ class _Accepting:
 
 
 def _answer(address: Any, connections: int) -> None:
-    """Be all workers: tell each image, the block, and that it is written; a message at a time from each in turn."""
+    """Be all workers: report each image, the block, and that it is written; a message at a time from each in turn."""
     ends = [Client(address) for _ in range(connections)]
     talks: dict[Any, Iterator[tuple[Any, ...]]] = {}
     waiting: dict[Any, list[tuple[Any, ...]]] = {end: [] for end in ends}

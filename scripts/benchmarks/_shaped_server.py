@@ -1,4 +1,4 @@
-"""A server of a folder by ranges of bytes, on loopback, as far away as it is told: a latency, and a bandwidth that all share.
+"""A server of a folder by ranges of bytes, on loopback, with a latency, and a bandwidth that all share.
 
 Run as a program: it prints its address, and ends when its standard input does.
 """

@@ -126,9 +126,9 @@ def icc(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
         "converted": lambda: pack(folders["p3"], work / "out-converted", 224, workers, icc="convert"),
     }
     found, given = rates_in_turns(ways, count, runs)
-    told = {name: sum(read_manifest(work / f"out-{name}").icc.values()) for name in ways}
-    if told != {"plain": 0, "srgb": 0, "p3": count, "converted": count}:
-        raise BenchError(f"images with another profile were counted as {told}.")
+    counted = {name: sum(read_manifest(work / f"out-{name}").icc.values()) for name in ways}
+    if counted != {"plain": 0, "srgb": 0, "p3": count, "converted": count}:
+        raise BenchError(f"images with another profile were counted as {counted}.")
     return rates(found, given, ours="plain")
 
 
@@ -136,12 +136,12 @@ def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     """List all inputs, then pack a few and all of them, looking at memory."""
     few, all_of_them = linked(work / "few", min(1000, count)), linked(work / "all", count)
     report: dict[str, Any] = {}
-    before, told, begun = resident_bytes(), [0], time.perf_counter()
-    inputs = scan(all_of_them, listed=lambda seen: told.append(seen))[""]
+    before, reported, begun = resident_bytes(), [0], time.perf_counter()
+    inputs = scan(all_of_them, listed=lambda seen: reported.append(seen))[""]
     report["list_seconds"] = round(time.perf_counter() - begun, 2)
     report["list_bytes_per_image"] = round((resident_bytes() - before) / count, 1)
     report["path_characters"] = round(sum(map(len, inputs.paths[:1000])) / len(inputs.paths[:1000]), 1)
-    report["progress_calls"] = len(told) - 1
+    report["progress_calls"] = len(reported) - 1
     del inputs
     lines = [["", "images", "seconds", "images/s", "worker MiB", "parent MiB"]]
     for name, images, number in (("few", few, min(1000, count)), ("all", all_of_them, count)):
@@ -154,7 +154,7 @@ def many(work: Path, count: int, workers: int, runs: int) -> dict[str, Any]:
     print(table(lines))
     print(
         f"listed in {report['list_seconds']} s, {report['list_bytes_per_image']} bytes an image of"
-        f" {report['path_characters']} characters; progress told {report['progress_calls']} times"
+        f" {report['path_characters']} characters; progress reported {report['progress_calls']} times"
     )
     return report
 

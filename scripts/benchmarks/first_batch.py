@@ -64,13 +64,13 @@ def main() -> int:
         with fresh.stage("git clone"):
             fresh.run(["git", "clone", "--quiet", options.source, "pixpack"])
         (by_pip if options.way == "pip" else by_quickstart)(fresh, options.images.absolute())
-        told = json.loads(fresh.run(["python", "-c", READ]))
+        reported = json.loads(fresh.run(["python", "-c", READ]))
     except Failed as e:
         print(f"first_batch: {e}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(folder)
-    fresh.seconds |= told
+    fresh.seconds |= reported
     print(fresh.table())
     machine = {"system": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count()}
     machine |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "load_average": round(os.getloadavg()[0], 2)}

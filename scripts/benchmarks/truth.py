@@ -186,7 +186,7 @@ def as_table(report: dict[str, Any]) -> str:
 
 
 def psnr_cells(way: dict[str, Any]) -> list[str]:
-    """Format the median and the lower tenth; where more than half are the same bytes there is no error to tell."""
+    """Format the median and the lower tenth; where more than half are the same bytes there is no error to report."""
     if not way["psnr"]:
         return ["", ""]
     found = [float(np.percentile(way["psnr"], share)) for share in (50, 10)]

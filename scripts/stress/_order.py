@@ -96,7 +96,7 @@ def check_order(calls: Sequence[Call], disk: Path) -> int:
 def _check_journal(call: Call, unsynced: _Unsynced, disk: Path) -> int:
     """See that the rows which lines of the journal name are on disk, and so is their file's name; returns how many lines."""
     if call.path in unsynced.files:
-        raise OrderError(f"{call.path} goes on before its former lines are synced")
+        raise OrderError(f"{call.path} continues before its former lines are synced")
     store = call.path.removesuffix(f"/{JOURNAL}")
     blocks = [line for line in (json.loads(line[9:]) for line in call.data.splitlines()) if line.get("rows")]
     for block in blocks:

@@ -1,6 +1,6 @@
 """The kinds of run that power_test.py and fault_test.py put to the test, each on a folder that stands for a disk.
 
-Knows how to bring a disk to where such a run starts, what must come out, and how to go on after an accident.
+Knows how to bring a disk to where such a run starts, what must come out, and how to continue after an accident.
 """
 
 from __future__ import annotations

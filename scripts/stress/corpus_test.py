@@ -118,7 +118,7 @@ def make_good(folder: Path, count: int) -> list[str]:
 def rows_by_name(work: Path, paths: list[str]) -> dict[str, tuple[dict[str, Any], bytes]]:
     """Pack a list of files with one worker; returns the record and the pixels of each good one.
 
-    The record too: Pillow gives the same pixels for what a poisoned handle refuses, and only the record tells.
+    The record too: Pillow gives the same pixels for what a poisoned handle refuses, and only the record shows it.
     """
     manifest, out = work / "list.jsonl", work / "out"
     manifest.write_text("".join(json.dumps({"path": path}) + "\n" for path in paths))
@@ -168,7 +168,7 @@ def worker_series(corpus: Path, rows: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def decode_all(root: str, paths: list[str], broken: int, pipe: Any) -> None:
-    """Decode each file as a block of its own, as a worker does, and tell what it took."""
+    """Decode each file as a block of its own, as a worker does, and report what it took."""
     job = PackJob(root, os.devnull, Geometry(_SIZE, _SIZE), RowOptions())
     silence_pillow()
     worker = BlockWorker(job)

@@ -1,4 +1,4 @@
-"""Does a pack whose disk fails at any one call end cleanly, and go on to the right bytes?
+"""Does a pack whose disk fails at any one call end cleanly, and continue to the right bytes?
 
     python -m scripts.stress.fault_test
 
@@ -8,13 +8,13 @@ until a run comes through untouched:
     kill     the process group dies at any call that changes a file below OUT's folder
     EIO      any call of these: writes, syncs, closes, renames, allocations, new names, removals
     ENOSPC   those that need room;  EDQUOT: writes and allocations alone
-    short    a write that does only half: it simply goes on
+    short    a write that does only half: it continues
     lost     a read of what the interrupted pack or the old store left fails with EIO
     unread   a read of an image fails with EIO: it is rejected with that reason, all others are packed
 
 After a death no manifest means that opening says "incomplete", in under 50 ms, and no old split opens beside a new one. What
 fails says one sentence that names the file and the errno, exits with 1 (28 for ENOSPC and EDQUOT), and leaves no process behind.
-Either then goes on to the bytes of an undisturbed run. A run that succeeds has those bytes. Prints a line for each series and one
+Either then gives the bytes of an undisturbed run, as a run that succeeds does. Prints a line for each series and one
 JSON object last; exits 1 at the first failure.
 """
 

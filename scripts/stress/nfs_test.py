@@ -6,13 +6,13 @@
 The two mounts share no cache, so each stands for a host. What must come out:
 
     pack       the bytes of a pack to a local disk, seen through both mounts; `pack verify` finds nothing
-    resume     a pack that was killed goes on through the other mount, not from the beginning, to the same bytes
+    resume     a pack that was killed resumes through the other mount, not from the beginning, to the same bytes
     lock       a second pack is refused through either mount, naming process and host; the holder killed, OUT is taken over
     in_parts   packed through both mounts, sealed through one: the same bytes
     together   rows that share pages, written through both mounts in turns to one file, as workers on nodes do: all are kept
     read       with nothing in the cache, every residency gives the rows
     replaced   readers on the mount that replaces the store keep the old rows; on the other mount they have these too, or
-               are told that it was packed anew. With the readers gone, nothing is left beside OUT
+               get an error that it was packed anew. With the readers gone, nothing is left beside OUT
 
 Says in one sentence where NFS cannot be had. Prints a line for each, and one JSON object last; exits 1 at the first failure.
 """
@@ -61,7 +61,7 @@ def stop(progress):
         sys.stdin.read()
 pack(sys.argv[1], sys.argv[2], size=int(sys.argv[4]), workers=2, exact=True, progress=stop)
 """
-# a loader for each store and residency, read when told and then closed; a line each: the checksum of its rows, or what was said.
+# a loader for each store and residency, read on a signal and then closed; a line each: the checksum of its rows, or the error.
 # One process for both mounts, which share no cache all the same: in an emulated machine, importing torch takes minutes.
 _READER = """
 import contextlib, gc, os, sys, zlib
@@ -137,7 +137,7 @@ def main() -> int:
 
 
 def tried(place: Place, only: list[str] | None) -> dict[str, object]:
-    """Run the trials one after the other; returns what to tell of them."""
+    """Run the trials one after the other; returns the report."""
     expect(place.pack(place.local / "whole"), 0, "a local pack")
     seconds = {}
     for trial in TRIALS:
@@ -226,7 +226,7 @@ def together(place: Place) -> str:
 
 def read(place: Place) -> str:
     names, wanted = ("auto", *RESIDENCIES), checksum(place.local / "whole")
-    found = Readers([(place.other / "out", name) for name in names]).told()
+    found = Readers([(place.other / "out", name) for name in names]).answers()
     if found != [wanted] * len(names):
         raise TrialError(f"readers got {found}, expected {wanted} of each")
     return f"the rows by {', '.join(names)}"
@@ -238,13 +238,13 @@ def replaced(place: Place) -> str:
     names = ("disk", "ram")
     readers = Readers([(out, name) for name in RESIDENCIES] + [(place.other / "out", name) for name in names])
     expect(place.pack(out, "--overwrite", "--resample", "box"), 0, "--overwrite under readers")
-    *here, disk, ram = readers.told()
+    *here, disk, ram = readers.answers()
     if here != [wanted] * len(RESIDENCIES):
         raise TrialError(f"readers of a replaced store got {here}, expected {wanted} of each")
     there = dict(zip(names, (disk, ram), strict=True))
     if wrong := {name: said for name, said in there.items() if said != wanted and "was packed anew" not in said}:
         raise TrialError(
-            f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or to be told"
+            f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or an error"
         )
     expect(place.pack(out, "--overwrite"), 0, "--overwrite without readers")
     place.check_bytes(out, "a replaced store")
@@ -287,7 +287,7 @@ class Readers:
         assert self._process.stdout is not None
         self._process.stdout.readline()
 
-    def told(self) -> list[str]:
+    def answers(self) -> list[str]:
         """Let them read; returns what each gave or said."""
         output, errors = self._process.communicate("\n", timeout=300)
         if self._process.returncode or len(lines := output.splitlines()) != len(self._stores):

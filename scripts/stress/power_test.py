@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def cut_everywhere(kind: str, work: Path, options: argparse.Namespace) -> dict[str, int]:
-    """Record one kind of run, check its order, and go on from what each cut leaves."""
+    """Record one kind of run, check its order, and continue from what each cut leaves."""
     run = make_run(kind, work, options.images)
     run.lay_out()
     calls = record(run, work, with_strace=_has_strace(options))
@@ -125,7 +125,7 @@ def disks(run: Run, calls: list[Call], cuts: set[int], options: argparse.Namespa
 
 
 def survive(run: Run, tree: Tree, where: str) -> None:
-    """Lay a disk out, look at it, and go on."""
+    """Lay a disk out, look at it, and continue."""
     shutil.rmtree(run.disk, ignore_errors=True)
     write_tree(tree, run.disk)
     if run.kind in PUSHING and run.kind != "pull":
