@@ -5,11 +5,10 @@ JPEG goes through libjpeg-turbo (`formats/jpeg.py`) where it accepts the file; P
 
 from __future__ import annotations
 
-import re
+import math
 import warnings
 from typing import Any
 
-import numpy as np
 from PIL import Image, ImageFile
 
 from packer.clock import StageClock
@@ -17,6 +16,7 @@ from packer.errors import DecodeError, DepthError, JpegError
 from packer.options import MAX_PIXELS
 from packer.pixels.formats import icc, jpeg, jxl, plugins
 from packer.pixels.formats.bit_depth import Depth, eight_bits
+from packer.pixels.formats.damage import decoded_share
 from packer.pixels.formats.diagnose import plain
 from packer.pixels.formats.opening import (
     UPRIGHT,
@@ -68,16 +68,16 @@ class Decoder:
         header = jpeg.read_header(data)
         if header is not None:
             self._check_jpeg(header, len(data))
-        refusal = None
+        complaint = ""
         if header is not None and self._jpeg.is_available and header.components in (1, 3, 4):
             try:
                 if header.components < 4:
                     return self._fast_row(data, header)
                 # Pillow turns ink into colors, but says nothing of libjpeg's warnings
-                self._jpeg.check_inks(data, header)
+                self._jpeg.check(data, (header.width, header.height), 4)
             except JpegError as e:
-                refusal = _judge(str(e), header, data)
-        return self._pillow_row(data, [refusal] if refusal else [])
+                complaint = str(e)
+        return self._pillow_row(data, header, complaint)
 
     def upright_size(self, data: bytes) -> tuple[int, int]:
         """Return (height, width) after EXIF orientation, from the header alone.
@@ -133,13 +133,16 @@ class Decoder:
             done["dct_scale"] = scale
         return Row(pixels, self._geometry.content(resized), header.width, header.height, done)
 
-    def _pillow_row(self, data: bytes, notes: list[str]) -> Row:
+    def _pillow_row(self, data: bytes, header: jpeg.JpegHeader | None, complaint: str) -> Row:
+        """Decode with Pillow. complaint: what libjpeg-turbo said of it, "" for nothing."""
+        share = decoded_share(header, data, self._jpeg) if header and complaint else 1.0
         if large := jxl.read_header(data):  # opening it decodes it
             self._check_pixels(large.width, large.height, len(data))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with open_image(data) as image:
                 self._check_pixels(*image.size, len(data))
+                self._check_unread(image, data, header)
                 size, scale = stored_size(image), self._draft(image)
                 depth, profile = Depth.of(image), profile_of(image, data)
                 orientation = load_image(image, data)
@@ -150,7 +153,10 @@ class Decoder:
                 done: dict[str, Any] = {"decoder": plugins.decoder_of(image.format), "format": image.format} | deep
                 self._note_profile(profile, done)
                 upright = self._in_mode(pixels, profile, done)
-        notes += [warning] if warning else []
+        if share < 1:
+            # rounded down: 1 is for what has no damage
+            done["decoded"] = math.floor(share * 100) / 100
+        notes = [note for note in (plain(complaint) if complaint else "", warning) if note]
         notes += [str(w.message).splitlines()[0] for w in caught]
         if notes:
             done["warnings"] = notes
@@ -228,6 +234,15 @@ class Decoder:
             image.draft(None, (width // scale, height // scale))
         return round(width / image.size[0])
 
+    def _check_unread(self, image: Image.Image, data: bytes, header: jpeg.JpegHeader | None) -> None:
+        """Reject a JPEG whose header only Pillow reads, and of which libjpeg-turbo complains."""
+        if header is not None or not self._jpeg.is_available or image.format not in ("JPEG", "MPO"):
+            return
+        try:
+            self._jpeg.check(data, image.size, len(image.getbands()))
+        except JpegError as e:
+            raise DecodeError(f"the JPEG's header is damaged ({plain(str(e))})") from e
+
     def _check_jpeg(self, header: jpeg.JpegHeader, size_bytes: int) -> None:
         if header.lossless:
             raise DecodeError("it is a lossless JPEG, which libjpeg-turbo 2 cannot decode; convert it to PNG")
@@ -256,36 +271,3 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
     except DepthError as e:
         raise DecodeError(str(e)) from e
     return pixels if pixels.mode == mode else pixels.convert(mode)
-
-
-def _judge(message: str, header: jpeg.JpegHeader, data: bytes) -> str:
-    """Return libjpeg's complaint for the record, or reject where it means that Pillow would fill the rest with gray.
-
-    A segment that ends early is lost pixels in a baseline JPEG, but only lost sharpness in a progressive one.
-    """
-    if re.search(r"premature end of jpeg", message, re.I):
-        raise DecodeError(f"the JPEG is cut short{_after(data, header)}")
-    if re.search(r"premature end of data", message, re.I) and not header.progressive:
-        raise DecodeError("the JPEG lacks part of its data")
-    return plain(message)
-
-
-def _after(data: bytes, header: jpeg.JpegHeader) -> str:
-    """Say after what percentage of its lines a JPEG breaks off; a progressive one has some of every line.
-
-    Decodes what came at an eighth of the size: little time and memory, as --max-pixels was checked.
-    """
-    if header.progressive:
-        return ""
-    ImageFile.LOAD_TRUNCATED_IMAGES = True  # for this image: libjpeg fills what did not come with one gray
-    try:
-        with open_image(data) as image:
-            image.draft("L", (header.width // 8, header.height // 8))
-            gray = np.asarray(image.convert("L"))
-    except Exception:  # not one line came
-        return ""
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = False
-    # the last lines that are of that gray all over are the missing ones
-    missing = int((gray[::-1] != gray[-1, -1]).any(axis=1).argmax())
-    return f" after {min(99, 100 * (len(gray) - missing) // len(gray))} %"

@@ -78,6 +78,7 @@ def _is_plain(value: Any, levels: int = _MOST_LEVELS) -> bool:
 BOOL = Check("true or false", lambda value: type(value) is bool)
 TEXT = Check("text", lambda value: type(value) is str)
 NUMBER = Check("a finite number", _is_finite)
+SHARE = Check("a number of 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1)
 PLAIN = Check("text, finite numbers, true, false, null, or lists and objects of them", _is_plain)
 TEXTS = list_of(TEXT, "a list of texts")
 NUMBERS = list_of(NUMBER, "a list of finite numbers")

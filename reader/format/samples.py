@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import StoreError
-from reader.format.fields import BOOL, INT32_MOST, INT64_MOST, NUMBERS, TEXT, TEXTS, check_fields, optional, whole
+from reader.format.fields import (
+    BOOL,
+    INT32_MOST,
+    INT64_MOST,
+    NUMBERS,
+    SHARE,
+    TEXT,
+    TEXTS,
+    check_fields,
+    optional,
+    whole,
+)
 from reader.format.filesystem import error_path, open_regular
 from reader.format.manifest import REJECTED, SAMPLES, Manifest
 from reader.format.shown import brief, shown
@@ -28,6 +39,7 @@ _DECODING = {
     "bit_depth": whole(1, 64),
     "bits_used": whole(1, 64),
     "dct_scale": whole(1, 64),
+    "decoded": SHARE,
     "warnings": TEXTS,
 }
 _REJECT = {"path": TEXT, "reason": TEXT, "line": optional(whole(0))}

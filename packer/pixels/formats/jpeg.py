@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,15 +23,19 @@ import numpy.typing as npt
 from packer.errors import JpegError
 
 # ISO/IEC 10918-1, table B.1: start-of-frame markers; 0xC4, 0xC8 and 0xCC are not frames
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 # EXIF tag 0x0112, in both byte orders, before a type below 256, and XMP's name for it: any of them, and Pillow is asked
 _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
 _ICC_MARK = b"ICC_PROFILE\0"
 # 65,535 of a segment, less its length, the mark, the number and the count
 _ICC_BYTES = 65_519
-# turbojpeg.h, enum TJPF: a number that jpeg4py does not know
+# turbojpeg.h, enum TJPF and TJFLAG_STOPONWARNING: numbers that jpeg4py does not know
 _TJPF_CMYK = 11
+_STOP_ON_WARNING = 8192
+
+# A pixel that libjpeg did not write: its RGBX has 255 last, and of inks hardly a pixel is that
+_UNTOUCHED = np.array((7, 93, 171, 58), np.uint8)
 
 # where jpeg4py 0.1.4 looks for libturbojpeg
 _LIBRARIES = ("libturbojpeg.so.0", "turbojpeg.dll", "/opt/libjpeg-turbo/lib64/libturbojpeg.0.dylib")
@@ -58,42 +63,53 @@ class JpegHeader:
 
 def read_header(data: bytes) -> JpegHeader | None:
     """Walk the segments up to the first scan; None where the data is no JPEG or breaks off before a frame header."""
-    if data[:2] != b"\xff\xd8":
-        return None
-    at, size, may_be_rotated = 2, len(data), False
+    size, may_be_rotated = len(data), False
     frame: tuple[int, int] | None = None
     profile: list[bytes] = []
-    while at + 4 <= size:
-        if data[at] != 0xFF:
-            # libjpeg skips what stands between two markers, with a warning
-            at = data.find(b"\xff", at)
-            if at < 0:
-                break
-            continue
-        marker = data[at + 1]
-        if marker == 0xFF:
-            at += 1
-            continue
-        if marker in _STANDALONE:
-            at += 2
-            continue
-        (length,) = struct.unpack_from(">H", data, at + 2)
-        if marker in _FRAMES:
+    for marker, at, stop in segments(data):
+        if marker in FRAMES:
             frame = frame or (at, marker)
-        elif marker in (0xD9, 0xDA) or length < 2:
-            break
         elif marker == 0xE1:
-            segment = data[at + 4 : at + 2 + length]
+            segment = data[at + 4 : stop]
             may_be_rotated = may_be_rotated or any(mark in segment for mark in _ORIENTATION_MARKS)
         elif marker == 0xE2 and data.startswith(_ICC_MARK, at + 4):
-            profile.append(data[at + 4 + len(_ICC_MARK) : at + 2 + length])
-        at += 2 + length
+            profile.append(data[at + 4 + len(_ICC_MARK) : stop])
     if frame is None or frame[0] + 10 > size:
         return None
     precision, height, width, components = struct.unpack_from(">BHHB", data, frame[0] + 4)
     kind = frame[1] & 3
     icc = joined_profile(profile) if profile else b""
     return JpegHeader(width, height, components, precision, kind == 2, kind == 3, may_be_rotated, icc)
+
+
+def segments(data: bytes, at: int = 2) -> Iterator[tuple[int, int, int]]:
+    """Yield (marker, start, stop) of each segment up to the next scan's header (0xDA), as libjpeg finds them.
+
+    at: where to begin; a file that begins as no JPEG has none.
+    """
+    size = len(data) if data[:2] == b"\xff\xd8" else 0
+    while at + 4 <= size:
+        if data[at] != 0xFF:
+            # libjpeg skips what stands between two markers, with a warning
+            at = data.find(b"\xff", at)
+            if at < 0:
+                return
+            continue
+        marker = data[at + 1]
+        if marker == 0xFF:
+            at += 1
+            continue
+        # FF 00 is no marker either (jdmarker.c, next_marker)
+        if marker == 0 or marker in _STANDALONE:
+            at += 2
+            continue
+        (length,) = struct.unpack_from(">H", data, at + 2)
+        if marker == 0xD9 or length < 2:
+            return
+        yield marker, at, at + 2 + length
+        if marker == 0xDA:
+            return
+        at += 2 + length
 
 
 def joined_profile(parts: list[bytes]) -> bytes:
@@ -136,27 +152,56 @@ class JpegDecoder:
         """
         return self._decode(data, width, height, _load()._cffi.TJPF_RGBX)
 
-    def check_inks(self, data: bytes, header: JpegHeader) -> None:
-        """Decode a CMYK or YCCK image at an eighth of its size, which reads all its data, for what libjpeg says of it.
+    def check(self, data: bytes, size: tuple[int, int], components: int) -> None:
+        """Decode at an eighth of the size = (width, height), which reads all the data, for what libjpeg says of it.
 
         Raises:
             JpegError: libjpeg-turbo refused or warned.
         """
-        self._decode(data, -(-header.width // 8), -(-header.height // 8), _TJPF_CMYK)
+        self._decode(data, -(-size[0] // 8), -(-size[1] // 8), self._format(components))
+
+    def sound_part(self, data: bytes, size: tuple[int, int], components: int) -> tuple[float, str]:
+        """Decode at an eighth of the size = (width, height), up to libjpeg's first complaint.
+
+        Returns the share of the lines that were decoded before it, 0 to 1, and the complaint, "" where there is none. The
+        share is 0 where libjpeg reads all scans before it gives a line: of progressive JPEGs and those of several scans.
+        """
+        width, height = -(-size[0] // 8), -(-size[1] // 8)
+        pixels = self._buffer(width * height * 4).reshape(height, width, 4)
+        pixels[:] = _UNTOUCHED
+        message = self._decompress(data, pixels, self._format(components), _STOP_ON_WARNING)
+        return 1 - float((pixels[:, -1] == _UNTOUCHED).all(axis=-1).mean()), message
+
+    def _format(self, components: int) -> int:
+        return _TJPF_CMYK if components == 4 else int(_load()._cffi.TJPF_RGBX)
 
     def _decode(self, data: bytes, width: int, height: int, pixel_format: int) -> npt.NDArray[np.uint8]:
-        jpeg4py = _load()
         pixels = self._buffer(width * height * 4).reshape(height, width, 4)
-        image = jpeg4py.JPEG(np.frombuffer(data, np.uint8))
-        try:
-            image.decode(pixels, pixel_format)
-        except jpeg4py.JPEGRuntimeError as e:
-            # after some errors the pooled handle rejects every later good image: never hand it back
-            if image.decompressor is not None:
-                image.decompressor.release()
-                image.decompressor = None
-            raise JpegError(str(e).rpartition("error string ")[2]) from None
+        message = self._decompress(data, pixels, pixel_format, 0)
+        if message:
+            raise JpegError(message)
         return pixels
+
+    def _decompress(self, data: bytes, pixels: npt.NDArray[np.uint8], pixel_format: int, flags: int) -> str:
+        """Decode into pixels; returns libjpeg's complaint, "" for none.
+
+        With a handle of its own: one that is used again decodes a JPEG that lacks its tables with those of the one before,
+        and after some errors it refuses every good one. jpeg4py keeps its own.
+        """
+        cffi: Any = _load()._cffi
+        source = cffi.ffi.from_buffer("unsigned char[]", data)
+        target = cffi.ffi.from_buffer("unsigned char[]", pixels, require_writable=True)
+        height, width, _ = pixels.shape
+        handle = cffi.lib.tjInitDecompress()
+        if handle == cffi.ffi.NULL:
+            raise MemoryError
+        try:
+            failed = cffi.lib.tjDecompress2(
+                handle, source, len(data), target, width, width * 4, height, pixel_format, flags
+            )
+            return cffi.ffi.string(cffi.lib.tjGetErrorStr()).decode("utf-8", "replace") if failed else ""
+        finally:
+            cffi.lib.tjDestroy(handle)
 
     def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         if size_bytes > _KEEP_BYTES:
