@@ -134,6 +134,9 @@ static PyObject *row(PyObject *module, PyObject *args) {
         return NULL;
     if (width < 1 || height < 1 || width > 65535 || height > 65535 || scale < 1 || scale > 8)
         Py_RETURN_NONE;
+    /* what is added to these below stays an int */
+    if (left < -MOST_SIDE || left > MOST_SIDE || top < -MOST_SIDE || top > MOST_SIDE || wanted.width < 1 || wanted.height < 1)
+        Py_RETURN_NONE;
     wanted.channels = 3;
     wanted.x0 = left > 0 ? left : 0;
     wanted.y0 = top > 0 ? top : 0;
@@ -199,6 +202,8 @@ static PyObject *resize(PyObject *module, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "expected four bytes for each pixel of the source, and sizes of 1 or more");
         return NULL;
     }
+    if (wanted.width > MOST_SIDE || wanted.height > MOST_SIDE)
+        Py_RETURN_NONE;
     PyObject *resized = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)wanted.width * wanted.height * 4);
     if (!resized)
         return NULL;

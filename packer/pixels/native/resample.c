@@ -15,7 +15,6 @@
 /* PIL.Image.Resampling */
 enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
 
-#define MOST_SIDE (1 << 20)
 /* The lines that one output row is made of: more are those of strips, which the caller cuts first. */
 #define MOST_RING_BYTES (256 << 20)
 /* 32 bits, less 8 of a pixel, less a sign and the overshoot of weights below 0 */

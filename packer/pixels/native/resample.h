@@ -9,6 +9,8 @@
 #define LINES 4
 /* What may be read behind the last pixel of a line; its value does not matter. */
 #define LINE_PADDING 64
+/* The longest side of what is resized, and of what it becomes. */
+#define MOST_SIDE (1 << 20)
 
 /* The coefficients of one direction: output i is the sum of weights[i * taps + n] * pixel[starts[i] + n], n < counts[i]. */
 typedef struct {

@@ -1,0 +1,204 @@
+"""Does the compiled part read or write a byte that is not its own, or lose memory, whatever the JPEG and the sizes?
+
+    python -m scripts.stress.fuzz_native --seconds 600 --seed 1
+
+Builds packer/pixels/native with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
+calls row() on damaged small JPEGs, resize() on random pixels, with random sizes, origins and filters, and sums() on bytes of any
+length, in a process of its own. Afterwards some of the calls are made twice more: the second time they may hold no more memory.
+Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
+sanitizer's report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib.util
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scripts.stress._mutated_images import make_jpeg, mutate
+
+_ROOT = Path(__file__).resolve().parents[2]
+_NATIVE = _ROOT / "packer/pixels/native"
+_FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+_LIBRARIES = ("libasan.so", "libubsan.so")
+_ORIGINALS = 80
+# Calls that are made again to see whether memory is lost; each allocates some kB.
+_AGAIN = 400
+_MOST_GROWN_BYTES = 4096
+# resample.h
+_MOST_SIDE = 1 << 20
+_EXTREMES = (-(1 << 31), -(1 << 31) + 9, -70_000, 0, 70_000, (1 << 31) - 9, (1 << 31) - 1)
+
+
+def main() -> int:
+    """Build, run the child, and report what it found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--library", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.library:
+        print(json.dumps(fuzz(_load(options.library), options.seconds, options.seed)))
+        return 0
+    if lacks := missing():
+        print(f"fuzz_native: {lacks}", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="pixpack-native-") as folder:
+        library = build(Path(folder))
+        done = _run_child(library, options.seconds, options.seed)
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        print(f"fuzz_native: seed {options.seed}: the process ended with {done.returncode}", file=sys.stderr)
+        return 1
+    result = json.loads(done.stdout)
+    print(json.dumps({"benchmark": "fuzz_native", "seed": options.seed} | result))
+    if result["grown_bytes"] > _MOST_GROWN_BYTES:
+        print(f"fuzz_native: {result['grown_bytes']} bytes were lost in {_AGAIN} calls", file=sys.stderr)
+        return 1
+    return 0
+
+
+def missing() -> str:
+    """Say what this machine lacks to build with sanitizers; "": nothing."""
+    if not shutil.which("gcc"):
+        return "gcc is missing"
+    for name in _LIBRARIES:
+        if not os.path.isabs(_located(name)):
+            return f"gcc's {name} is missing"
+    return ""
+
+
+def build(folder: Path) -> Path:
+    """Compile the extension with the sanitizers."""
+    library = folder / "_native.so"
+    sources = [str(path) for path in sorted(_NATIVE.glob("*.c"))]
+    command = ["gcc", *_FLAGS, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    subprocess.run([*command, *sources, "-o", str(library), "-ljpeg", "-lm"], check=True)
+    return library
+
+
+def fuzz(native: Any, seconds: float, seed: int) -> dict[str, Any]:
+    """Call row(), resize() and sums() until the time is over; returns how often, and how much memory the last calls lost."""
+    rng, begun = random.Random(seed), time.monotonic()
+    originals = [make_jpeg(rng, 90, ("RGB", "RGB", "L", "CMYK")) for _ in range(_ORIGINALS)]
+    counts = {"rows": 0, "row_calls": 0, "resize_calls": 0, "sums_calls": 0}
+    calls: list[tuple[Any, tuple[Any, ...]]] = []
+    while time.monotonic() - begun < seconds or len(calls) < _AGAIN:
+        if rng.random() < 0.05:
+            pixels, channels = (
+                rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)])),
+                rng.randint(1, 6),
+            )
+            function, arguments = _sums, (native, pixels, channels)
+            counts["sums_calls"] += 1
+            _check_sums(*arguments)
+        elif rng.random() < 0.2:
+            function, arguments = native.resize, _resize_arguments(rng)
+            counts["resize_calls"] += 1
+            assert (function(*arguments) is None) == (max(arguments[2]) > _MOST_SIDE)
+        else:
+            original = rng.choice(originals)
+            data = mutate(rng, original) if rng.random() < 0.8 else original.data
+            function, arguments = native.row, _row_arguments(rng, data)
+            counts["row_calls"] += 1
+            counts["rows"] += function(*arguments) is not None
+        if len(calls) < _AGAIN:
+            calls.append((function, arguments))
+    before = _allocated_after(calls)
+    grown = _allocated_after(calls) - before
+    return counts | {"grown_bytes": grown, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _check_sums(native: Any, pixels: bytes, channels: int) -> None:
+    """Compare sums() with Python's own."""
+    found = _sums(native, pixels, channels)
+    parts = [pixels[channel::channels] for channel in range(channels)]
+    expected = *map(sum, parts), *(sum(value * value for value in part) for part in parts)
+    assert found is None or found == expected
+
+
+def _sums(native: Any, pixels: bytes, channels: int) -> Any:
+    """Return the sums; None where the pixels are not complete, or are of a number of channels that no image has."""
+    try:
+        return native.sums(pixels, channels)
+    except ValueError:
+        assert len(pixels) % channels or channels == 5
+        return None
+
+
+def _row_arguments(rng: random.Random, data: bytes) -> tuple[Any, ...]:
+    """Choose sizes for a row of an image: those that its header states, mostly, and any."""
+    scale = rng.choice([1, 1, 2, 4, 8])
+    at = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+    height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7)) if at >= 0 else (1, 1)
+    source = -(-min(width, 300) // scale), -(-min(height, 300) // scale)
+    if rng.random() < 0.05:
+        source = rng.randint(-1, 100), rng.randint(-1, 100)
+    resized = rng.choice([1, 2, rng.randint(1, 150)]), rng.choice([1, 2, rng.randint(1, 150)])
+    origin = rng.randint(-20, max(0, resized[0] - 1)), rng.randint(-20, max(0, resized[1] - 1))
+    size = rng.randint(1, 160), rng.randint(1, 160)
+    if rng.random() < 0.05:
+        size = rng.randint(-2, 70_000), rng.randint(-2, 9)
+        origin = rng.choice(_EXTREMES), rng.choice(_EXTREMES)
+    return data, scale, source, resized, origin, size, rng.randint(0, 5)
+
+
+def _resize_arguments(rng: random.Random) -> tuple[Any, ...]:
+    width, height = (rng.choice([1, 2, 3, 5, rng.randint(1, 120)]) for _ in range(2))
+    size = rng.randint(1, 130), rng.randint(1, 130)
+    if rng.random() < 0.02:
+        size = (1 << 31) - 1, rng.choice([1, (1 << 31) - 1])
+    return rng.randbytes(width * height * 4), (width, height), size, rng.randint(1, 4)
+
+
+def _allocated_after(calls: list[tuple[Any, tuple[Any, ...]]]) -> int:
+    """Make the calls; returns the bytes that this process holds by malloc after that."""
+    for function, arguments in calls:
+        function(*arguments)
+    gc.collect()
+    count = ctypes.CDLL(None).__sanitizer_get_current_allocated_bytes
+    count.restype = ctypes.c_size_t
+    return int(count())
+
+
+def _run_child(library: Path, seconds: float, seed: int) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "LD_PRELOAD": " ".join(map(_located, _LIBRARIES)),
+        # Python keeps memory to its end: what is lost is counted in the child
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--library", str(library)]
+    arguments = ["--seconds", str(seconds), "--seed", str(seed)]
+    return subprocess.run([*command, *arguments], env=environment, cwd=_ROOT, capture_output=True, text=True)
+
+
+def _located(name: str) -> str:
+    """Return where gcc has a library; its bare name where it has none."""
+    done = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("_native", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The compiled part touches no memory that is not its own, and loses none, whatever it is called with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from packer.pixels.native import live
+from scripts.stress import fuzz_native
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_few_seconds_of_calls_under_sanitizers() -> None:
+    if shutil.which("gcc") is None or fuzz_native.missing():
+        pytest.skip("gcc with libasan and libubsan is not here")
+    if live.native().is_missing:
+        pytest.skip("the compiled part could not be built here")
+    command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--seconds", "3", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["row_calls"] > 400
+    assert result["rows"] > 20
+
+
+@pytest.mark.skipif(live.native().row is None, reason="the compiled part is not used here")
+def test_places_and_sizes_at_the_ends_of_an_int_give_none() -> None:
+    native = live.native()
+    assert native.row is not None
+    assert native.resize is not None
+    most = (1 << 31) - 1
+    for origin in ((most, 0), (0, most), (-most - 1, 0), (0, -most - 1)):
+        assert native.row(b"", 1, (8, 8), (8, 8), origin, (8, 8), 2) is None
+    for size in ((most, most), (most, 1), (1, most)):
+        assert native.resize(bytes(4), (1, 1), size, 2) is None
