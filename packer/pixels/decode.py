@@ -29,6 +29,7 @@ from packer.pixels.formats.opening import (
 )
 from packer.pixels.geometry import Geometry
 from packer.pixels.native.live import native
+from packer.pixels.resize import raw_bytes
 from packer.pixels.row import Row
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
@@ -126,7 +127,7 @@ class Decoder:
         ):
             return None
         origin, size = self._geometry.origin(resized), self._geometry.row_size(resized)
-        pixels = self._one_pass(data, scale, stored, resized, origin, size, self._geometry.filter)
+        pixels = self._one_pass(data, stored, resized, origin, size, self._geometry.filter)
         if pixels is None:
             return None
         if scale > 1:
@@ -185,16 +186,7 @@ class Decoder:
         image, content = self._geometry.to_row(image, self._geometry.resized(width, height))
         if "icc_converted" in done:  # here, where there are fewest pixels
             image = icc.to_srgb(image, profile, content).convert(self._mode)
-        return Row(self._raw(image), content, width, height, done)
-
-    def _raw(self, image: Image.Image) -> bytes:
-        """Write an image out in one piece: joining those of Pillow's usual size takes the memory of large ones twice."""
-        usual = ImageFile.MAXBLOCK
-        ImageFile.MAXBLOCK = max(usual, image.width * image.height * len(self._mode))
-        try:
-            return image.tobytes("raw", self._mode)
-        finally:
-            ImageFile.MAXBLOCK = usual  # of this process: it is in the bytes of a PNG that is written, too
+        return Row(raw_bytes(image, self._mode, len(self._mode)), content, width, height, done)
 
     def _note_profile(self, profile: bytes, done: dict[str, Any]) -> bool:
         """Note the name of a profile that is not sRGB; returns whether there is one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 
-from PIL import Image
+from PIL import Image, ImageFile
 
 from packer.pixels.formats.versions import pillow_distribution
 from packer.pixels.native.live import ResizeOf, native
@@ -33,8 +33,18 @@ def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Im
     if image.mode == "L":
         return resize(image.convert("RGB"), size, resample).getchannel(0)
     raw = _FOUR_BYTES.get(image.mode)
-    pixels = compiled(image.tobytes("raw", raw), image.size, size, resample) if raw else None
+    pixels = compiled(raw_bytes(image, raw, 4), image.size, size, resample) if raw else None
     return image.resize(size, resample) if pixels is None else Image.frombytes(image.mode, size, pixels, "raw", raw)
+
+
+def raw_bytes(image: Image.Image, raw: str, pixel_bytes: int) -> bytes:
+    """Write an image out in one piece: joining those of Pillow's usual size takes the memory of large ones twice."""
+    usual = ImageFile.MAXBLOCK
+    ImageFile.MAXBLOCK = max(usual, image.width * image.height * pixel_bytes)
+    try:
+        return image.tobytes("raw", raw)
+    finally:
+        ImageFile.MAXBLOCK = usual  # of this process: it is in the bytes of a PNG that is written, too
 
 
 @functools.cache

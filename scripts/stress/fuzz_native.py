@@ -152,7 +152,7 @@ def _row_arguments(rng: random.Random, data: bytes) -> tuple[Any, ...]:
     if rng.random() < 0.05:
         size = rng.randint(-2, 70_000), rng.randint(-2, 9)
         origin = rng.choice(_EXTREMES), rng.choice(_EXTREMES)
-    return data, scale, source, resized, origin, size, rng.randint(0, 5)
+    return data, source, resized, origin, size, rng.randint(0, 5)
 
 
 def _resize_arguments(rng: random.Random) -> tuple[Any, ...]:

@@ -221,19 +221,23 @@ def version() -> str | None:
     return distribution_version("jpeg4py")
 
 
-def library_version(name: str = "turbojpeg") -> str | None:
-    """Return libjpeg-turbo's version as the loaded library states it (TurboJPEG 2 has no call for it), None if unknown.
-
-    name: what is in the name of its file.
-    """
+def library_version() -> str | None:
+    """Return the version of the libturbojpeg that is loaded, None if unknown."""
     if not _is_installed():
         return None
     try:
         with open("/proc/self/maps") as maps:
-            path = next(line.split()[-1] for line in maps if name in os.path.basename(line))
-        with open(path, "rb") as library:
-            match = re.search(rb"libjpeg-turbo version (\d+(?:\.\d+)*)", library.read())
+            return version_in(next(line.split()[-1] for line in maps if "turbojpeg" in os.path.basename(line)))
     except (OSError, StopIteration):
+        return None
+
+
+def version_in(path: str | None) -> str | None:
+    """Return libjpeg-turbo's version as its file states it (TurboJPEG 2 has no call for it), None if unknown."""
+    try:
+        with open(path or "", "rb") as library:
+            match = re.search(rb"libjpeg-turbo version (\d+(?:\.\d+)*)", library.read())
+    except OSError:
         return None
     return match[1].decode() if match else None
 

@@ -12,19 +12,19 @@ import numpy.typing as npt
 from packer.pixels.formats import jpeg
 
 # as native.c has it; both change with the functions
-INTERFACE = 1
+INTERFACE = 2
 
 Pair = tuple[int, int]
 
 
 class RowOf(Protocol):
-    """Decodes a JPEG at 1/scale, (width, height) = source, resizes it, and cuts out size = (width, height) from origin on.
+    """Decodes a JPEG to (width, height) = source by DCT scaling, resizes it, and cuts out size = (width, height) from origin on.
 
     Returns uint8[height, width, 3] of RGB, 0 outside the picture; None where the data is anything but a sound JPEG.
     """
 
     def __call__(
-        self, data: bytes, scale: int, source: Pair, resized: Pair, origin: Pair, size: Pair, resample: int
+        self, data: bytes, source: Pair, resized: Pair, origin: Pair, size: Pair, resample: int
     ) -> bytes | None: ...
 
 
@@ -61,7 +61,7 @@ def native() -> Native:
         return Native(reason=needs, is_missing=True)
     if getattr(_native, "INTERFACE", None) != INTERFACE:
         return Native(reason="built from other sources than these: build it again", is_missing=True)
-    own, other = jpeg.library_version("libjpeg."), jpeg.library_version()
+    own, other = jpeg.version_in(_native.library()), jpeg.library_version()
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
         return Native(None, _native.resize, _native.sums, f"not used to decode: {found}")

@@ -2,9 +2,13 @@
  * what the row keeps is made. Serves sound JPEGs of 1 or 3 components; all else, and whatever libjpeg complains about, it leaves
  * to the caller, who words the reasons. */
 
+#define _GNU_SOURCE /* dladdr */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#ifdef __unix__
+#include <dlfcn.h>
+#endif
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +18,12 @@
 
 #include "resample.h"
 
+#if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
+#error "libjpeg-turbo 2.1 or newer is needed: skipping lines of a progressive JPEG may never end before"
+#endif
+
 /* Of the functions and what they do, as live.py expects it: a file that was built from other sources is not used. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 /* libjpeg computes the columns and lines at a crop's edge from fewer neighbours than those of the whole picture. */
 #define MARGIN 16
@@ -50,98 +58,116 @@ static void close_work(Work *work) {
     free(work->lines);
 }
 
-static void skip_lines(j_decompress_ptr info, JDIMENSION count) {
-    if (count && jpeg_skip_scanlines(info, count) != count)
-        leave((j_common_ptr)info);
+/* Asks for the scale that TurboJPEG takes: the largest number of eighths that gives no more than the wanted size. */
+static int choose_scale(j_decompress_ptr info, const Wanted *wanted) {
+    info->scale_denom = 8;
+    for (info->scale_num = 8; info->scale_num > 0; info->scale_num--) {
+        jpeg_calc_output_dimensions(info);
+        if ((int)info->output_width <= wanted->source_width && (int)info->output_height <= wanted->source_height)
+            return (int)info->output_width == wanted->source_width && (int)info->output_height == wanted->source_height;
+    }
+    return 0;
+}
+
+/* Whether columns and lines may be left out. Not of several scans: where some are missing, libjpeg smooths over blocks on both sides.
+ * Not of scaled pictures with factors above 2: libjpeg-turbo 2 reads memory that it has not written. */
+static int can_crop(j_decompress_ptr info) {
+    return !jpeg_has_multiple_scans(info) &&
+           (info->scale_num == info->scale_denom || (info->max_h_samp_factor <= 2 && info->max_v_samp_factor <= 2));
+}
+
+/* Reads lines and drops them: all but the last without making them, where that may be. */
+static void drop_lines(j_decompress_ptr info, JDIMENSION stop, int may_skip, uint8_t **rows) {
+    /* libjpeg reads nothing of lines that are skipped to the end: the last one is read, so that damage before it shows */
+    JDIMENSION last = stop == info->output_height ? stop - 1 : stop;
+    if (may_skip && last > info->output_scanline) {
+        JDIMENSION count = last - info->output_scanline;
+        if (jpeg_skip_scanlines(info, count) != count)
+            leave((j_common_ptr)info);
+    }
+    while (info->output_scanline < stop)
+        jpeg_read_scanlines(info, rows, 1);
 }
 
 /* Decodes all of the file, of which the kept lines are resized into `out`. Does not return where libjpeg complains. */
-static int decode(Work *work, const uint8_t *data, size_t size, int scale, Wanted *wanted, uint8_t *out, long stride) {
+static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride) {
     j_decompress_ptr info = &work->info;
+    Resampler *resampler = &work->resampler;
     jpeg_create_decompress(info);
     jpeg_mem_src(info, data, size);
     jpeg_read_header(info, TRUE);
-    if (info->num_components != 1 && info->num_components != 3)
-        return 0;
-    info->scale_num = 1;
-    info->scale_denom = (unsigned)scale;
     info->out_color_space = JCS_EXT_RGBX;
-    jpeg_start_decompress(info);
-    if (!resampler_init(&work->resampler, wanted, out, stride) || (int)info->output_width != wanted->source_width ||
-        (int)info->output_height != wanted->source_height)
+    if ((info->num_components != 1 && info->num_components != 3) || !choose_scale(info, wanted) ||
+        !resampler_init(resampler, wanted, out, stride))
         return 0;
-    Resampler *resampler = &work->resampler;
-    JDIMENSION height = info->output_height, column = 0;
+    jpeg_start_decompress(info);
+    int may_crop = can_crop(info), last_column = resampler->last_column + MARGIN;
+    JDIMENSION column = 0, width = info->output_width;
     JDIMENSION first = resampler->first_line > MARGIN ? (JDIMENSION)resampler->first_line - MARGIN : 0;
-    int last_column = resampler->last_column + MARGIN;
-    column = resampler->first_column > MARGIN ? (JDIMENSION)resampler->first_column - MARGIN : 0;
-    JDIMENSION width = (last_column < (int)info->output_width ? (JDIMENSION)last_column : info->output_width) - column;
-    if (width < info->output_width)
-        jpeg_crop_scanline(info, &column, &width);
+    if (may_crop) {
+        column = resampler->first_column > MARGIN ? (JDIMENSION)resampler->first_column - MARGIN : 0;
+        width = (last_column < (int)width ? (JDIMENSION)last_column : width) - column;
+        if (width < info->output_width)
+            jpeg_crop_scanline(info, &column, &width);
+    }
     resampler_begin_at(resampler, (int)column);
 
-    size_t line_bytes = ((size_t)info->output_width * 4 + LINE_PADDING + 63) / 64 * 64;
-    work->lines = malloc(LINES * line_bytes + 64);
+    size_t line_bytes = ((size_t)wanted->source_width * 4 + LINE_PADDING + 63) / 64 * 64;
+    work->lines = calloc(LINES, line_bytes + 64);
     if (!work->lines)
         return 0;
     uint8_t *aligned = work->lines + (64 - (uintptr_t)work->lines % 64) % 64 + LINE_OFFSET, *rows[LINES];
-    memset(work->lines, 0, LINES * line_bytes + 64);
     for (int n = 0; n < LINES; n++)
         rows[n] = aligned + n * line_bytes;
-    skip_lines(info, first);
-    while ((int)info->output_scanline < resampler->first_line)
-        jpeg_read_scanlines(info, rows, 1);
+    drop_lines(info, first, may_crop, rows);
+    drop_lines(info, (JDIMENSION)resampler->first_line, 0, rows);
     while ((int)info->output_scanline < resampler->last_line) {
         int left = resampler->last_line - (int)info->output_scanline, ready = 0;
-        while (ready < LINES && ready < left)
-            ready += (int)jpeg_read_scanlines(info, rows + ready, (JDIMENSION)(LINES - ready < left - ready ? LINES - ready : left - ready));
+        int count = left < LINES ? left : LINES;
+        while (ready < count)
+            ready += (int)jpeg_read_scanlines(info, rows + ready, (JDIMENSION)(count - ready));
         resampler_push(resampler, rows, ready);
     }
-    /* libjpeg reads nothing of lines that are skipped to the end: the last one is read, so that damage before it shows */
-    if (info->output_scanline < height) {
-        skip_lines(info, height - 1 - info->output_scanline);
-        jpeg_read_scanlines(info, rows, 1);
-    }
+    drop_lines(info, info->output_height, may_crop, rows);
     jpeg_finish_decompress(info);
     return resampler->output == resampler->down.outputs;
 }
 
-static int decode_row(const uint8_t *data, size_t size, int scale, Wanted *wanted, uint8_t *out, long stride) {
+static int decode_row(const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride) {
     Work *work = calloc(1, sizeof(Work));
     if (!work)
         return 0;
     work->info.err = jpeg_std_error(&work->errors.base);
     work->errors.base.error_exit = leave;
     work->errors.base.emit_message = judge;
-    int is_decoded = setjmp(work->errors.leave) ? 0 : decode(work, data, size, scale, wanted, out, stride);
+    volatile int is_decoded = 0;
+    if (!setjmp(work->errors.leave))
+        is_decoded = decode(work, data, size, wanted, out, stride);
     close_work(work);
     free(work);
     return is_decoded;
 }
 
 PyDoc_STRVAR(row_doc,
-    "row(data, scale, source, resized, origin, size, resample) -> bytes | None\n\n"
-    "Decode a JPEG at 1/scale, which gives source = (width, height), resize that to resized, and cut out the size = (width,\n"
+    "row(data, source, resized, origin, size, resample) -> bytes | None\n\n"
+    "Decode a JPEG to source = (width, height), at a scale of libjpeg's, resize that to resized, and cut out the size = (width,\n"
     "height) that begins at origin = (x, y): uint8[height, width, 3] of RGB, 0 outside the picture. None: not to be had here.");
 
 static PyObject *row(PyObject *module, PyObject *args) {
     const char *data;
     Py_ssize_t size;
-    int scale, left, top, width, height;
-    Wanted wanted;
-    if (!PyArg_ParseTuple(args, "y#i(ii)(ii)(ii)(ii)i", &data, &size, &scale, &wanted.source_width, &wanted.source_height,
-                          &wanted.width, &wanted.height, &left, &top, &width, &height, &wanted.filter))
+    int left, top, width, height;
+    Wanted wanted = {.channels = 3};
+    if (!PyArg_ParseTuple(args, "y#(ii)(ii)(ii)(ii)i", &data, &size, &wanted.source_width, &wanted.source_height, &wanted.width,
+                          &wanted.height, &left, &top, &width, &height, &wanted.filter))
         return NULL;
-    if (width < 1 || height < 1 || width > 65535 || height > 65535 || scale < 1 || scale > 8)
-        Py_RETURN_NONE;
-    /* what is added to these below stays an int */
-    if (left < -MOST_SIDE || left > MOST_SIDE || top < -MOST_SIDE || top > MOST_SIDE || wanted.width < 1 || wanted.height < 1)
-        Py_RETURN_NONE;
-    wanted.channels = 3;
     wanted.x0 = left > 0 ? left : 0;
     wanted.y0 = top > 0 ? top : 0;
-    wanted.x1 = left + width < wanted.width ? left + width : wanted.width;
-    wanted.y1 = top + height < wanted.height ? top + height : wanted.height;
+    long long right = (long long)left + width, bottom = (long long)top + height;
+    wanted.x1 = right < wanted.width ? (int)right : wanted.width;
+    wanted.y1 = bottom < wanted.height ? (int)bottom : wanted.height;
+    if (width < 1 || height < 1 || width > 65535 || height > 65535 || wanted.x0 >= wanted.x1 || wanted.y0 >= wanted.y1)
+        Py_RETURN_NONE;
     Py_ssize_t row_bytes = (Py_ssize_t)width * height * 3;
     PyObject *pixels = PyBytes_FromStringAndSize(NULL, row_bytes);
     if (!pixels)
@@ -152,7 +178,7 @@ static PyObject *row(PyObject *module, PyObject *args) {
     out += ((Py_ssize_t)(wanted.y0 - top) * width + (wanted.x0 - left)) * 3;
     int is_decoded;
     Py_BEGIN_ALLOW_THREADS;
-    is_decoded = decode_row((const uint8_t *)data, (size_t)size, scale, &wanted, out, (long)width * 3);
+    is_decoded = decode_row((const uint8_t *)data, (size_t)size, &wanted, out, (long)width * 3);
     Py_END_ALLOW_THREADS;
     if (is_decoded)
         return pixels;
@@ -207,9 +233,10 @@ static PyObject *resize(PyObject *module, PyObject *args) {
     PyObject *resized = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)wanted.width * wanted.height * 4);
     if (!resized)
         return NULL;
+    uint8_t *out = (uint8_t *)PyBytes_AsString(resized);
     int is_resized;
     Py_BEGIN_ALLOW_THREADS;
-    is_resized = resize_picture((const uint8_t *)pixels, &wanted, (uint8_t *)PyBytes_AsString(resized));
+    is_resized = resize_picture((const uint8_t *)pixels, &wanted, out);
     Py_END_ALLOW_THREADS;
     if (is_resized)
         return resized;
@@ -259,19 +286,31 @@ static PyObject *sums(PyObject *module, PyObject *args) {
     }
     PyBuffer_Release(&pixels);
     PyObject *both = PyTuple_New(2 * channels);
-    for (int c = 0; both && c < channels; c++) {
-        uint64_t sum = 0, square = 0;
-        for (int i = c; i < GROUP; i += channels) {
-            sum += totals[i];
-            square += square_totals[i];
+    for (int i = 0; both && i < 2 * channels; i++) {
+        uint64_t total = 0;
+        for (int at_group = i % channels; at_group < GROUP; at_group += channels)
+            total += (i < channels ? totals : square_totals)[at_group];
+        PyObject *number = PyLong_FromUnsignedLongLong(total);
+        if (!number || PyTuple_SetItem(both, i, number)) {
+            Py_CLEAR(both);
         }
-        PyTuple_SetItem(both, c, PyLong_FromUnsignedLongLong(sum));
-        PyTuple_SetItem(both, channels + c, PyLong_FromUnsignedLongLong(square));
     }
     return both;
 }
 
+PyDoc_STRVAR(library_doc, "library() -> str | None\n\nReturn the path of the file that libjpeg's functions are in.");
+
+static PyObject *library(PyObject *module, PyObject *unused) {
+#ifdef __unix__
+    Dl_info found;
+    if (dladdr((void *)jpeg_std_error, &found) && found.dli_fname)
+        return PyUnicode_DecodeFSDefault(found.dli_fname);
+#endif
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"library", library, METH_NOARGS, library_doc},
     {"row", row, METH_VARARGS, row_doc},
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},

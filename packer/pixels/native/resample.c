@@ -117,7 +117,7 @@ int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out
     self->last_column = across->starts[across->outputs - 1] + across->counts[across->outputs - 1];
     self->first_line = self->line = down->starts[0];
     self->last_line = down->starts[down->outputs - 1] + down->counts[down->outputs - 1];
-    self->ring_lines = down->taps + LINES;
+    self->ring_lines = (down->taps < wanted->source_height ? down->taps : wanted->source_height) + LINES;
     self->ring_bytes = across->outputs * 4 + LINE_PADDING;
     if ((size_t)self->ring_lines * (size_t)self->ring_bytes > MOST_RING_BYTES)
         return 0;

@@ -7,10 +7,10 @@
 
 /* Lines are taken so many at a time: one load of coefficients serves them all. */
 #define LINES 4
+/* Of a picture, before and after. */
+#define MOST_SIDE (1 << 20)
 /* What may be read behind the last pixel of a line; its value does not matter. */
 #define LINE_PADDING 64
-/* The longest side of what is resized, and of what it becomes. */
-#define MOST_SIDE (1 << 20)
 
 /* The coefficients of one direction: output i is the sum of weights[i * taps + n] * pixel[starts[i] + n], n < counts[i]. */
 typedef struct {
