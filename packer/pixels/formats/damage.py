@@ -58,9 +58,14 @@ def decoded_share(header: jpeg.JpegHeader, data: bytes, decoder: jpeg.JpegDecode
         if marker == _QUANTIZATION and data[stop:start].strip(b"\xff"):
             raise DecodeError("the JPEG's quantization table is damaged: bytes of it are left over")
     needed = [(marker, data[at:stop]) for marker, at, stop in walk if marker in _NEEDED]
+    scan, frame = needed[-1][1], next(segment for marker, segment in needed if marker in jpeg.FRAMES)
+    if walk[-1][2] > len(data):
+        raise DecodeError("the JPEG is cut short")
+    if min(len(scan), len(frame) - 2) < 8 or len(scan) != 8 + 2 * scan[4] or len(frame) != 10 + 3 * frame[9]:
+        raise DecodeError("the JPEG's header is damaged")
     if not header.progressive:
         # what a scan may say of coefficients here is one thing, which libjpeg takes for said
-        needed[-1] = (_SCAN, needed[-1][1][:-3] + b"\0\x3f\0")
+        needed[-1] = (_SCAN, scan[:-3] + b"\0\x3f\0")
     bare = _Bare(needed, data[walk[-1][2] :], header)
     lines, complaint = bare.sound_part(decoder)
     if not complaint or _is_padding(complaint, bare.content):
@@ -117,7 +122,7 @@ class _Bare:
             stop = found.start() if found else len(data)
             yield start - offset, stop - offset, scan
             *_, (marker, at, start) = [(0, 0, 0), *jpeg.segments(data, stop)]
-            if marker != _SCAN or start - at < 10:
+            if marker != _SCAN or start - at < 8 or start > len(data):
                 return
             scan = data[at:start]
 
