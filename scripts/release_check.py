@@ -34,7 +34,7 @@ SDIST_HAS = (
     "CHANGELOG.md",
     "tests/golden/v1.0/manifest.json",
     "examples/train.py",
-    "docs/REFERENCE.md",
+    "docs/reference/cli/build.md",
 )
 
 MAKE_IMAGES = """

@@ -30,9 +30,10 @@ from packer.report import PackReport, Progress
 
 ROOT = Path(__file__).resolve().parents[1]
 README, CHANGELOG = ROOT / "README.md", ROOT / "CHANGELOG.md"
-REFERENCE, FORMAT = ROOT / "docs" / "REFERENCE.md", ROOT / "reader" / "FORMAT.md"
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-DOCUMENTS = [README, CHANGELOG, *PAGES, FORMAT]
+DOCS, FORMAT = ROOT / "docs", ROOT / "reader" / "FORMAT.md"
+CLI, PYTHON = DOCS / "reference" / "cli", DOCS / "reference" / "python"
+PAGES = sorted(DOCS.rglob("*.md"))
+DOCUMENTS = [README, CHANGELOG, ROOT / "SECURITY.md", *PAGES, FORMAT]
 
 # the page says once that there are these, not in each table
 COMMON_OPTIONS = {"--help", "--version"}
@@ -60,6 +61,11 @@ def fenced(path: Path, language: str) -> list[str]:
     return [inspect.cleandoc(code) if indent else code for indent, code in blocks]
 
 
+# diffs and snippets of other programs have tests of their own
+OTHERS = [DOCS / "how-to" / "migrate.md", *(DOCS / "how-to" / "frameworks").glob("*.md")]
+RUN = [path for path in (README, FORMAT, *PAGES) if path not in OTHERS and fenced(path, "python")]
+
+
 def rows_of_table(text: str) -> list[list[str]]:
     """Return the cells of every table row; an escaped bar is no border."""
     lines = (line for line in text.splitlines() if line.startswith("| ") and not line.startswith("|---"))
@@ -74,19 +80,8 @@ def long_options(text: str) -> set[str]:
 
 
 def documented_options(name: str) -> dict[str, list[str]]:
-    """Option -> cells of its row in REFERENCE.md."""
-    arguments = {
-        "build": "IMAGES OUT",
-        "update": "IMAGES OUT",
-        "requantize": "IMAGES DEST",
-        "doctor": "PATH",
-        "plan": "IMAGES",
-        "subset": "STORE OUT",
-        "merge": "STORES... OUT",
-        "push": "OUT URL",
-        "pull": "URL OUT",
-    }.get(name, "OUT")
-    rows = rows_of_table(section(REFERENCE, f"### `pack {name} {arguments}`"))
+    """Option -> cells of its row in the page of its command."""
+    rows = rows_of_table((CLI / f"{name}.md").read_text(encoding="utf-8"))
     return {option: cells for cells in rows for option in long_options(cells[0])}
 
 
@@ -112,13 +107,13 @@ def test_the_reference_tells_defaults_and_choices(name: str) -> None:
             assert "\\|".join(option.type.choices) in first, opt
 
 
-def test_the_command_section_names_no_option_that_is_gone() -> None:
+def test_the_pages_of_commands_name_no_option_that_is_gone() -> None:
     known = {opt for name in app.cli.commands for opt in options_of(name)} | COMMON_OPTIONS
-    assert long_options(section(REFERENCE, "## The command")) <= known
+    assert [path.name for path in CLI.glob("*.md") if long_options(path.read_text(encoding="utf-8")) - known] == []
 
 
 def test_the_table_of_exit_codes_is_that_of_the_command() -> None:
-    codes = [int(cells[0]) for cells in rows_of_table(section(REFERENCE, "### Exit codes")) if cells[0].isdigit()]
+    codes = [int(cells[0]) for cells in rows_of_table((DOCS / "reference" / "exit-codes.md").read_text(encoding="utf-8")) if cells[0].isdigit()]
     constants = {value for name, value in vars(output).items() if name.startswith("EXIT_")}
     assert codes == sorted({0} | constants)
 
@@ -138,37 +133,37 @@ def test_commands_shown_in_documents_parse(path: Path) -> None:
 
 @pytest.mark.parametrize("package", [reader, packer], ids=lambda p: p.__name__)
 def test_the_reference_names_everything_public(package: ModuleType) -> None:
-    text = REFERENCE.read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in PYTHON.glob("*.md"))
     missing = [name for name in package.__all__ if not re.search(rf"`{name}\b", text)]
     assert missing == []
 
 
 @pytest.mark.parametrize(
-    ("heading", "thing"),
+    ("page", "thing"),
     [
-        ("## Packing from Python: `packer`", packer.pack),
-        ("## Packing from Python: `packer`", packer.pack_dataset),
-        ("### `MemmapLoader(dataset, batch_size, *, ...)`", reader.MemmapLoader),
-        ("### `MemmapDataset(path, *, ...)`", reader.MemmapDataset),
-        ("### Transforms", reader.Normalize),
-        ("### Transforms", reader.RandomHorizontalFlip),
-        ("### Transforms", reader.RandomCrop),
-        ("### Transforms", reader.RandomResizedCrop),
-        ("### Transforms", reader.ColorJitter),
-        ("### Transforms", reader.CenterCrop),
-        ("### Transforms", reader.to_device),
+        ("packer.md", packer.pack),
+        ("packer.md", packer.pack_dataset),
+        ("loader.md", reader.MemmapLoader),
+        ("dataset.md", reader.MemmapDataset),
+        ("transforms.md", reader.Normalize),
+        ("transforms.md", reader.RandomHorizontalFlip),
+        ("transforms.md", reader.RandomCrop),
+        ("transforms.md", reader.RandomResizedCrop),
+        ("transforms.md", reader.ColorJitter),
+        ("transforms.md", reader.CenterCrop),
+        ("transforms.md", reader.to_device),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_the_reference_names_every_argument(heading: str, thing: Any) -> None:
-    text = section(REFERENCE, heading)
+def test_the_reference_names_every_argument(page: str, thing: Any) -> None:
+    text = (PYTHON / page).read_text(encoding="utf-8")
     # what takes names that it does not know does so to refuse them
     named = [name for name, p in inspect.signature(thing).parameters.items() if p.kind is not p.VAR_KEYWORD]
     assert [name for name in named if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_the_reference_tells_the_loaders_defaults() -> None:
-    rows = rows_of_table(section(REFERENCE, "### `MemmapLoader(dataset, batch_size, *, ...)`"))
+    rows = rows_of_table((PYTHON / "loader.md").read_text(encoding="utf-8"))
     told = {name: cells[1] for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
     parameters = inspect.signature(reader.MemmapLoader).parameters
     own = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
@@ -177,13 +172,13 @@ def test_the_reference_tells_the_loaders_defaults() -> None:
 
 @pytest.mark.parametrize("record", [PackReport, Progress])
 def test_the_reference_names_every_field_of_reports(record: Any) -> None:
-    text = section(REFERENCE, "## Packing from Python: `packer`")
+    text = (PYTHON / "packer.md").read_text(encoding="utf-8")
     item = text[text.index(f"- `{record.__name__}`") :].split("\n- ")[0]
     assert [f.name for f in dataclasses.fields(record) if f"`{f.name}`" not in item] == []
 
 
 def test_the_reference_lists_the_fields_of_a_batch() -> None:
-    told = [cells[0].strip("`") for cells in rows_of_table(section(REFERENCE, "### `ImageBatch`"))][1:]
+    told = [cells[0].strip("`") for cells in rows_of_table(section(PYTHON / "dataset.md", "## `ImageBatch`"))][1:]
     assert told == [*(f.name for f in dataclasses.fields(reader.ImageBatch)), "images"]
 
 
@@ -201,10 +196,10 @@ def a_place_with_data(shared_store: Path, tmp_path: Path, monkeypatch: pytest.Mo
     return tmp_path
 
 
-@pytest.mark.parametrize("path", [README, REFERENCE, FORMAT], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", RUN, ids=lambda p: str(p.relative_to(ROOT)))
 def test_python_in_documents_runs(path: Path, a_place_with_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(3))
-    # blocks of one document go on from each other, as they are read
+    # blocks of one document follow on from each other, as they are read
     names: dict[str, Any] = {"__name__": path.name, "model": model}
     blocks = fenced(path, "python")
     assert blocks
@@ -212,7 +207,7 @@ def test_python_in_documents_runs(path: Path, a_place_with_data: Path, capsys: p
         exec(compile(code, path.name, "exec"), names)
     if path == README:
         assert names["loss"].isfinite()
-    if path == REFERENCE:
+    if path == PYTHON / "packer.md":
         assert capsys.readouterr().out == "6 0 {}\n"
 
 
@@ -223,7 +218,7 @@ class _Planted:
         return open, ("unpickled", "w")
 
 
-@pytest.mark.parametrize("path", [README, REFERENCE, FORMAT, ROOT / "docs" / "MIGRATION.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [README, FORMAT, *PAGES], ids=lambda p: p.name)
 def test_no_shown_way_to_open_a_store_unpickles_what_lies_in_it(path: Path, a_place_with_data: Path) -> None:
     for folder in (*a_place_with_data.glob("out*"), *a_place_with_data.glob("out*/_tensordict")):
         (folder / "other.pickle").write_bytes(pickle.dumps({"other": _Planted()}))
@@ -233,7 +228,7 @@ def test_no_shown_way_to_open_a_store_unpickles_what_lies_in_it(path: Path, a_pl
         # refused, or the file is not looked at
         with contextlib.suppress(RuntimeError):
             eval(call, {"ImageBatch": reader.ImageBatch, "TensorDict": tensordict.TensorDict})
-    assert calls or path.name in ("README.md", "REFERENCE.md")
+    assert calls or path not in (FORMAT, DOCS / "how-to" / "migrate.md")
     for opened in (reader.open_store, reader.MemmapDataset):
         with pytest.raises(reader.StoreError, match=r"other\.pickle is not a file of this store"):
             opened("out")
@@ -276,19 +271,11 @@ def test_the_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
-def test_links_lead_to_files(path: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
-    local = [link for link in links if "://" not in link]
-    assert [link for link in local if not (path.parent / link).exists()] == []
-    assert local or path not in (README, REFERENCE)
-
-
 def test_the_version_is_one_everywhere() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'\nversion = "{packer.__version__}"\n' in text
     assert f"\n## {packer.__version__}" in CHANGELOG.read_text(encoding="utf-8")
-    assert f"version {packer.__version__}." in REFERENCE.read_text(encoding="utf-8")
+    assert f"version {packer.__version__}." in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
 def test_the_format_page_has_the_current_version_and_every_key() -> None:

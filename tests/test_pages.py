@@ -15,8 +15,9 @@ from test_docs import ROOT, fenced, rows_of_table, section
 
 from packer import pack
 
-MIGRATION, ARCHITECTURE = ROOT / "docs" / "MIGRATION.md", ROOT / "docs" / "ARCHITECTURE.md"
-TROUBLESHOOTING = ROOT / "docs" / "TROUBLESHOOTING.md"
+DOCS = ROOT / "docs"
+MIGRATION, ARCHITECTURE = DOCS / "how-to" / "migrate.md", DOCS / "contributing" / "architecture.md"
+TROUBLESHOOTING = [DOCS / "how-to" / "troubleshooting" / name for name in ("packing.md", "reading.md")]
 SOURCES = sorted([*(ROOT / "packer").rglob("*.py"), *(ROOT / "reader").rglob("*.py")])
 WAYS = ["ImageFolder, its DataLoader kept", "ImageFolder", "FFCV", "tensordict"]
 
@@ -110,7 +111,7 @@ def told(node: ast.AST) -> str:
 
 
 def test_every_error_in_troubleshooting_is_one_of_the_code() -> None:
-    text = TROUBLESHOOTING.read_text(encoding="utf-8")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in TROUBLESHOOTING)
     tables = text[: text.index("\n## It works, but\n")]
     quoted = [quote for cells in rows_of_table(tables) for quote in re.findall("`([^`]+)`", cells[0])]
     code = sentences()

@@ -5,7 +5,7 @@
 
 Runs real `pack` processes with random options and arguments, valid and not, of every command, as click declares them; the values
 are folders, lists, tables, archives, stores, unfinished ones and parts, numbers, and nonsense. Each must end in time, with an
-exit code that docs/REFERENCE.md names, and print no traceback; where a command that writes exits with 0, `pack verify` must
+exit code that docs/reference/exit-codes.md names, and print no traceback; where a command that writes exits with 0, `pack verify` must
 pass; the inputs must be unchanged, and nothing may be written outside the command's own folder. Prints one JSON object last;
 exits 1 where anything failed.
 """
@@ -33,7 +33,7 @@ from scripts.stress._runs import digests
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MOST_SECONDS = 120
-_REFERENCE = _ROOT / "docs/REFERENCE.md"
+_EXIT_CODES = _ROOT / "docs/reference/exit-codes.md"
 # Signals were not sent.
 _INTERRUPTED = {130, 143}
 # What each command makes, by the name of its argument; the name of the store, of which `verify` is asked.
@@ -122,7 +122,7 @@ def main() -> int:
 
 def documented_codes() -> set[int]:
     """Return the exit codes of the reference, less those of signals."""
-    table = _REFERENCE.read_text(encoding="utf-8").partition("### Exit codes")[2].partition("\n## ")[0]
+    table = _EXIT_CODES.read_text(encoding="utf-8")
     return {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)} - _INTERRUPTED
 
 

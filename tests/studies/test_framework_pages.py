@@ -1,4 +1,4 @@
-"""The pages of docs/frameworks show the diffs of the study's programs, and no others."""
+"""The pages of docs/how-to/frameworks show the diffs of the study's programs, and no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_every_page_shows_the_diffs_of_its_programs() -> None:
 
 
 def test_the_guide_to_moving_links_to_every_page() -> None:
-    guide = (ROOT / "docs" / "MIGRATION.md").read_text(encoding="utf-8")
-    names = sorted(path.name for path in (ROOT / "docs" / "frameworks").glob("*.md"))
+    guide = (ROOT / "docs" / "how-to" / "migrate.md").read_text(encoding="utf-8")
+    names = sorted(path.name for path in (ROOT / "docs" / "how-to" / "frameworks").glob("*.md"))
     assert [name for name in names if f"](frameworks/{name})" not in guide] == []
     assert {*PAGES} <= {*names}

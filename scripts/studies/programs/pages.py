@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that show how a program of each framework moves: the diffs are those of the study's programs.
+"""Writes the pages of docs/how-to/frameworks that show how a program of each framework moves: the diffs are those of the study's programs.
 
     python -m scripts.studies.programs.pages
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from scripts import ROOT
 from scripts.studies.programs._programs import PROGRAMS, changed_lines, diff
 
-# Page of docs/ -> the programs whose diffs it shows.
+# Page of docs/how-to/frameworks -> the programs whose diffs it shows.
 PAGES = {
     "torchvision.md": ("torchvision_classification", "torchvision_detection"),
     "timm.md": ("timm_train",),
@@ -37,7 +37,7 @@ def pages() -> dict[Path, str]:
     """Return the text that each page must have."""
     found = {}
     for name, programs in PAGES.items():
-        path = ROOT / "docs" / "frameworks" / name
+        path = ROOT / "docs" / "how-to" / "frameworks" / name
         shown = "\n\n".join(section(program) for program in programs)
         marked = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.S)
         found[path] = marked.sub(

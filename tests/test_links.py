@@ -1,0 +1,65 @@
+"""Documents link to files and headings that exist, stay small, and are all reached from the first page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from test_docs import DOCS, DOCUMENTS, FORMAT, PAGES, ROOT
+
+# A page is read at one sitting. The format is one page beside the code that reads it.
+PAGE_BYTES = 15_000
+_FENCE = re.compile(r"^( *)```.*?^ *```$", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def links(path: Path) -> list[str]:
+    """Return the targets of a page's links and pictures, but for those on the web."""
+    text = _FENCE.sub("", path.read_text(encoding="utf-8"))
+    return [link for link in _LINK.findall(re.sub(r"`[^`\n]*`", "", text)) if "://" not in link]
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as the forge and the site make them."""
+    text = _FENCE.sub("", path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6} +(.+)$", text, re.M):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = sum(1 for other in found if re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", other))
+        found.add(f"{anchor}-{number}" if anchor in found else anchor)
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(path: Path) -> None:
+    wrong = []
+    for link in links(path):
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if not target.exists() or (anchor and (target.suffix != ".md" or anchor not in anchors(target))):
+            wrong.append(link)
+    assert wrong == []
+
+
+def test_every_page_is_reached_from_the_first() -> None:
+    seen, left = set(), [DOCS / "index.md"]
+    while left:
+        page = left.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        targets = ((page.parent / link.partition("#")[0]).resolve() for link in links(page))
+        left += [target for target in targets if target in PAGES]
+    assert sorted(str(path.relative_to(DOCS)) for path in set(PAGES) - seen) == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
+def test_a_page_is_small(path: Path) -> None:
+    assert path.stat().st_size <= PAGE_BYTES
+    assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+def test_the_format_page_is_linked() -> None:
+    assert FORMAT in {(DOCS / link).resolve() for link in links(DOCS / "index.md")}
