@@ -113,7 +113,11 @@ def test_the_pages_of_commands_name_no_option_that_is_gone() -> None:
 
 
 def test_the_table_of_exit_codes_is_that_of_the_command() -> None:
-    codes = [int(cells[0]) for cells in rows_of_table((DOCS / "reference" / "exit-codes.md").read_text(encoding="utf-8")) if cells[0].isdigit()]
+    codes = [
+        int(cells[0])
+        for cells in rows_of_table((DOCS / "reference" / "exit-codes.md").read_text(encoding="utf-8"))
+        if cells[0].isdigit()
+    ]
     constants = {value for name, value in vars(output).items() if name.startswith("EXIT_")}
     assert codes == sorted({0} | constants)
 

@@ -5,7 +5,8 @@
 
 Runs real `pack` processes with random options and arguments, valid and not, of every command, as click declares them; the values
 are folders, lists, tables, archives, stores, unfinished ones and parts, numbers, and nonsense. Each must end in time, with an
-exit code that docs/reference/exit-codes.md names, and print no traceback; where a command that writes exits with 0, `pack verify` must
+exit code that docs/reference/exit-codes.md names, and print no traceback; where a command that writes exits with 0, `pack verify`
+must
 pass; the inputs must be unchanged, and nothing may be written outside the command's own folder. Prints one JSON object last;
 exits 1 where anything failed.
 """

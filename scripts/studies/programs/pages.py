@@ -1,4 +1,4 @@
-"""Writes the pages of docs/how-to/frameworks that show how a program of each framework moves: the diffs are those of the study's programs.
+"""Writes the pages of docs/how-to/frameworks: how a program of each framework moves, by the diffs of the study's programs.
 
     python -m scripts.studies.programs.pages
 
