@@ -301,15 +301,13 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         super().__post_init__()
         if self.part is None:
             return
-        if self.has_own_sizes:
-            raise OptionsError(
-                "--fit none and --part do not go together yet. Leave --part out, or pack with --engine ray."
-            )
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
         if not match or not 1 <= int(match[1]) <= int(match[2]):
             raise OptionsError(f"--part is {self.part!r}, expected i/n such as 2/8: the second of eight equal parts.")
-        if self.size is None:
-            raise OptionsError("--part needs --size: without it every part would read the headers of all images.")
+        if self.size is None and not self.has_own_sizes:
+            raise OptionsError(
+                "--part needs --size or --fit none: one size for all would be found in all headers alone."
+            )
         if self.boxes is not None or self.masks is not None:
             raise OptionsError(
                 "--boxes, --masks and --part do not go together yet. Leave --part out, or pack with --engine ray."

@@ -138,13 +138,13 @@ def build(
       pack val/ out-val/ --size 224 --classes out-train/
       pack images/ out/ --size 192x256 --fit pad --json | jq .rows
       pack images/ out/ --fit none --max-size short:256
-      find photos -name '*.jpg' | sort | pack - out/ --size 224 --root photos
-      find photos -name '*.jpg' -print0 | pack -0 out/ --size 224 --root photos
-      pack train.csv out/ --size 224 --root photos/ --path-column id --extension .jpg --target-column label
-      pack shard-*.tar out/ --size 224
-      pack images/ out/ --size 224 --resume
-      pack images/ out/ --size 224 --part 2/8 --resume
-      pack images/ out/ --size 224 --engine ray --address head-node:6379
+      find photos -name '*.jpg' | sort | pack - out/ --fit none --max-size 512 --root photos
+      find photos -name '*.jpg' -print0 | pack -0 out/ --fit none --max-size 512 --root photos
+      pack train.csv out/ --fit none --max-size 512 --root photos/ --path-column id --extension .jpg --target-column label
+      pack shard-*.tar out/ --fit none --max-size 512
+      pack images/ out/ --fit none --max-size 512 --resume
+      pack images/ out/ --fit none --max-size 512 --part 2/8 --resume
+      pack images/ out/ --fit none --max-size 512 --engine ray --address head-node:6379
       pack photos/ out/ --size 320 --fit pad --boxes instances.json
       pack photos/ out/ --size 320 --fit pad --boxes instances.json --masks boxes
     """

@@ -22,7 +22,7 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
     \b
     Examples:
       pack seal out/
-      for i in 1 2 3 4; do pack images/ out/ --size 224 --part $i/4; done; pack seal out/
+      for i in 1 2 3 4; do pack images/ out/ --fit none --part $i/4; done; pack seal out/
     """
     from packer.packing.seal_parts import seal_parts
 

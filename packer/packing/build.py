@@ -18,7 +18,7 @@ from packer.inputs.samples import Inputs
 from packer.options import PackOptions
 from packer.packing.committer import Committer
 from packer.packing.differences import header_difference, inputs_difference
-from packer.packing.image_sizes import count_sizes, pixel_bytes
+from packer.packing.division import divide
 from packer.packing.part_inputs import check_siblings, save_inputs
 from packer.packing.resume import Committed, journal_header, read_committed
 from packer.packing.tasks import block_tasks, pack_job, witness
@@ -26,7 +26,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
-from packer.store.blocks import Result, block_inputs
+from packer.store.blocks import Result
 from packer.store.build_folder import BuildFolder, finish
 from packer.store.disk_space import allocate, check_room, move_rows
 from packer.store.failures import as_pack_error
@@ -75,13 +75,9 @@ class Build:
         # of all splits that are replaced together: each is held until the last is done
         self._held = [] if held is None else held
         self._job = pack_job(inputs, self._folder.out.absolute(), Geometry.of(shape, options), options, make_job)
-        self._sizes = expected_sizes(self._job.layout, inputs)
-        self._span = range(len(inputs))
-        if part is not None:
-            layout = self._job.layout
-            self._span = part.span(len(inputs), block_inputs(len(inputs), layout.size_bytes(1)))
-            refused = sum(index in self._span for index in inputs.refused)
-            self._sizes = {PIXELS: layout.size_bytes(len(self._span) - refused)}
+        self._sizes = expected_sizes(self._job.layout, inputs) if part is None else {}
+        # what is packed, and in blocks of how many inputs: `run` finds it out
+        self._span, self._block_inputs = range(len(inputs)), 0
         self._reused: ReusedLines | None = None
         # the files that rows are written to as they are committed
         self._row_files = [PIXELS, MASKS] if self._job.layout.has_mask_file else [PIXELS]
@@ -93,10 +89,11 @@ class Build:
         Raises:
             PackError: OUT is in the way, nothing could be packed, or something failed on the way; says how to resume.
         """
-        if self._options.has_own_sizes:
-            # before the lock is taken: processes that read headers would hold it too
-            sizes = count_sizes({self._split: self._inputs}, self._options)[self._split]
-            self._sizes[PIXELS] = self._job.layout.file_bytes(pixel_bytes(sizes, self._job.layout))
+        # before the lock is taken: processes that read headers would hold it too
+        division = divide(self._inputs, self._split, self._job.layout, self._options, self._parent, self._part)
+        self._span, self._block_inputs = division.span, division.block_inputs
+        self._sizes[PIXELS] = division.pixels_bytes
+        self._committed = Committed(self._span.start)
         locks: list[Lock] = []
         try:
             created = self._folder.make()
@@ -216,10 +213,7 @@ class Build:
 
     def _header(self, begun: Header | None) -> Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as begun has."""
-        row_bytes, step = self._job.layout.guessed_bytes(1), None
-        if row_bytes is None:
-            row_bytes, step = max(1, self._sizes[PIXELS] // len(self._inputs)), begun and begun.block_inputs
-        step = step or block_inputs(len(self._inputs), row_bytes)
+        step = begun.block_inputs if begun and self._options.has_own_sizes else self._block_inputs
         span = None if self._part is None else self._span
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
 
@@ -320,9 +314,8 @@ class Build:
     # -- end
 
     def _part_report(self) -> PackReport:
-        results = journals.read_blocks(self._folder.out)
-        rejects = [reject for result, _ in results for reject in result.rejects]
-        return part_report(self._folder.final, str(self._part), self._job.layout, self._inputs, self._span, rejects)
+        blocks = (result for result, _ in journals.read_blocks(self._folder.out))
+        return part_report(self._folder.final, str(self._part), self._job.layout, self._inputs, self._span, blocks)
 
     def _completed(self, report: PackReport, resumed_from: int) -> PackReport:
         """Add to a report what this run alone knows."""

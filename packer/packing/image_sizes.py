@@ -35,22 +35,22 @@ _HEADER_BYTES = 64 << 10
 Sizes = collections.Counter[tuple[int, int]]
 
 
-def count_sizes(parts: dict[str, Inputs], options: PackOptions) -> dict[str, Sizes]:
-    """Count the sizes of the images of each split, on worker processes.
+def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | None = None) -> dict[str, Sizes]:
+    """Count the sizes of the images of each split, or of a span of its inputs, on worker processes.
 
     Raises:
         PackError: a worker was killed; SourceError where what the inputs lie on cannot be read.
     """
     counts: dict[str, Sizes] = {split: collections.Counter() for split in parts}
-    total = sum(len(inputs) for inputs in parts.values())
-    done = 0
+    spans = {split: range(len(inputs)) if span is None else span for split, inputs in parts.items()}
+    total, done = sum(map(len, spans.values())), 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
     pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker)
     try:
         waiting = {}
         for split, inputs in parts.items():
-            for i in range(0, len(inputs), _SIZES_CHUNK):
-                sources = _sources(inputs, i, i + _SIZES_CHUNK)
+            for start in spans[split][::_SIZES_CHUNK]:
+                sources = _sources(inputs, start, min(start + _SIZES_CHUNK, spans[split].stop))
                 with without_main(), signals_held():  # it may start a process
                     waiting[pool.submit(upright_sizes, sources, options.max_pixels, roots.PAUSES)] = split
         for future in concurrent.futures.as_completed(waiting):

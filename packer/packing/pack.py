@@ -76,7 +76,7 @@ def pack_parts(
 ) -> PackReport:
     """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a PackJob."""
     stores = {split: target / split if split else target for split in parts}
-    if options.part is not None and options.size is not None:
+    if options.part is not None:
         return _pack_one_part(parts, stores, target, options, clock)
     finished = _finished(parts, stores, target, options)
     unfinished = [split for split in parts if split not in finished]

@@ -9,6 +9,7 @@ from typing import Any
 
 from packer.errors import PackError
 from packer.inputs.samples import Column, Inputs
+from packer.options import OutputOptions
 from packer.packing.differences import header_difference
 from packer.store import journal as journals
 from packer.store.files import write_atomically
@@ -28,6 +29,13 @@ def check_siblings(out: Path, part: Part, header: Header) -> None:
     found = journals.read_header(other.folder(out))
     if what := header_difference(found, header):
         raise PackError(f"part {other} of {out} was begun with {what}. Pack all parts with the same.")
+
+
+def begun_block_inputs(out: Path, part: Part, options: OutputOptions) -> int | None:
+    """Return how many inputs a block has in the parts of OUT that are begun; None where none is, or this one alone, anew."""
+    resumes = options.resume and not options.overwrite
+    begun = (journals.read_header(other.folder(out)) for other in begun_parts(out) if other != part or resumes)
+    return next((header.block_inputs for header in begun), None)
 
 
 def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:

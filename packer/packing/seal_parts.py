@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packer.errors import JournalError, LockedError, PackError
 from packer.inputs.samples import Inputs
@@ -118,6 +117,7 @@ class _CompleteParts:
     out: Path
     folders: list[Path]
     rows: list[int]
+    sizes_bytes: list[int]
     header: Header
     source_bytes: int = 0
 
@@ -134,8 +134,12 @@ class _CompleteParts:
             if what := header_difference(headers[0], header):
                 raise _unlike(out, parts[0], what, part)
         decoders: dict[str, tuple[Part, str]] = {}
-        rows = [_finished_rows(out, part, header.span, decoders) for part, header in zip(parts, headers, strict=True)]
-        return cls(out, folders, rows, headers[0])
+        layout = _layout(headers[0])
+        found = [
+            _finished(out, part, header.span, layout, decoders) for part, header in zip(parts, headers, strict=True)
+        ]
+        rows, sizes_bytes = ([*column] for column in zip(*found, strict=True))
+        return cls(out, folders, rows, sizes_bytes, headers[0])
 
     def seal(self, progress: Callable[[int, int], None]) -> PackReport:
         """Gather the rows, write all other files, and commit by the manifest."""
@@ -143,16 +147,10 @@ class _CompleteParts:
         if not any(self.rows):
             raise PackError(f"nothing of {inputs.base} could be packed: every input was rejected.")
         self._gather(progress)
-        manifest = seal(self.out, self.header, self._layout(), inputs, self._blocks())
+        manifest = seal(self.out, self.header, _layout(self.header), inputs, self._blocks())
         assert manifest is not None  # there are rows
         report = store_report(manifest, inputs, self.out, 0.0, manifest.inputs)
         return dataclasses.replace(report, source_bytes=self.source_bytes)
-
-    def _layout(self) -> RowLayout:
-        """Return the layout of the rows, as the journals record it."""
-        options = self.header.options
-        shape: dict[str, Any] = {name: options[name] for name in ("fit", "crop_fraction", "resample")}
-        return RowLayout.of(Geometry(*options["size"], **shape), options["channels"])
 
     def _blocks(self) -> Iterator[Result]:
         for folder in self.folders:
@@ -162,7 +160,7 @@ class _CompleteParts:
 
     def _gather(self, progress: Callable[[int, int], None]) -> None:
         """Bring all rows to their offset in OUT."""
-        pixels, size_bytes = self.out / PIXELS, self._layout().size_bytes
+        pixels = self.out / PIXELS
         for folder in (self.out, *self.folders):
             refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         if not pixels.exists():
@@ -172,9 +170,9 @@ class _CompleteParts:
                 sync_folder(folder)
             sync_names(self.out)
         done = offset = 0
-        for folder, rows in zip(self.folders, self.rows, strict=True):
+        for folder, rows, size_bytes in zip(self.folders, self.rows, self.sizes_bytes, strict=True):
             progress(done, sum(self.rows))
-            source, stop = folder / PIXELS, offset + size_bytes(rows)
+            source, stop = folder / PIXELS, offset + size_bytes
             if source.exists():
                 allocate(pixels, stop, lambda done: None)
                 _copy(source, pixels, offset, stop - offset)
@@ -185,6 +183,13 @@ class _CompleteParts:
             raise JournalError(
                 f"{pixels} has {pixels.stat().st_size} bytes, the parts had {offset}. Start anew with --overwrite."
             )
+
+
+def _layout(header: Header) -> RowLayout:
+    """Return the layout of the rows, as a journal records it."""
+    size = header.options["size"]
+    geometry = Geometry.of_options(header.options, None if size is None else (size[0], size[1]))
+    return RowLayout.of(geometry, header.options["channels"])
 
 
 def _check_all_there(out: Path, parts: list[Part]) -> None:
@@ -209,16 +214,19 @@ def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
     )
 
 
-def _finished_rows(out: Path, part: Part, span: tuple[int, int] | None, decoders: dict[str, tuple[Part, str]]) -> int:
-    """Return how many rows a part has, and add what plugins decoded them to decoders: format -> part, decoder.
+def _finished(
+    out: Path, part: Part, span: tuple[int, int] | None, layout: RowLayout, decoders: dict[str, tuple[Part, str]]
+) -> tuple[int, int]:
+    """Return how many rows a part has, and their bytes; add what plugins decoded them to decoders: format -> part, decoder.
 
     Raises:
         PackError: its journal does not reach the end of its inputs, or another version of a plugin decoded another part.
     """
     start, stop = span or (0, 0)
-    inputs = rows = 0
+    inputs = rows = size_bytes = 0
     for result, _ in journals.read_blocks(part.folder(out)):
         inputs, rows = inputs + result.inputs, rows + result.rows
+        size_bytes += layout.size_bytes(result.rows, result.shapes)
         for kind, decoder in plugin_decoders(result):
             other, before = decoders.setdefault(kind, (part, decoder))
             if before != decoder:
@@ -229,7 +237,7 @@ def _finished_rows(out: Path, part: Part, span: tuple[int, int] | None, decoders
             f"part {part} of {out} is unfinished: {inputs} of its {stop - start} images are packed."
             f" Resume with: {resume_command(out, part)}"
         )
-    return rows
+    return rows, size_bytes
 
 
 def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:

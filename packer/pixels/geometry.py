@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +51,15 @@ class Geometry:
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:
         """Return by which the rows of a store were made; what its options do not say is as by default."""
-        options: dict[str, Any] = dict(manifest.options)
+        return cls.of_options(manifest.options, None if manifest.has_own_sizes else (manifest.height, manifest.width))
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, Any], size: tuple[int, int] | None) -> Geometry:
+        """Take size = (height, width), None where rows have their own, and the rest from recorded options."""
         side, is_short = side_limit(options.get("max_size"))
-        size = (side, side) if manifest.has_own_sizes else (manifest.height, manifest.width)
         named = ("fit", "crop_fraction", "resample")
-        return cls(*size, **{name: options[name] for name in named if name in options}, limits_short=is_short)
+        chosen = {name: options[name] for name in named if name in options}
+        return cls(*(size or (side, side)), **chosen, limits_short=is_short)
 
     @property
     def sides(self) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from packer.clock import added
 from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
 from packer.report import PackReport
+from packer.store.blocks import Result
 from reader.format.manifest import Manifest
 from reader.format.samples import read_rejects
 
@@ -44,9 +46,16 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
 
 
 def part_report(
-    folder: Path, part: str, layout: RowLayout, inputs: Inputs, span: range, rejects: list[dict[str, Any]]
+    folder: Path, part: str, layout: RowLayout, inputs: Inputs, span: range, blocks: Iterable[Result]
 ) -> PackReport:
     """Report one part of a store, packed but not sealed; what it took is for the caller to fill in."""
+    rejects: list[dict[str, Any]] = []
+    store_bytes, height, width = 0, *(layout.size or (0, 0))
+    for block in blocks:
+        rejects += block.rejects
+        store_bytes += layout.size_bytes(block.rows, block.shapes)
+        height = max([height, *(row_height for row_height, _ in block.shapes)])
+        width = max([width, *(row_width for _, row_width in block.shapes)])
     rows = len(span) - len(rejects)
     return PackReport(
         out=str(folder),
@@ -55,9 +64,9 @@ def part_report(
         rejected=len(rejects),
         ignored=inputs.ignored,
         classes=len(inputs.classes),
-        size=(layout.geometry.height, layout.geometry.width),
+        size=(height, width),
         channels=layout.channel_count,
-        store_bytes=layout.size_bytes(rows),
+        store_bytes=store_bytes,
         source_bytes=0,
         seconds=0.0,
         images_per_second=0.0,
@@ -66,6 +75,7 @@ def part_report(
         target_kind=inputs.target_kind,
         notes=inputs.notes,
         layout=inputs.layout,
+        has_own_sizes=layout.geometry.has_own_sizes,
         part=part,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -14,16 +15,18 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import PACK, make_tree, store_bytes
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from packer import LockedError, OptionsError, PackError, pack, seal_parts
 from packer.errors import JournalError
 from packer.operations.verify import verify
-from packer.packing import build, resume
+from packer.packing import build, division, resume
 from packer.packing import seal_parts as joins
 from packer.report import Progress
 from packer.store import blocks
@@ -31,6 +34,7 @@ from packer.store import journal as journals
 from packer.store.blocks import block_inputs
 from packer.store.parts import Part
 from reader import IncompleteStoreError, MemmapDataset
+from reader.format.blocks import read_blocks
 from reader.format.journal import Header
 from reader.format.manifest import PIXELS
 
@@ -60,6 +64,51 @@ def _pack_parts(images: Path, out: Path, count: int, numbers: Any = None, **opti
     chosen: dict[str, Any] = {"size": 32, "fit": "pad", "workers": 1, "max_rejects": "50%"} | options
     for number in numbers or range(1, count + 1):
         pack(images, out, part=f"{number}/{count}", **chosen)
+
+
+@pytest.mark.parametrize("max_size", [None, 40, "short:30"])
+def test_parts_of_rows_with_sizes_of_their_own_are_the_bytes_of_one_pack(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_size: int | str | None
+) -> None:
+    # as many inputs a block as have room in it, so that blocks follow from the sizes of all images
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 30)
+    for name in ("class0/001a.jpg", "class1/004.jpg", "class2/007.jpg"):
+        (images / name).write_bytes(b"no image")
+    chosen: dict[str, Any] = {"size": None, "fit": "none", "max_size": max_size}
+    pack(images, tmp_path / "whole", workers=1, max_rejects="20%", **chosen)
+    out = tmp_path / "out"
+    _interrupt(images, out, "2/3", **chosen)
+    _pack_parts(images, out, 3, [3, 1, 2], resume=True, **chosen)
+    report = seal_parts(out, max_rejects="20%")
+    assert store_bytes(out) == store_bytes(tmp_path / "whole")
+    assert (report.rows, report.rejected, report.has_own_sizes) == (22, 3, True)
+    assert len(read_blocks(out)) > 3
+    assert verify(out, redecode=22, images=images).problems == []
+
+
+def test_a_part_that_is_not_the_first_reads_no_headers_of_others(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(division, "count_sizes", _spied := Mock(side_effect=division.count_sizes))
+
+    def spans() -> list[range]:
+        """Return of which inputs headers were read since it was last asked."""
+        seen = [call.args[2] for call in _spied.call_args_list]
+        _spied.reset_mock()
+        return seen
+
+    chosen: dict[str, Any] = {"size": None, "fit": "none"}
+    _pack_parts(images, tmp_path / "out", 3, [2], **chosen)
+    assert spans() == [range(24), range(8, 16)]
+    _pack_parts(images, tmp_path / "out", 3, [1, 3], **chosen)
+    assert spans() == [range(8), range(16, 24)]
+    # begun anew, beside the others; and what it reports
+    report = pack(images, tmp_path / "out", fit="none", part="2/3", overwrite=True)
+    assert spans() == [range(8, 16)]
+    sizes = [Image.open(io.BytesIO(path.read_bytes())).size for path in sorted(images.rglob("*.jpg"))[8:16]]
+    assert report.size == (max(height for _, height in sizes), max(width for width, _ in sizes))
+    assert (report.has_own_sizes, report.store_bytes) == (True, sum(width * height * 3 for width, height in sizes))
 
 
 @given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9))
@@ -108,13 +157,13 @@ def test_columns_of_a_manifest_and_lines_of_rejects_reach_the_store(tmp_path: Pa
     assert report.reject_lines == {"there is no such file": [14]}
 
 
-def _interrupt(images: Path, out: Path, part: str) -> None:
+def _interrupt(images: Path, out: Path, part: str, **options: Any) -> None:
     def stop(progress: Progress) -> None:
         if progress.stage == "pack" and progress.done * 2 >= progress.total:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack(images, out, size=32, fit="pad", workers=1, part=part, progress=stop)
+        pack(images, out, part=part, progress=stop, **({"size": 32, "fit": "pad", "workers": 1} | options))
 
 
 def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
@@ -222,7 +271,7 @@ def test_overwrite_without_part_takes_parts_away(images: Path, tmp_path: Path, w
 def test_a_part_that_is_none_is_a_usage_error(images: Path, tmp_path: Path, text: str) -> None:
     with pytest.raises(OptionsError, match="expected i/n such as 2/8"):
         pack(images, tmp_path / "out", size=32, part=text)
-    with pytest.raises(OptionsError, match="--part needs --size"):
+    with pytest.raises(OptionsError, match="--part needs --size or --fit none"):
         pack(images, tmp_path / "out", part="1/2")
     with pytest.raises(OptionsError, match="--boxes, --masks and --part do not go together yet"):
         pack(images, tmp_path / "out", size=32, part="1/2", boxes="some.json")

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from conftest import PACK, harm_at, make_tree, store_bytes
 
-from packer import OptionsError, PackError, pack, update
+from packer import OptionsError, PackError, pack, seal_parts, update
 from packer.packing import build
 from packer.packing import pack as pipeline
 from packer.report import Progress
@@ -83,6 +83,21 @@ def test_a_cluster_gives_the_bytes_of_one_machine_also_where_a_node_is_killed(
     pack(photos, tmp_path / "other", size=32, engine="ray", address=cluster.address, progress=kill)
     assert killed
     assert store_bytes(tmp_path / "other") == whole
+
+
+@pytest.mark.slow
+def test_a_part_on_a_cluster_goes_with_one_of_this_machine(
+    cluster: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # five of the largest rows a block, so that blocks follow from the sizes of all images
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 5 * 24 * 32 * 3)
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 150)
+    chosen: dict[str, Any] = {"fit": "none", "max_size": 32}
+    pack(photos, tmp_path / "whole", workers=1, **chosen)
+    pack(photos, tmp_path / "out", part="2/2", engine="ray", address=cluster.address, **chosen)
+    pack(photos, tmp_path / "out", part="1/2", workers=1, **chosen)
+    assert seal_parts(tmp_path / "out").rows == 149
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
 
 
 @pytest.mark.slow
