@@ -91,7 +91,7 @@ def test_rooms_are_of_a_size_to_know() -> None:
     for path in FILES.values():
         sizes[str(path.parent.relative_to(ROOT))] += path.name != "__init__.py"
     # a module a command, and what they share
-    assert {name: count for name, count in sizes.items() if count > 17} == {"packer/cli": 21}
+    assert {name: count for name, count in sizes.items() if count > 17} == {"packer/cli": 22}
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)

@@ -11,8 +11,9 @@ import click
 
 from packer.cli import bench, build, doctor, info, merge, plan, push, requantize, seal, show, subset, update, verify
 from packer.cli.group import cli
+from packer.cli.help import use_color
 from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_USAGE, fail
-from packer.cli.signals import Terminated, ended, signals_raise
+from packer.cli.signals import Terminated, continuing, ended, signals_raise
 from packer.errors import OptionsError
 
 for _command in (
@@ -43,26 +44,34 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # numpy starts a thread a CPU for algebra that packing never does; without them it starts in half the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    words = sys.argv[1:] if arguments is None else arguments
+    to_continue = continuing(words, resumes=_resumes(words))
     try:
-        with signals_raise():
-            return cli.main(arguments, prog_name="pack", standalone_mode=False) or 0
+        with signals_raise(to_continue):
+            return cli.main(words, prog_name="pack", standalone_mode=False, color=use_color()) or 0
     except click.exceptions.Exit as e:
         return e.exit_code
     except click.UsageError as e:
         command, message = e.ctx.command_path if e.ctx else "pack", e.format_message()
         if message.startswith("Usage: "):
             # `pack` alone is answered by all of the help, which needs no word before or after it
-            click.echo(message, err=True)
+            click.echo(message, err=True, color=use_color())
             return EXIT_USAGE
         return fail(f"{message} See: {command} --help", EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt, Terminated) as e:
-        return ended(e)
+        return ended(e, to_continue)
     except BrokenPipeError:
         # the reader of our stdout is gone; nothing is left to say, and Python must not try at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as e:
         return _exit_code(e)
+
+
+def _resumes(words: list[str]) -> bool:
+    """Say whether the command that these words call has --resume; the first one names it, or it is `build`."""
+    command = cli.commands.get(words[0] if words else "", build.build)
+    return any("--resume" in param.opts for param in command.params)
 
 
 def _exit_code(error: Exception) -> int:

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from packer.cli.help import command
 from packer.cli.options import Range, StorePath
 from packer.cli.output import EXIT_FAILED, fail, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
 
 
-@click.command(short_help="How near reading comes to the speed of this machine's memory and disk.")
+@command(short_help="How near reading comes to the speed of this machine's memory and disk.")
 @click.argument("out", type=StorePath())
 @click.option(
     "--batch-size", type=click.IntRange(1), metavar="N", help="Rows a batch. [default: 256, fewer of a small store]"

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from packer.cli.help import command
 from packer.cli.options import INPUTS, RUN, StorePath, images_argument
 from packer.cli.output import print_packed
 from packer.cli.progress import ProgressBar
 from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
 
 
-@click.command(short_help="Decode IMAGES into the store OUT (the default command).")
+@command(short_help="Decode IMAGES into the store OUT (the default command).")
 @click.argument("images", type=StorePath(), nargs=-1)
 @click.argument("out", type=StorePath())
 @click.option(
@@ -152,4 +153,4 @@ def build(
 
     with ProgressBar(hidden=quiet or as_json) as bar:
         report = pack(images_argument(images, nul), out, **options, progress=bar.update)
-    return print_packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet)
+    return print_packed(report, options["max_rejects"], profile=profile, as_json=as_json, quiet=quiet, is_new=True)

@@ -6,11 +6,12 @@ import dataclasses
 
 import click
 
+from packer.cli.help import command
 from packer.cli.options import StorePath
 from packer.cli.output import EXIT_FAILED, say, say_json
 
 
-@click.command(short_help="What this machine has and lacks for packing.")
+@command(short_help="What this machine has and lacks for packing.")
 @click.argument("path", type=StorePath(), default=".")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
 def doctor(path: str, as_json: bool) -> int:

@@ -2,41 +2,111 @@
 
 from __future__ import annotations
 
+import difflib
+import os
+from typing import TYPE_CHECKING
+
 import click
 
+from packer.cli.help import (
+    command_records,
+    option_records,
+    write_documentation,
+    write_sections,
+    write_text_and_examples,
+)
 from packer.version import __version__
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+# So near to a command's name is a slip of the finger: inof, verfiy, updtae.
+_LIKENESS = 0.7
 
 
 class _DefaultToBuild(click.Group):
     """A first word that is no command's name, options included, belongs to `build`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `build` in front of words that begin with no command."""
-        if args and args[0] not in (*self.commands, "-h", "--help", "--version"):
+        """Put `build` in front of words that begin with no command; `help X` is `X --help`."""
+        if args and args[0] == "help":
+            args = self._help_of(ctx, args[1:])
+        elif args and args[0] not in (*self.commands, "-h", "--help", "--version"):
+            if not ctx.resilient_parsing:
+                self._check_slip(ctx, args[0])
             args = ["build", *args]
         return super().parse_args(ctx, args)
+
+    def _help_of(self, ctx: click.Context, names: list[str]) -> list[str]:
+        """Return the words that show the help of a command, or of all of them."""
+        if not names:
+            return ["--help"]
+        if names[0] in self.commands:
+            return [names[0], "--help"]
+        near = difflib.get_close_matches(names[0], self.commands, 1, _LIKENESS)
+        hint = f"Did you mean {near[0]}?" if near else f"Expected one of {', '.join(self.commands)}."
+        raise click.UsageError(f"there is no command {names[0]!r}. {hint} A folder named help is ./help.", ctx)
+
+    def _check_slip(self, ctx: click.Context, word: str) -> None:
+        """Raise a usage error where the first word is nothing that could be packed, and nearly a command's name."""
+        near = difflib.get_close_matches(word, self.commands, 1, _LIKENESS)
+        if near and not os.path.lexists(word):
+            raise click.UsageError(f"{word!r} is no command, and no such folder exists. Did you mean {near[0]}?", ctx)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show both ways to call: with IMAGES, and with a command's name."""
         formatter.write_usage("pack", "IMAGES OUT [OPTIONS]    (pack build --help lists them)")
         formatter.write_usage("pack", "COMMAND ...", prefix="       ")
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the command is for, and its examples."""
+        write_text_and_examples(ctx, formatter, self.help or "")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by what they do, then the options."""
+        write_sections(ctx, formatter, command_records(self) | {"Options": [*option_records(self, ctx).values()]})
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write where the documentation is."""
+        write_documentation(formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a first word: a command, an option of `build`, or a path."""
+        from click.shell_completion import CompletionItem
+
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            build = self.commands["build"]
+            with click.Context(build, parent=ctx, info_name="build", resilient_parsing=True) as inner:
+                return found + [item for item in build.shell_complete(inner, incomplete) if item.value != "--help"]
+        return [*found, CompletionItem(incomplete, type="file")]
+
 
 def _print_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        click.echo(f"pixpack {__version__}\ncompiled part: {_compiled_part()}")
+        click.echo(f"pixpack {__version__}\n{_decoders()}")
         ctx.exit()
 
 
-def _compiled_part() -> str:
+def _decoders() -> str:
+    """Name what decodes and resizes here, a line each."""
     try:
+        from packer.pixels.formats.versions import decoder_versions
         from packer.pixels.native.live import native
     except ImportError as e:
-        return f"not used: {e}"
-    live = native()
-    return "used" if live.row else live.reason
+        return f"decoder: none: {e}\ncompiled part: not used: {e}"
+    found, live = decoder_versions(), native()
+    jpeg, pillow = found["libjpeg-turbo"], found["pillow"]
+    if jpeg["jpeg4py"]:
+        decoder = f"libjpeg-turbo {jpeg['turbojpeg'] or 'of unknown version'}, through jpeg4py {jpeg['jpeg4py']}"
+    else:
+        decoder = f"Pillow's libjpeg-turbo {pillow['libjpeg_turbo'] or 'of unknown version'}"
+    return (
+        f"decoder: {decoder}\n"
+        f"resizing: {pillow['distribution']} {pillow['version']}, SIMD: {pillow['simd'] or 'none'}\n"
+        f"compiled part: {'used' if live.row else live.reason}"
+    )
 
 
 @click.group(cls=_DefaultToBuild, context_settings=_SETTINGS)
@@ -46,27 +116,16 @@ def _compiled_part() -> str:
     expose_value=False,
     is_eager=True,
     callback=_print_version,
-    help="Show the version and exit.",
+    help="Show the version, the decoders and their SIMD, and exit.",
 )
 def cli() -> None:
     """Decode a folder of images once; train from the result at the speed of memory.
 
     \b
     Examples:
+      pack images/ out/ --size 224
       pack images/ out/ --fit none --max-size 512
-                                          decode, each image whole and up to 512 pixels, write the store out/
-      pack plan images/                   what each choice of row sizes would mean for random crops
-      pack update images/ out/            bring it up to date, decoding only what has changed
-      pack subset out/ some/ --class cat  a store of some of its rows
-      pack merge out/ more/ all/          a store of the rows of several
-      pack info out/                      what it holds
-      pack seal out/                      join what pack --part has packed
-      pack verify out/                    read every byte of it and compare
-      pack push out/ s3://bucket/out      copy it to object storage; pack pull copies it back
-      pack show out/ -o sheet.png         look at it
-      pack requantize images/ less/ -q 3  the folder as smaller JPEGs, by FFmpeg
-      pack doctor                         what this machine lacks
-      pack bench out/                     time reading it, beside this machine's limits
+      pack info out/
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 more rejects than allowed, 28 disk full, 130 or 143 interrupted.
     """

@@ -7,11 +7,12 @@ import os
 import click
 
 from packer.cli import messages
+from packer.cli.help import command
 from packer.cli.options import CACHE, StorePath
 from packer.cli.output import say, say_json
 
 
-@click.command(short_help="What a store holds.")
+@command(short_help="What a store holds.")
 @click.argument("out", type=StorePath())
 @click.option("--brief", is_flag=True, help="Read the manifest alone, not the targets and samples.jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it, but for the table of blocks, as JSON.")

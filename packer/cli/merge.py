@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from packer.cli import messages
+from packer.cli.help import command
 from packer.cli.options import COPY, StorePath
 from packer.cli.output import print_copied_rows
 from packer.cli.progress import ProgressBar
 
 
-@click.command(short_help="Copy the rows of several stores into one, without decoding.")
+@command(short_help="Copy the rows of several stores into one, without decoding.")
 @click.argument("stores", type=StorePath(), nargs=-1, metavar="STORES...")
 @click.argument("out", type=StorePath())
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -95,16 +96,34 @@ def rejected_of(rejected: int, inputs: int, allowed: str) -> str:
 
 
 def too_many_rejects(report: PackReport, allowed: str) -> str:
-    """Say that more was rejected than allowed; and where that kept a store in its place, what OUT holds and how to continue."""
+    """Say that more was rejected than allowed, whether the store is usable, and whether OUT holds it or the one before."""
     sentence = rejected_of(report.rejected, report.inputs, allowed)
-    if report.is_in_place:
-        return sentence
+    if report.part:
+        return f"{sentence} The part is complete: pack seal makes the store of it and the others."
     stores = list(report.splits.values()) or [report]
-    held = " and ".join(store.out for store in stores)
-    each, new = ("s", "the new one in its place") if len(stores) == 1 else ("", "the new ones in their places")
+    held, each = " and ".join(store.out for store in stores), "s" if len(stores) == 1 else ""
+    old, new = ("store", "the new one") if each else ("stores", "the new ones")
+    if report.is_in_place:
+        return f"{sentence} {held} hold{each} the new {old}, complete but for the rejected, and usable."
     return (
-        f"{sentence} {held} hold{each} what was there before. To put {new}, decoding nothing again: the same"
-        f" command with --resume --max-rejects {max(store.rejected for store in stores)}"
+        f"{sentence} {held} still hold{each} the old {old}, usable as before. To replace {'it' if each else 'them'} by {new},"
+        f" decoding nothing again: the same command with --resume --max-rejects {max(store.rejected for store in stores)}"
+    )
+
+
+def next_step(report: PackReport) -> str:
+    """Write the lines of a training program that read the store."""
+    # of splits, what is trained on comes first
+    store = next(iter(report.splits.values()), report)
+    crop = ", RandomResizedCrop" if store.has_own_sizes else ""
+    transform = ", transform=RandomResizedCrop(224)" if crop else ""
+    return "\n".join(
+        [
+            "to train from it:",
+            f"  from reader import MemmapDataset, MemmapLoader{crop}",
+            f"  train = MemmapDataset({json.dumps(store.out, ensure_ascii=False)})",
+            f"  for images, targets in MemmapLoader(train, batch_size=256, shuffle=True{transform}): ...",
+        ]
     )
 
 

@@ -31,10 +31,15 @@ def print_report(report: Any, text: str, *, as_json: bool, quiet: bool, notes: I
         say(f"pack: note: {note}", err=True)
 
 
-def print_packed(report: PackReport, max_rejects: str, *, profile: bool, as_json: bool, quiet: bool) -> int:
-    """Print what a pack did; returns the exit code."""
+def print_packed(
+    report: PackReport, max_rejects: str, *, profile: bool, as_json: bool, quiet: bool, is_new: bool = False
+) -> int:
+    """Print what a pack did, and of a new store how to read it; returns the exit code."""
     table = [messages.profile_table(report.profile)] if profile and report.profile else []
-    text = "\n".join([messages.summary(report), *table])
+    # of a pack that finds its store finished, the seconds are none
+    is_done = is_new and report.seconds and not report.too_many_rejects and not report.part
+    step = [messages.next_step(report)] if is_done else []
+    text = "\n".join([messages.summary(report), *table, *step])
     print_report(report, text, as_json=as_json, quiet=quiet, notes=report.notes)
     if report.too_many_rejects:
         return fail(messages.too_many_rejects(report, max_rejects), EXIT_REJECTS)

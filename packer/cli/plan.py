@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from packer.cli.help import command
 from packer.cli.options import WORKERS, StorePath, parse_limits
 from packer.cli.output import print_report
 from packer.cli.progress import ProgressBar
 from packer.options import CHANNELS
 
 
-@click.command(short_help="What each choice of row sizes would cost and lack, from headers alone.")
+@command(short_help="What each choice of row sizes would cost and lack, from headers alone.")
 @click.argument("images", type=StorePath())
 @click.option("--crop", type=click.IntRange(1, 16384), default=224, show_default=True, metavar="S", help="Crop's side.")
 @click.option(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _LEAST_SECONDS, _MOST_SECONDS = 5.0, 30.0
 _SHARE = 0.1
 _WAITING = "waiting for the source: "
+# In so few columns tqdm's figures leave no room for the bar: only the time left and a short postfix are shown.
+_NARROW_COLUMNS = 100
+_NARROW_BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining}{postfix}"
 # of what cannot be read; a narrower terminal cuts it
 _LEAST_COLUMNS = 20
 
@@ -50,19 +53,20 @@ class ProgressBar:
         if self._lines is not None:
             self._lines.show(stage, progress.done, progress.total, self._unit_of(stage), progress)
         elif not self._hidden:
-            bar = self._stage_bar(stage, progress.total)
+            bar = self._stage_bar(stage, progress.total, progress.done)
             if progress.waits_for:
                 self._show_waiting(bar, progress.waits_for)
                 return
             if self._is_waiting:
-                self._is_waiting, bar.bar_format = False, None
+                self._is_waiting, bar.bar_format = False, _format(bar.ncols, bar.total)
                 bar.set_postfix_str("")
             if progress.stage == "pack":
-                elapsed = bar.format_dict["elapsed"]
-                megabytes = progress.source_bytes / 1e6 / elapsed if elapsed else 0
-                bar.set_postfix_str(
-                    f"{megabytes:.0f} MB/s, {progress.rejected} rejected", refresh=progress.done == progress.total
+                is_narrow, elapsed = bar.bar_format is not None, bar.format_dict["elapsed"]
+                done, unit = (
+                    (progress.done - bar.initial, "images/s") if is_narrow else (progress.source_bytes / 1e6, "MB/s")
                 )
+                speed = f"{done / elapsed if elapsed else 0:,.0f} {unit}, "
+                bar.set_postfix_str(f"{speed}{progress.rejected:,} rejected", refresh=progress.done == progress.total)
             self._move(bar, progress.done)
 
     def bytes_done(self, done: int, total: int, stage: str = "verify") -> None:
@@ -95,7 +99,8 @@ class ProgressBar:
     def _move(self, bar: Any, done: int) -> None:
         bar.update(done - bar.n)
 
-    def _stage_bar(self, stage: str, total: int) -> Any:
+    def _stage_bar(self, stage: str, total: int, done: int = 0) -> Any:
+        """Return the bar of a stage; done: what an earlier run had done, which is no speed of this one."""
         if self._bar is None or stage != self._stage:
             from tqdm import tqdm
 
@@ -108,9 +113,13 @@ class ProgressBar:
             # a terminal that does not know its size says 0 x 0, and tqdm would draw nothing
             columns, lines = os.get_terminal_size(sys.stderr.fileno())
             size = {"ncols": columns or 80, "nrows": lines or 24}
-            self._bar = tqdm(
-                total=total or None, desc=stage, unit=unit, unit_scale=unit == "B", file=sys.stderr, leave=False, **size
-            )
+            look = {
+                "initial": done,
+                "unit": unit,
+                "unit_scale": unit == "B",
+                "bar_format": _format(size["ncols"], total),
+            }
+            self._bar = tqdm(total=total or None, desc=stage, file=sys.stderr, leave=False, **look, **size)
             self._stage = stage
         return self._bar
 
@@ -155,6 +164,11 @@ class _Lines:
             minutes, left = divmod(round((total - done) / speed), 60)
             line.append(f"{minutes // 60}:{minutes % 60:02}:{left:02} left")
         print(", ".join(line), file=sys.stderr, flush=True)
+
+
+def _format(columns: int, total: int | None) -> str | None:
+    """Return tqdm's format of a bar with as many figures as leave it room; None: all of them."""
+    return _NARROW_BAR if total and columns < _NARROW_COLUMNS else None
 
 
 def _amount(count: int, unit: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from packer.cli.help import command
 from packer.cli.options import REPORT, StorePath
 from packer.cli.output import print_transfer
 from packer.cli.progress import ProgressBar
 
 
-@click.command(short_help="Copy a store to object storage.")
+@command(short_help="Copy a store to object storage.")
 @click.argument("out", type=StorePath())
 @click.argument("url", type=StorePath())
 @click.option(
@@ -36,7 +37,7 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
     return 0
 
 
-@click.command(short_help="Copy a store from object storage.")
+@command(short_help="Copy a store from object storage.")
 @click.argument("url", type=StorePath())
 @click.argument("out", type=StorePath())
 @REPORT

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from packer.cli import messages
+from packer.cli.help import command
 from packer.cli.options import MAX_REJECTS, REPORT, WORKERS, StorePath
 from packer.cli.output import fail_of_rejects, print_report
 from packer.cli.progress import ProgressBar
 
 
-@click.command(short_help="Write a folder of images anew as smaller JPEGs, by FFmpeg.")
+@command(short_help="Write a folder of images anew as smaller JPEGs, by FFmpeg.")
 @click.argument("images", type=StorePath())
 @click.argument("dest", type=StorePath())
 @click.option("-q", "--quality", type=int, required=True, metavar="Q", help="ffmpeg's -q:v: 2 (best) to 31 (smallest).")

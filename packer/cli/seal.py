@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from packer.cli import messages
+from packer.cli.help import command
 from packer.cli.options import MAX_REJECTS, REPORT, StorePath
-from packer.cli.output import fail_of_rejects, print_copied_rows
+from packer.cli.output import EXIT_REJECTS, fail, print_copied_rows
 from packer.cli.progress import ProgressBar
 
 
-@click.command(short_help="Join the parts of OUT, packed by pack --part, into one store.")
+@command(short_help="Join the parts of OUT, packed by pack --part, into one store.")
 @click.argument("out", type=StorePath())
 @MAX_REJECTS
 @REPORT
@@ -30,5 +32,5 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
         report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)
     print_copied_rows(report, f"sealed in {report.seconds:.1f} s", as_json=as_json, quiet=quiet)
     if report.too_many_rejects:
-        return fail_of_rejects(report.rejected, report.inputs, max_rejects)
+        return fail(messages.too_many_rejects(report, max_rejects), EXIT_REJECTS)
     return 0

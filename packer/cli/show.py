@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
+from packer.cli.help import command
 from packer.cli.options import CACHE, StorePath, parse_rows
 from packer.cli.output import say
 from packer.errors import OptionsError
 from packer.options import is_url
 
 
-@click.command(short_help="A contact sheet, or single rows, as PNG.")
+@command(short_help="A contact sheet, or single rows, as PNG.")
 @click.argument("out", type=StorePath())
 @click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Tiles of the sheet.")

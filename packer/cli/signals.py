@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shlex
 import signal
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -15,7 +18,14 @@ class Terminated(BaseException):
 
 
 class signals_raise:
-    """Turn SIGINT and SIGTERM into exceptions for the time of the command, so that everything is closed on the way out."""
+    """Turn SIGINT and SIGTERM into exceptions for the time of the command, so that everything is closed on the way out.
+
+    Args:
+        to_continue: the line that continues the command, as `continuing` gives it.
+    """
+
+    def __init__(self, to_continue: str) -> None:
+        self._handler = functools.partial(_raise_signal, to_continue)
 
     def __enter__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
@@ -24,7 +34,7 @@ class signals_raise:
             if signal.getsignal(number) == signal.SIG_IGN:
                 continue
             try:
-                self._before[number] = signal.signal(number, _raise_signal)
+                self._before[number] = signal.signal(number, self._handler)
             except ValueError:  # not the main thread: someone else handles signals there
                 return
 
@@ -33,17 +43,24 @@ class signals_raise:
             signal.signal(number, handler)
 
 
-def _raise_signal(number: int, frame: FrameType | None) -> NoReturn:
+def _raise_signal(to_continue: str, number: int, frame: FrameType | None) -> NoReturn:
     error = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
     while frame is not None:
         # importlib's callbacks lose what is raised in them. Nothing has to be closed: a killed pack can be resumed too
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            os._exit(ended(error))
+            os._exit(ended(error, to_continue))
         frame = frame.f_back
     raise error
 
 
-def ended(error: BaseException) -> int:
-    """Print which signal ended the command and how to continue; returns the exit code."""
+def ended(error: BaseException, to_continue: str) -> int:
+    """Print which signal ended the command and the line that continues it; returns the exit code."""
     what, code = ("terminated", EXIT_TERMINATED) if isinstance(error, Terminated) else ("interrupted", EXIT_INTERRUPTED)
-    return fail(f"{what}. Run a pack again with --resume; run any other command again as it was.", code)
+    return fail(f"{what}. To continue: {to_continue}", code)
+
+
+def continuing(arguments: Sequence[str], *, resumes: bool) -> str:
+    """Return the full line that continues a command: with --resume where it resumes; what came on standard input comes again."""
+    words = ["pack", *arguments, *(["--resume"] if resumes and "--resume" not in arguments else [])]
+    reads_list = "-" in arguments or "-0" in arguments
+    return f"{shlex.join(words)}{' (with the same standard input)' if reads_list else ''}"

@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from packer.cli import messages
+from packer.cli.help import command
 from packer.cli.options import CACHE, COPY, StorePath, checked_spans, read_rows, row_spans
 from packer.cli.output import print_copied_rows
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
 
 
-@click.command(short_help="Copy some rows of a store into another, without decoding.")
+@command(short_help="Copy some rows of a store into another, without decoding.")
 @click.argument("store", type=StorePath())
 @click.argument("out", type=StorePath())
 @click.option(

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from packer.cli.help import command
 from packer.cli.options import INPUTS, RUN, StorePath, images_argument
 from packer.cli.output import print_packed
 from packer.cli.progress import ProgressBar
 
 
-@click.command(short_help="Bring the store OUT up to date with IMAGES, decoding what has changed.")
+@command(short_help="Bring the store OUT up to date with IMAGES, decoding what has changed.")
 @click.argument("images", type=StorePath(), nargs=-1)
 @click.argument("out", type=StorePath())
 @INPUTS
@@ -38,7 +39,7 @@ def update(
       pack update images/ out/
       find photos -name '*.jpg' | sort | pack update - out/
       pack update photos/ out/ --boxes instances.json
-      pack update photos/ out/ --classes classes.txt     a new class, behind those of OUT
+      pack update photos/ out/ --classes classes.txt  # adds a class
     """
     from packer.packing.update import update as run
 

@@ -7,6 +7,7 @@ import dataclasses
 import click
 
 from packer.cli import messages
+from packer.cli.help import command
 from packer.cli.options import REPORT, StorePath
 from packer.cli.output import EXIT_FAILED, say, say_json
 from packer.cli.progress import ProgressBar
@@ -14,7 +15,7 @@ from packer.errors import OptionsError
 from packer.options import is_url
 
 
-@click.command(short_help="Read every byte of a store and compare.")
+@command(short_help="Read every byte of a store and compare.")
 @click.argument("out", type=StorePath())
 @click.option(
     "--redecode", type=click.IntRange(0), default=0, metavar="K", help="Also decode K rows again from their sources."

@@ -10,7 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import PACK, make_tree, store_bytes
@@ -25,6 +27,26 @@ def test_the_main_job(images: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "24 rows of 32 x 32 x 3, 3 classes" in captured.out
     assert re.search(r"packed 24 of 24 images in \d+\.\d s: [\d,]+ images/s", captured.out)
     assert captured.err == ""
+    step = captured.out.partition("to train from it:\n")[2]
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(step), names)
+    assert names["images"].shape == (24, 3, 32, 32)
+
+
+def test_the_next_step_names_the_training_set_and_crops_rows_of_their_own_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("test", "train"):
+        make_tree(tmp_path / "images" / split, each=3)
+    assert run([str(tmp_path / "images"), str(tmp_path / "out"), "--fit", "none", "--max-size", "48"]) == 0
+    step = capsys.readouterr().out.partition("to train from it:\n")[2]
+    assert f'MemmapDataset("{tmp_path / "out/train"}")' in step
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(step), names)
+    assert names["images"].shape == (9, 3, 224, 224)
+    assert run([str(tmp_path / "images"), str(tmp_path / "out"), "--fit", "none", "--max-size", "48", "--resume"]) == 0
+    assert run([str(tmp_path / "images"), str(tmp_path / "quiet"), "--fit", "none", "--quiet"]) == 0
+    assert capsys.readouterr().out.count("to train from it") == 0
 
 
 def test_options_may_come_first_and_build_may_be_said(images: Path, tmp_path: Path) -> None:
@@ -45,7 +67,10 @@ def test_json_goes_to_stdout_alone(images: Path, tmp_path: Path, capsys: pytest.
     captured = capsys.readouterr()
     report = json.loads(captured.out)
     assert (report["rows"], report["rejected"], report["reasons"]) == (24, 1, {"it is text, not an image": 1})
-    assert captured.err == "pack: 1 of 25 inputs was rejected, more than --max-rejects 1%.\n"
+    assert captured.err == (
+        f"pack: 1 of 25 inputs was rejected, more than --max-rejects 1%. {tmp_path / 'out'} holds the new store, complete but"
+        " for the rejected, and usable.\n"
+    )
     assert run(["info", str(tmp_path / "out"), "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
     assert (info["rows"], info["classes"]) == (24, ["class0", "class1", "class2"])
@@ -171,8 +196,6 @@ def test_help_is_quick_complete_and_has_examples() -> None:
         assert "Examples:" in done.stdout
         assert done.stdout == subprocess.run([*PACK, *command, "-h"], capture_output=True, text=True).stdout
     assert "Exit codes: 0 done" in subprocess.run([*PACK, "-h"], capture_output=True, text=True).stdout
-    version = subprocess.run([*PACK, "--version"], capture_output=True, text=True, check=True).stdout
-    assert re.fullmatch(r"pixpack \d+\.\d+\.\d+\ncompiled part: .+\n", version)
 
 
 def test_a_closed_pipe_is_no_traceback(shared_store: Path) -> None:
@@ -258,3 +281,25 @@ def test_shell_completion_knows_the_commands() -> None:
     environment = os.environ | {"_PACK_COMPLETE": "bash_complete", "COMP_WORDS": "pack ver", "COMP_CWORD": "1"}
     done = subprocess.run([*PACK], env=environment, capture_output=True, text=True)
     assert "plain,verify" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["images", "out"], "pack images out --resume"),
+        (["my images", "out", "--resume", "--quiet"], "pack 'my images' out --resume --quiet"),
+        (["update", "images", "out"], "pack update images out --resume"),
+        (["-", "out", "--size", "8"], "pack - out --size 8 --resume (with the same standard input)"),
+        (["verify", "out"], "pack verify out"),
+        (["push", "out", "s3://key:secret@host/out"], "pack push out s3://***@host/out"),
+    ],
+)
+def test_an_interrupted_command_prints_the_full_line_to_continue(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("packer.cli.app.cli.main", interrupt)
+    assert run(words) == 130
+    assert capsys.readouterr().err == f"pack: interrupted. To continue: {line}\n"

@@ -201,3 +201,20 @@ def test_all_commands_write_lines_and_quiet_ones_none(
 def test_the_command_does_not_import_tqdm_for_a_log(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert app.run([str(images), str(tmp_path / "out"), "--size", "8"]) == 0
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_the_bar_keeps_room_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(module.os, "get_terminal_size", lambda _: (columns, 24))
+    with ProgressBar(hidden=False) as bar:
+        bar.update(Progress("pack", 600_000, 1_281_167, split="train"))
+        bar._bar.start_t -= 100
+        bar.update(Progress("pack", 680_000, 1_281_167, 12, 8_800_000_000, split="train"))
+        bar._bar.refresh()
+        line = terminal.line
+    assert len(line) <= columns
+    assert len(line.split("|")[1]) >= 6
+    # of this run alone: 600,000 images were there when it began
+    assert ("800 images/s, 12 rejected" if columns < 100 else ".00 images/s, 88 MB/s, 12 rejected") in line

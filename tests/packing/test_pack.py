@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -430,7 +431,9 @@ def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
     assert process.returncode == code
     assert "Traceback" not in errors
     if number != signal.SIGKILL:
-        assert "Run a pack again with --resume" in errors
+        line = re.search(r"^pack: \w+\. To continue: (pack .*)$", errors, re.MULTILINE)
+        assert line
+        assert shlex.split(line[1]) == ["pack", *command[len(PACK) :], "--resume"]
     _wait_until_gone(process.pid)
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

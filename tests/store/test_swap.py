@@ -94,8 +94,9 @@ def test_the_command_says_which_store_stays_and_how_to_accept_the_new_one(
         assert run([*words, *resume]) == 3
         told = capsys.readouterr()
         assert told.err == (
-            f"pack: 5 of 24 inputs were rejected, more than --max-rejects 1%. {out} holds what was there before. To put the"
-            " new one in its place, decoding nothing again: the same command with --resume --max-rejects 5\n"
+            f"pack: 5 of 24 inputs were rejected, more than --max-rejects 1%. {out} still holds the old store,"
+            " usable as before. To replace it by the new one, decoding nothing again: the same command with --resume"
+            " --max-rejects 5\n"
         )
         assert f"{out}: " not in told.out
         assert "rejected 5 (see rejected.jsonl of the new store, beside OUT):\n       5 x " in told.out
