@@ -89,4 +89,3 @@ class Step:
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
-

@@ -158,7 +158,9 @@ def measure(store: Path, options: argparse.Namespace) -> dict[str, Any]:
     for loader in loaders.values():
         loader.close()
     pairs = [("loader", name) for name in ways if name not in loaders]
-    pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")] + [(name, "limit") for name in loaders if name == IN_RAM]
+    pairs += [("store[idx]", "limit"), (IN_DATALOADER, "loader")] + [
+        (name, "limit") for name in loaders if name == IN_RAM
+    ]
     epochs = time_epochs(data, options)
     gigabyte = data.manifest.row_bytes / 1e9
     return {

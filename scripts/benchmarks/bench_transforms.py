@@ -84,7 +84,10 @@ def main() -> int:
     print(table([TITLES, *map(line_of_pair, drawn)]))
     shape = {name: getattr(options, name) for name in ("batch_size", "row", "size", "rounds", "threads", "device")}
     about = machine(Path(tempfile.gettempdir()))
-    publish({"benchmark": "bench_transforms", **shape, "machine": about, "transforms": results, "drawn": drawn}, options.output)
+    publish(
+        {"benchmark": "bench_transforms", **shape, "machine": about, "transforms": results, "drawn": drawn},
+        options.output,
+    )
     return 0
 
 

@@ -63,7 +63,11 @@ def measure_pair(pair: tuple[str, Any, Any], batch: ImageBatch, rounds: int, thr
             "v2": lambda: torch.stack(list(pool.map(theirs, images))),
             "PerSample": lambda: per_sample(batch.to("cpu")),
         }
-        shapes = [tuple(ways["ours"]().images.shape), tuple(ways["v2"]().shape), tuple(ways["PerSample"]().images.shape)]
+        shapes = [
+            tuple(ways["ours"]().images.shape),
+            tuple(ways["v2"]().shape),
+            tuple(ways["PerSample"]().images.shape),
+        ]
         if len({*shapes}) > 1:
             raise SystemExit(f"bench_transforms: {name} gives images of the shapes {shapes}.")
         found = in_turns({n: partial(seconds, way, batch.pixels.device) for n, way in ways.items()}, rounds)
