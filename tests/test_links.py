@@ -61,5 +61,11 @@ def test_a_page_is_small(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
+def test_the_site_has_every_page() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^ +- (?:[^:]+: )?([\w/-]+\.md)$", text.partition("\nnav:\n")[2], re.M)
+    assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in PAGES)
+
+
 def test_the_format_page_is_linked() -> None:
     assert FORMAT in {(DOCS / link).resolve() for link in links(DOCS / "index.md")}

@@ -243,9 +243,7 @@ def replaced(place: Place) -> str:
         raise TrialError(f"readers of a replaced store got {here}, expected {wanted} of each")
     there = dict(zip(names, (disk, ram), strict=True))
     if wrong := {name: said for name, said in there.items() if said != wanted and "was packed anew" not in said}:
-        raise TrialError(
-            f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or an error"
-        )
+        raise TrialError(f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or an error")
     expect(place.pack(out, "--overwrite"), 0, "--overwrite without readers")
     place.check_bytes(out, "a replaced store")
     if left := sorted(name for name in os.listdir(place.one) if name.startswith(".out")):
