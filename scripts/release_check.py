@@ -1,6 +1,7 @@
 """Does what would be released install into an empty environment, and run there?
 
-    python -m scripts.release_check            builds into dist/; needs a network; a few minutes
+    python -m scripts.release_check               builds into dist/; needs a network; a few minutes
+    python -m scripts.release_check --installed   only uses the pixpack that this Python has installed
 
 Builds an sdist from what git has committed here, and the wheel from that sdist, with `python -m build`. Then installs each, with
 all that it asks for, into a virtual environment of its own under an empty home; packs, verifies, draws and reads a few images
@@ -13,17 +14,27 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from scripts import ROOT
 from scripts.benchmarks._fresh import Failed, Fresh
 
-# In the wheel nothing but the two packages; in the sdist what its tests need.
-WHEEL_HAS = ("packer/cli/app.py", "packer/py.typed", "reader/loading/loader.py", "reader/FORMAT.md", "reader/py.typed")
+# In the wheel nothing but the three packages; in the sdist what its tests need.
+WHEEL_HAS = (
+    "packer/cli/app.py",
+    "packer/py.typed",
+    "pixpack/__init__.py",
+    "pixpack/py.typed",
+    "reader/loading/loader.py",
+    "reader/FORMAT.md",
+    "reader/py.typed",
+)
 # Where a compiler and libjpeg-turbo's headers are; elsewhere the wheel goes without.
 COMPILED = "packer/pixels/native/_native."
 SDIST_HAS = (
@@ -48,9 +59,10 @@ for n in range(6):
 
 READ = """
 import importlib.resources, sys
-import packer, reader, torch
+import packer, pixpack, reader, torch
 from reader import MemmapDataset, MemmapLoader, Normalize
 assert packer.__file__.startswith(sys.prefix) and reader.__file__.startswith(sys.prefix), (packer.__file__, reader.__file__)
+assert pixpack.MemmapDataset is MemmapDataset and pixpack.pack is packer.pack
 assert importlib.resources.files("reader").joinpath("FORMAT.md").is_file()
 data = MemmapDataset("out")
 images, targets = next(iter(MemmapLoader(data, batch_size=6, shuffle=True)))
@@ -65,11 +77,14 @@ print(packer.__version__, torch.__version__)
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where sdist and wheel go (default: dist/)")
+    parser.add_argument("--installed", action="store_true", help="build nothing: use what this Python has installed")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="pixpack-release-"))
     report: dict[str, object] = {}
     try:
-        built = build(folder / "build", options.dist)
+        if options.installed:
+            report["installed"] = use(lambda command: run_installed(command, folder))
+        built = [] if options.installed else build(folder / "build", options.dist)
         for path in built:
             report[path.name] = trial(path, folder / path.suffix.strip("."))
     except Failed as e:
@@ -96,9 +111,10 @@ def build(folder: Path, dist: Path) -> list[Path]:
         lacks("sdist", {name.partition("/")[2] for name in archive.getnames()}, SDIST_HAS)
     names = set(zipfile.ZipFile(wheel).namelist())
     lacks("wheel", names, WHEEL_HAS)
-    foreign = {name for name in names if name.split("/")[0] not in ("packer", "reader", f"pixpack-{version}.dist-info")}
+    own = {"packer", "pixpack", "reader", f"pixpack-{version}.dist-info"}
+    foreign = {name for name in names if name.split("/")[0] not in own}
     if foreign:
-        raise Failed(f"the wheel holds {sorted(foreign)[:5]}, expected packer and reader alone.")
+        raise Failed(f"the wheel holds {sorted(foreign)[:5]}, expected packer, pixpack and reader alone.")
     print(
         f"built {sdist.name} and {wheel.name} in {fresh.seconds['build']:.0f} s: {len(names)} files in the wheel,"
         f" {'with' if any(name.startswith(COMPILED) for name in names) else 'without'} the compiled part"
@@ -119,15 +135,35 @@ def trial(path: Path, folder: Path) -> dict[str, float | str]:
         fresh.venv("venv")
         fresh.run(["pip", "install", path.absolute()])
     with fresh.stage("pack, verify, show, read"):
-        fresh.run(["python", "-c", MAKE_IMAGES])
-        fresh.run(["pack", "images", "out", "--size", "32"])
-        fresh.run(["pixpack", "verify", "out"])
-        fresh.run(["python", "-m", "packer", "show", "out", "-o", "sheet.png"])
-        versions = fresh.run(["python", "-c", READ]).split()
-        fresh.run(["pack", "doctor", "--json"])
+        versions = use(fresh.run)
         fresh.run(["pip", "check"])
     print(f"{path.name}: installs and runs\n{fresh.table()}")
     return fresh.rounded() | {"version": versions[0], "torch": versions[1]}
+
+
+def use(run: Callable[[list[str]], str]) -> list[str]:
+    """Pack, verify, draw and read a few images; returns the versions of pixpack and torch."""
+    run(["python", "-c", MAKE_IMAGES])
+    run(["pack", "images", "out", "--size", "32"])
+    run(["pixpack", "verify", "out"])
+    run(["python", "-m", "packer", "show", "out", "-o", "sheet.png"])
+    versions = run(["python", "-c", READ]).split()
+    run(["pack", "doctor", "--json"])
+    return versions
+
+
+def run_installed(command: list[str], folder: Path) -> str:
+    """Run a command of `use` by this Python, wherever its scripts lie.
+
+    Raises:
+        Failed: it did not end with exit code 0.
+    """
+    words = [sys.executable, *(["-m", "packer"] if command[0] in ("pack", "pixpack") else []), *command[1:]]
+    # a folder of its own, and nothing of this checkout on the path: what is installed is imported
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)[:200]} ended with {done.returncode}: {(done.stderr or done.stdout)[-600:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":
