@@ -1,9 +1,12 @@
-"""What the operating system gives: flags of `open`, and errno of full disks and used-up descriptors."""
+"""What the system gives: flags of `open`, errno of full disks and used-up descriptors, versions of what is installed."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import sys
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -11,3 +14,27 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 BINARY = getattr(os, "O_BINARY", 0)
 # This process, or the system, can open nothing more: no file is to blame.
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, None where there is none.
+
+    The folder of its metadata states it (packaging.python.org, "Recording installed projects"). importlib.metadata, which
+    takes 40 ms to import (2026-11-23), is asked where no folder does.
+    """
+    wanted = _normalized(distribution)
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder or "."):
+                stem, _, version = name.removesuffix(".dist-info").partition("-")
+                if name.endswith(".dist-info") and version and _normalized(stem) == wanted:
+                    return version
+    from importlib import metadata
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(distribution)
+    return None
+
+
+def _normalized(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()

@@ -164,7 +164,7 @@ def test_bench_pack_stops_when_a_process_fails(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_turbojpeg: bool
 ) -> None:
     if not has_turbojpeg:
-        monkeypatch.setattr("packer.pixels.formats.jpeg.JpegDecoder.is_available", False)
+        monkeypatch.setattr("packer.pixels.formats.turbojpeg.JpegDecoder.is_available", False)
     bench = load("benchmarks.bench_pack")
     job = prepared(bench, images, tmp_path / "work", workers=2)
     for way in (bench.decode_alone, bench.make_rows):

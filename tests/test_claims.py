@@ -326,7 +326,7 @@ def test_a_folder_and_a_store_of_other_pixels_are_not_compared(
     store = module.packed(images, size)
     assert module.photo_folder(tmp_path, 8, size[::-1]) == images
     assert set(module.ways(images, store, 2, torch.device("cpu"))) == {module.FOLDER, module.MAPPED}
-    monkeypatch.setattr("packer.pixels.formats.jpeg.JpegDecoder.is_available", False)
+    monkeypatch.setattr("packer.pixels.formats.turbojpeg.JpegDecoder.is_available", False)
     assert torch.equal(module.Folder(images)[5], module.MemmapDataset(store).store.pixels[5])
     first, other = (next(iter(sorted(folder.iterdir()))) for folder in sorted(images.iterdir())[:2])
     first.write_bytes(other.read_bytes())

@@ -135,13 +135,13 @@ def test_the_format_needs_the_standard_library_alone(module: str) -> None:
     [
         ("tqdm", "cli.progress"),
         ("matplotlib", "cli.charts"),
-        ("jpeg4py", "pixels.formats.jpeg"),
+        ("jpeg4py", "pixels.formats.turbojpeg"),
         # versions asks which it is; bit_depth and geometry name it for types; mask decodes masks; show and overlay draw;
         # dataset is given images of it
         (
             "PIL",
-            "operations.overlay operations.show packing.dataset pixels.decode pixels.formats.bit_depth pixels.formats.icc"
-            " pixels.formats.opening pixels.formats.versions pixels.geometry pixels.mask pixels.resize",
+            "operations.overlay operations.show packing.dataset pixels.formats.bit_depth pixels.formats.icc"
+            " pixels.formats.opening pixels.formats.versions pixels.geometry pixels.mask pixels.pictures pixels.resize",
         ),
         ("av", "pixels.ffmpeg"),
         ("pillow_heif", "pixels.formats.plugins"),
@@ -181,7 +181,7 @@ def test_only_the_command_knows_click() -> None:
         ("import packer.cli.charts", "torch numpy PIL matplotlib"),
         (
             "import packer.packing.pack, packer.workers.block_worker, packer.pixels.decode",
-            "torch tensordict click tqdm av pillow_heif pillow_jxl",
+            "torch tensordict click tqdm av pillow_heif pillow_jxl numpy PIL.Image cffi importlib.metadata concurrent tarfile",
         ),
     ],
 )

@@ -11,9 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packer.errors import OptionsError, ScanError, SourceError, UnreadableError
-from packer.inputs.annotations.attach import give_boxes
-from packer.inputs.annotations.masks import give_masks
-from packer.inputs.archives import archive_kind, read_tars, read_zip
 from packer.inputs.folders import scan_folder
 from packer.inputs.lists import STDIN_NAMES, read_stdin, read_table
 from packer.inputs.remote import scan_url
@@ -97,8 +94,12 @@ def _scan(
     for inputs in splits.values():
         inputs.images = tuple(map(lasting_path, sources))
     if options.boxes is not None:
+        from packer.inputs.annotations.attach import give_boxes
+
         give_boxes(splits, options, classes)
     if options.masks is not None and not options.draws_masks:
+        from packer.inputs.annotations.masks import give_masks
+
         give_masks(splits, Path(options.masks))
     # what is missing of a disk that went away meanwhile was not listed, or has no labels
     before.check_all()
@@ -154,8 +155,12 @@ def _listed(
     if kind == "folder":
         return scan_folder(first, classes, count, are_classes=are_classes)
     if kind == "zip":
+        from packer.inputs.archives import read_zip
+
         return read_zip(first, classes, count, are_classes=are_classes)
     if kind == "tar":
+        from packer.inputs.archives import read_tars
+
         return read_tars([Path(source) for source in sources], classes, options, count)
     if kind == "table":
         return {"": read_table(first, classes, options, count)}
@@ -184,6 +189,8 @@ def _kind_of_one(source: str) -> str:
         return "folder"
     if path.suffix.lower() in TABLE_SUFFIXES:
         return "table"
+    from packer.inputs.archives import archive_kind
+
     kind = archive_kind(path)
     if kind == "gzip":
         raise ScanError(

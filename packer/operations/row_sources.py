@@ -192,13 +192,13 @@ class CopySource:
         """Return sums and sums of squares per channel of rows whose bytes are data, masks left out."""
         channels, width = self.manifest.channels, self.manifest.width
         if not self.manifest.has_own_sizes:
-            equal = ChannelSums(width * channels, channels)
-            equal.add(data)
+            equal = ChannelSums(channels)
+            equal.add(data.data, width * channels)
             return equal.take()
         block, begin = RaggedBlock(channels), 0
         for size_bytes, height in zip(self._bytes[rows].tolist(), self._heights[rows].tolist(), strict=True):
             pixel_bytes = size_bytes * channels // (channels + self.manifest.has_own_masks)
-            block.add(data[begin : begin + pixel_bytes], height)
+            block.add(data[begin : begin + pixel_bytes].data, height)
             begin += size_bytes
         return block.take()
 

@@ -35,11 +35,11 @@ from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import sync_names
 from packer.store.parts import Part
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
-from packer.store.reuse import ReusedLines, check_reusable
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
 from packer.workers.block_worker import PackJob
 from packer.workers.engine import LocalEngine
+from packer.workers.processes import start_context
 from reader.format.filesystem import error_path
 from reader.format.journal import Header
 from reader.format.manifest import PIXELS, read_manifest
@@ -47,6 +47,7 @@ from reader.format.unfinished import PARTS
 from reader.system import available_cpus
 
 if TYPE_CHECKING:
+    from packer.store.reuse import ReusedLines
     from packer.workers.ray import RayWorkers
 
 
@@ -188,6 +189,8 @@ class Build:
         """Reuse rows of the store that this one will replace, where there is one."""
         old = self._folder.replaced
         if old is not None:
+            from packer.store.reuse import ReusedLines, check_reusable
+
             check_reusable(old, manifest := read_manifest(old), header.options, header.decoders)
             self._reused = ReusedLines(old)
             self._job = dataclasses.replace(self._job, reused_store=(str(old.absolute()), manifest.digest))
@@ -233,6 +236,8 @@ class Build:
         workers = max(1, min(asked, -(-(self._span.stop - begun.inputs_stop) // step)))
         if launcher is not None:
             launcher.prepare(self._job, workers)
+        elif start_context().get_start_method() == "fork":
+            self._job.import_ahead(self._inputs.paths)
         engine = LocalEngine(
             self._job,
             workers=workers,

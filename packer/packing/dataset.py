@@ -26,7 +26,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions
 from packer.packing.keywords import takes_of_dataset
 from packer.packing.pack import pack_parts
-from packer.pixels.decode import to_mode
+from packer.pixels.pictures import to_mode
 from packer.pixels.row import Row
 from packer.report import PackReport
 from packer.sources.roots import Roots

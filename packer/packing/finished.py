@@ -18,12 +18,10 @@ from itertools import islice
 from pathlib import Path
 
 from packer.errors import PackError
-from packer.inputs.annotations.boxes import BoxRows
 from packer.inputs.samples import Inputs
 from packer.options import PackOptions, without_limits
 from packer.packing.differences import store_difference
 from packer.packing.recorded_labels import LABEL_OPTIONS, other_labels_options
-from packer.packing.source_check import changed
 from packer.pixels.geometry import Geometry
 from packer.report import PackReport
 from packer.sources.base import Readable
@@ -113,6 +111,8 @@ def has_same_contents(inputs: Inputs, out: Path) -> bool:
         for index, sample in _matched(out, inputs)
         if isinstance(sample, Sample)
     )
+    from packer.packing.source_check import changed
+
     if any(changed(matched, threads=available_cpus())):
         return False
     known = set(rejected)
@@ -206,7 +206,7 @@ def _other_columns(out: Path, manifest: Manifest, inputs: Inputs, accepted: Sequ
     """Name the extras, boxes among them, that are not what the inputs say of these rows."""
     found = {name: hashlib.sha256(column.chosen(accepted).encoded()) for name, column in inputs.extras.items()}
     if inputs.boxes is not None:
-        rows = BoxRows(inputs.boxes, Geometry.recorded(manifest))
+        rows = inputs.boxes.in_rows(Geometry.recorded(manifest))
         found |= {name: hashlib.sha256() for name in inputs.boxes.specs()}
         with open(out / SAMPLES, encoding="ascii") as lines:
             for start in range(0, len(accepted), _BOXES_ROWS):

@@ -6,7 +6,6 @@ Decodes nothing; what has no readable header will be rejected when it is decoded
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import functools
 import time
 from collections.abc import Sequence
@@ -41,6 +40,8 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | No
     Raises:
         PackError: a worker was killed; SourceError where what the inputs lie on cannot be read.
     """
+    import concurrent.futures
+
     counts: dict[str, Sizes] = {split: collections.Counter() for split in parts}
     spans = {split: range(len(inputs)) if span is None else span for split, inputs in parts.items()}
     total, done = sum(map(len, spans.values())), 0

@@ -24,7 +24,6 @@ from packer.packing.build import Build, release, swap_in
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
-from packer.pixels.ffmpeg import open_ffmpeg
 from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
 from packer.report import PackReport, Progress
@@ -266,6 +265,8 @@ def _check_no_stale_split(parts: dict[str, Inputs], target: Path, images: str) -
 def _check_libraries(options: PackOptions) -> None:
     """Refuse options that need what is not installed here, or does not answer: nothing may be begun without it."""
     if options.requantize is not None:
+        from packer.pixels.ffmpeg import open_ffmpeg
+
         open_ffmpeg()
     if options.strict and jpeg.version() is None:
         raise PackError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packer.inputs.samples import Inputs
 from packer.options import PackOptions, RowOptions
@@ -13,10 +14,12 @@ from packer.pixels.layout import RowLayout
 from packer.sources import roots
 from packer.sources.roots import NOWHERE
 from packer.store.blocks import Task
-from packer.store.reuse import ReusedLines
 from packer.store.row_files import MASKS
 from packer.workers.block_worker import PackJob
 from reader.format.manifest import PIXELS
+
+if TYPE_CHECKING:
+    from packer.store.reuse import ReusedLines
 
 # So many inputs are looked at for one that is there.
 _WITNESSES = 100

@@ -15,7 +15,6 @@ from packer.clock import StageClock
 from packer.errors import NotRequantized
 from packer.options import MAX_PIXELS, RowOptions
 from packer.pixels.decode import Decoder
-from packer.pixels.ffmpeg import open_ffmpeg, versions
 from packer.pixels.formats import icc, jpeg
 from packer.pixels.formats.versions import decoder_versions, littlecms_version
 from packer.pixels.geometry import Geometry
@@ -48,6 +47,8 @@ class Recoder:
         strict: bool = False,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
+        from packer.pixels.ffmpeg import open_ffmpeg
+
         self._ffmpeg, self._quality, self._size = open_ffmpeg(), quality, size
         # a row of one pixel lets JPEGs be decoded at an eighth: all of their data is read, at half the cost
         self._check = Decoder(Geometry(1, 1, "squash"), strict=strict, max_pixels=max_pixels)
@@ -148,6 +149,8 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, Any]:
     if rule := live_rule():
         versions_used["resize"] = rule
     if options.get("requantize") is not None:
+        from packer.pixels.ffmpeg import versions
+
         versions_used["ffmpeg"] = versions()
     if options.get("icc") == "convert":
         versions_used["littlecms"] = {"version": littlecms_version()}

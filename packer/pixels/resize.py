@@ -6,11 +6,13 @@ Pillow-SIMD itself does it where it is live, else the compiled part, else plain 
 from __future__ import annotations
 
 import functools
-
-from PIL import Image, ImageFile
+from typing import TYPE_CHECKING
 
 from packer.pixels.formats.versions import pillow_distribution
 from packer.pixels.native.live import ResizeOf, native
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 RULE = "pillow-simd"
 
@@ -25,6 +27,8 @@ def live_rule() -> dict[str, str]:
 
 def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Image:
     """Resize a whole picture to (width, height); resample is a number of PIL.Image.Resampling."""
+    from PIL import Image
+
     compiled = _compiled()
     if compiled is None or resample == Image.Resampling.NEAREST:
         return image.resize(size, resample)
@@ -39,6 +43,8 @@ def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Im
 
 def raw_bytes(image: Image.Image, raw: str, pixel_bytes: int) -> bytes:
     """Write an image out in one piece: joining those of Pillow's usual size takes the memory of large ones twice."""
+    from PIL import ImageFile
+
     usual = ImageFile.MAXBLOCK
     ImageFile.MAXBLOCK = max(usual, image.width * image.height * pixel_bytes)
     try:

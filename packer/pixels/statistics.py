@@ -2,54 +2,35 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-from packer.pixels.native.live import native
+from packer.pixels.native.live import Pixels, native
 
 # Lines that channels are summed over at once: so few that 255 times as many fit in uint16, so small that they stay in the
 # CPU's cache: 0.08 ms a row of 224 x 224 x 3 right after it was decoded, 0.13 all lines at once (2026-11-21).
 _SUM_LINES, _SUM_BYTES = 257, 80_000
+# Rows that are smaller are joined, and written at once.
+_CHUNK_BYTES = 1 << 20
 
 
 class ChannelSums:
-    """Exact sums and sums of squares per channel of rows of uint8; padding is 0 and adds nothing."""
+    """Exact sums and sums of squares per channel of uint8 pixels; padding is 0 and adds nothing."""
 
-    def __init__(self, line_bytes: int, channels: int) -> None:
-        self._channels, self._line_bytes = channels, line_bytes
-        self._compiled = native().sums
-        self._values = np.empty((max(1, min(_SUM_LINES, _SUM_BYTES // line_bytes)), line_bytes), np.uint16)
-        self._totals = np.zeros((2, channels), np.uint64)
+    def __init__(self, channels: int) -> None:
+        self._channels, self._compiled = channels, native().sums
+        self._totals = [0] * (2 * channels)
 
-    def add(self, rows: npt.NDArray[np.uint8]) -> None:
-        """Count rows, or any complete lines of them."""
+    def add(self, pixels: Pixels, line_bytes: int) -> None:
+        """Count complete lines of pixels."""
         if self._compiled is not None:
-            self._totals += np.array(self._compiled(rows, self._channels), np.uint64).reshape(2, -1)
-            return
-        lines, step = rows.reshape(-1, self._line_bytes), len(self._values)
-        for start in range(0, len(lines), step):
-            piece = lines[start : start + step]
-            values = self._values[: len(piece)]
-            np.copyto(values, piece)
-            for total, dtype in zip(self._totals, (np.uint16, np.uint32), strict=True):
-                sums = np.add.reduce(values, axis=0, dtype=dtype)
-                total += sums.reshape(-1, self._channels).sum(axis=0, dtype=np.uint64)
-                # the second round is of squares
-                np.multiply(values, values, out=values)
+            found = self._compiled(pixels, self._channels)
+        else:
+            found = _numpy_sums(pixels, self._channels, line_bytes)
+        self._totals = [total + more for total, more in zip(self._totals, found, strict=True)]
 
     def take(self) -> tuple[list[int], list[int]]:
         """Return the sums and the sums of squares since the last call."""
-        sums, squares = self._totals.tolist()
-        self._totals[:] = 0
+        sums, squares = self._totals[: self._channels], self._totals[self._channels :]
+        self._totals = [0] * len(self._totals)
         return sums, squares
-
-
-# So many lines of squares, of 255 x 255 at most, fit in uint32.
-_MOST_LINES = 66_051
-# So many bytes of a row are summed at once, while they are in the CPU's cache: as numbers of 16 bits they take twice as much.
-_RAGGED_SUM_BYTES = 256 << 10
-# Rows that are smaller are joined, and written at once.
-_CHUNK_BYTES = 1 << 20
 
 
 class RaggedBlock:
@@ -57,27 +38,14 @@ class RaggedBlock:
 
     def __init__(self, channels: int) -> None:
         self._chunks: list[memoryview | bytearray] = []
-        self._compiled = native().sums
-        self._totals = np.zeros((2, channels), np.uint64)
+        self._sums = ChannelSums(channels)
         self.size_bytes = 0
 
-    def add(self, pixels: npt.NDArray[np.uint8], height: int, mask: bytes = b"") -> None:
+    def add(self, pixels: Pixels, height: int, mask: bytes = b"") -> None:
         """Append uint8[height * width * channels], and behind it the row's mask, which is in no sum."""
-        self._append(pixels.data)
+        self._append(memoryview(pixels))
         self._append(memoryview(mask))
-        channels = self._totals.shape[1]
-        if self._compiled is not None:
-            self._totals += np.array(self._compiled(pixels, channels), np.uint64).reshape(2, -1)
-            return
-        values = pixels.reshape(height, -1)
-        step = min(_MOST_LINES, max(1, _RAGGED_SUM_BYTES // max(1, values.shape[1])))
-        for start in range(0, height, step):
-            numbers = values[start : start + step].astype(np.uint16)
-            for total in self._totals:
-                lines = np.add.reduce(numbers, axis=0, dtype=np.uint32)
-                total += lines.reshape(-1, channels).sum(axis=0, dtype=np.uint64)
-                # the second round is of squares
-                np.multiply(numbers, numbers, out=numbers)
+        self._sums.add(pixels, len(pixels) // max(1, height))
 
     def chunks(self) -> list[memoryview]:
         """Return the bytes of the block, in pieces, and begin the next one."""
@@ -96,6 +64,21 @@ class RaggedBlock:
 
     def take(self) -> tuple[list[int], list[int]]:
         """Return the sums and the sums of squares since the last call."""
-        sums, squares = self._totals.tolist()
-        self._totals[:] = 0
-        return sums, squares
+        return self._sums.take()
+
+
+def _numpy_sums(pixels: Pixels, channels: int, line_bytes: int) -> tuple[int, ...]:
+    """Return what the compiled part's sums() does."""
+    import numpy as np
+
+    totals = np.zeros((2, channels), np.uint64)
+    lines = np.frombuffer(pixels, np.uint8).reshape(-1, max(1, line_bytes))
+    step = max(1, min(_SUM_LINES, _SUM_BYTES // max(1, line_bytes)))
+    for start in range(0, len(lines), step):
+        values = lines[start : start + step].astype(np.uint16)
+        for total, dtype in zip(totals, (np.uint16, np.uint32), strict=True):
+            sums = np.add.reduce(values, axis=0, dtype=dtype)
+            total += sums.reshape(-1, channels).sum(axis=0, dtype=np.uint64)
+            # the second round is of squares
+            np.multiply(values, values, out=values)
+    return tuple(totals.reshape(-1).tolist())

@@ -8,7 +8,6 @@ from packer.options import is_url
 from packer.sources.base import Readable
 from packer.sources.local import LocalSource
 from packer.sources.members import Archive, Member
-from packer.sources.remote import RemoteSource
 from packer.sources.roots import NOWHERE, Roots
 
 
@@ -17,6 +16,8 @@ def locate(
 ) -> Readable:
     """Locate an input of a pack: by its path below root, which may be a URL, or by its numbers in `Inputs.members`."""
     if is_url(root):
+        from packer.sources.remote import RemoteSource
+
         return RemoteSource(root, path)
     if member is None:
         return LocalSource(os.path.join(root, path), roots=roots)

@@ -62,7 +62,7 @@ class ReusedRows:
     def open(cls, out: str, digest: str) -> ReusedRows | None:
         """Open the store whose manifest has this digest; None where it cannot be read any more: then all is decoded."""
         try:
-            return cls(Path(out), digest) if out else None
+            return cls(Path(out), digest)
         except (OSError, ValueError):
             return None
 

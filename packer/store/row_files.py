@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from packer.checksums import crc32_combine
-from packer.inputs.annotations.boxes import BoxRows
 from packer.inputs.class_lists import gap_notes
 from packer.inputs.sample_notes import SampleNotes
 from packer.inputs.samples import Column, Inputs
@@ -53,7 +52,7 @@ class RowFiles:
         self.noted = SampleNotes()
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
-        self._boxes = inputs.boxes and BoxRows(inputs.boxes, layout.geometry)
+        self._boxes = inputs.boxes and inputs.boxes.in_rows(layout.geometry)
         names = [SAMPLES, REJECTED, *self._columns]
         names += [f"{TENSORS}/{name}.memmap" for name in layout.tensor_bytes]
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]

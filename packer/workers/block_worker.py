@@ -8,32 +8,34 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.clock import StageClock
 from packer.errors import DecodeError, SourceError
 from packer.options import RowOptions, is_url
+from packer.pixels.decode import serves
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
-from packer.pixels.mask import drawn_row, mask_row
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import Row
 from packer.sources.base import Readable, State
 from packer.sources.local import LocalSource
 from packer.sources.locate import locate
 from packer.sources.members import Archive
-from packer.sources.remote import Fetcher
 from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import write_at
-from packer.store.reuse import ReusedRows
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from packer.workers.row_buffers import DecodedRows, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample
+
+if TYPE_CHECKING:
+    from packer.sources.remote import Fetcher
+    from packer.store.reuse import ReusedRows
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ class PackJob:
     def row_maker(self, in_flight: InFlight, clock: StageClock) -> RowMaker:
         """Make what makes the rows, in the process of a worker."""
         return ImageRows(self, in_flight, clock)
+
+    def import_ahead(self, paths: Sequence[str]) -> None:
+        """Import what decoding these inputs needs in a process that forks workers, which then need not, each by itself."""
+        is_plain = self.rows.channels == "rgb" and self.rows.requantize is None
+        if self.has_masks or self.geometry.has_own_sizes or not is_plain or not serves(paths):
+            import packer.pixels.pictures  # noqa: F401
 
     def mask_source(self, path: str) -> LocalSource:
         """Locate a mask."""
@@ -203,8 +211,8 @@ class ImageRows:
     def __init__(self, job: PackJob, in_flight: InFlight, clock: StageClock) -> None:
         self._job, self._in_flight, self._clock = job, in_flight, clock
         self._decoder = row_decoder(job.geometry, job.rows, clock)
-        self._fetcher = Fetcher(job.root) if is_url(job.root) else None
-        self._reused = ReusedRows.open(*job.reused_store)
+        self._fetcher = _fetcher(job.root)
+        self._reused = _reused_rows(*job.reused_store)
 
     def expect(self, task: Task) -> None:
         """Ask for the sources of a task, where they are far away."""
@@ -253,6 +261,8 @@ class ImageRows:
 
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> bytes:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
+        from packer.pixels.mask import drawn_row, mask_row
+
         if self._job.draws_masks:
             return drawn_row(path, row, self._job.geometry, is_upright=self._job.upright_masks)
         read = functools.partial(self._job.mask_source(path).read, max_pixels=self._job.rows.max_pixels)
@@ -263,3 +273,21 @@ class ImageRows:
             return mask_row(data, row, self._job.geometry, is_upright=self._job.upright_masks)
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e
+
+
+def _fetcher(root: str) -> Fetcher | None:
+    """Make what fetches inputs ahead, where they are objects below a URL."""
+    if not is_url(root):
+        return None
+    from packer.sources.remote import Fetcher
+
+    return Fetcher(root)
+
+
+def _reused_rows(out: str, digest: str) -> ReusedRows | None:
+    """Open the store that an update replaces, if any."""
+    if not out:
+        return None
+    from packer.store.reuse import ReusedRows
+
+    return ReusedRows.open(out, digest)

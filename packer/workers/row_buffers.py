@@ -9,9 +9,6 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from packer.clock import StageClock
 from packer.pixels.layout import RowLayout
 from packer.pixels.row import Row
@@ -31,7 +28,7 @@ class DecodedRows:
     chunks: list[memoryview]
     masks: bytes = b""
     # what the chunks are parts of
-    memory: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    memory: memoryview = field(default_factory=lambda: memoryview(b""))
 
 
 class RowBuffer(Protocol):
@@ -66,19 +63,20 @@ class EqualRowBuffer:
 
     def __init__(self, layout: RowLayout, clock: StageClock) -> None:
         self._clock, self._row_bytes = clock, layout.size_bytes(1)
-        self._sums = ChannelSums(self._row_bytes // layout.geometry.height, layout.channel_count)
-        self._spare: list[npt.NDArray[np.uint8]] = []
+        self._line_bytes = self._row_bytes // layout.geometry.height
+        self._sums = ChannelSums(layout.channel_count)
+        self._spare: list[memoryview] = []
 
     def begin(self, most_rows: int) -> None:
         """Begin a task of at most so many rows."""
         self._memory = self._free(most_rows * self._row_bytes)
-        self._rows = self._memory.reshape(most_rows, self._row_bytes)
         self._masks: list[bytes] = []
         self._count = self._checked = 0
 
     def add(self, result: Result, row: Row, mask: bytes) -> None:
         """Append a row."""
-        self._rows[self._count] = np.frombuffer(row.pixels, np.uint8)
+        begin = self._count * self._row_bytes
+        self._memory[begin : begin + self._row_bytes] = row.pixels
         self._masks.append(mask)
         self._count += 1
         if (self._count - self._checked) * self._row_bytes >= _CHECK_BYTES:
@@ -89,7 +87,7 @@ class EqualRowBuffer:
         self._check(result)
         result.size_bytes = self._count * self._row_bytes
         result.sums, result.square_sums = self._sums.take()
-        return DecodedRows([self._memory.data[: result.size_bytes]], b"".join(self._masks), self._memory)
+        return DecodedRows([self._memory[: result.size_bytes]], b"".join(self._masks), self._memory)
 
     def reuse(self, rows: DecodedRows) -> None:
         """Take back the memory of rows that are written."""
@@ -97,20 +95,20 @@ class EqualRowBuffer:
 
     def _check(self, result: Result) -> None:
         """Count the rows since the last call into the checksum and the sums."""
-        rows = self._rows[self._checked : self._count]
+        rows = self._memory[self._checked * self._row_bytes : self._count * self._row_bytes]
         self._checked = self._count
         self._clock.enter("checksum")
-        result.crc32 = zlib.crc32(rows.data, result.crc32)
-        self._sums.add(rows)
+        result.crc32 = zlib.crc32(rows, result.crc32)
+        self._sums.add(rows, self._line_bytes)
         self._clock.enter("other")
 
-    def _free(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+    def _free(self, size_bytes: int) -> memoryview:
         """Return spare memory or fresh memory, which costs a page fault every 4 KiB."""
         while self._spare:
             spare = self._spare.pop()
             if len(spare) >= size_bytes:
                 return spare[:size_bytes] if len(spare) > size_bytes else spare
-        return np.empty(size_bytes, np.uint8)
+        return memoryview(bytearray(size_bytes))
 
 
 class VariableRowBuffer:
@@ -130,7 +128,7 @@ class VariableRowBuffer:
     def add(self, result: Result, row: Row, mask: bytes) -> None:
         """Append a row, and its size to the result."""
         self._clock.enter("checksum")
-        self._block.add(np.frombuffer(row.pixels, np.uint8), height=row.content[2], mask=mask)
+        self._block.add(row.pixels, height=row.content[2], mask=mask)
         self._clock.enter("other")
         result.shapes.append(row.content[2:])
 

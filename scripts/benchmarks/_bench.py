@@ -23,7 +23,8 @@ import numpy as np
 from packer.errors import DecodeError
 from packer.inputs.scan import scan
 from packer.pixels.decode import Decoder
-from packer.pixels.formats.jpeg import JpegDecoder, read_header
+from packer.pixels.formats.jpeg import read_header
+from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.formats.versions import decoder_versions
 from packer.pixels.geometry import Geometry
 from packer.sources.local import LocalSource

@@ -26,7 +26,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import packer
 from packer.pixels.decode import Decoder
-from packer.pixels.formats.jpeg import JpegDecoder, read_header
+from packer.pixels.formats.jpeg import read_header
+from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
 from scripts import environment
 from scripts.benchmarks._bench import BenchError

@@ -58,7 +58,7 @@ def test_a_missing_package_is_named_with_its_command(
 
 
 def test_what_only_makes_it_faster_is_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packer.pixels.formats.jpeg._is_installed", lambda: False)
+    monkeypatch.setattr("packer.pixels.formats.jpeg.is_installed", lambda: False)
     finding = found("libjpeg-turbo", tmp_path)
     assert (finding.level, "turbojpeg" in finding.mend.lower()) == ("advice", True)
     assert doctor.examine(tmp_path).is_fit

@@ -734,7 +734,7 @@ def test_gray_is_the_same_from_both_decoders(images: Path, tmp_path: Path, monke
     from packer.pixels.formats import jpeg
 
     pack(images, tmp_path / "fast", size=32, channels="gray")
-    monkeypatch.setattr(jpeg, "_is_installed", lambda: False)
+    monkeypatch.setattr(jpeg, "is_installed", lambda: False)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     pack(images, tmp_path / "slow", size=32, channels="gray")
     pixels = "_tensordict/pixels.memmap"

@@ -18,7 +18,7 @@ from packer.cli.app import run
 from packer.cli.messages import profile_table
 from packer.clock import STAGES, StageClock, added
 from packer.pixels import decode, statistics
-from packer.pixels.formats.jpeg import JpegDecoder
+from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.native.live import Native, native
 from packer.sources.local import LocalSource

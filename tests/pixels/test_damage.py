@@ -13,11 +13,11 @@ from PIL import Image
 
 from packer.errors import DecodeError
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import jpeg
+from packer.pixels.formats import jpeg, turbojpeg
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 
-pytestmark = pytest.mark.skipif(not jpeg.JpegDecoder().is_available, reason="libturbojpeg reports what libjpeg warns of")
+pytestmark = pytest.mark.skipif(not turbojpeg.JpegDecoder().is_available, reason="libturbojpeg reports what libjpeg warns of")
 
 SIZE = (320, 256)
 PHOTO = photo(*SIZE, seed=3)

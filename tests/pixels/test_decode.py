@@ -122,7 +122,7 @@ def test_without_libturbojpeg_pillow_gives_the_same_pixels(monkeypatch: pytest.M
     data = encoded(photo(1000, 750, seed=6), "JPEG", quality=92)
     geometry = Geometry(64, 64)
     fast = Decoder(geometry).row(data)
-    monkeypatch.setattr(jpeg, "_is_installed", lambda: False)
+    monkeypatch.setattr(jpeg, "is_installed", lambda: False)
     monkeypatch.setattr("packer.pixels.decode.native", live.native.__wrapped__)
     slow = Decoder(geometry).row(data)
     assert slow.done["decoder"] == "Pillow"
@@ -201,7 +201,7 @@ def test_warnings_are_recorded_and_strict_rejects_them() -> None:
 def test_strict_is_refused_where_nothing_reports_what_libjpeg_warns_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jpeg, "_is_installed", lambda: False)
+    monkeypatch.setattr(jpeg, "is_installed", lambda: False)
     images = tmp_path / "images"
     images.mkdir()
     (images / "a.jpg").write_bytes(JPEG)

@@ -103,8 +103,8 @@ def test_content_is_where_the_image_is(fit: str, content: tuple[int, int, int, i
 def test_dct_scaling_leaves_twice_the_target(size: tuple[int, int], scale: int) -> None:
     # resized to short side 480 at most, twice of which must remain: 4000 x 3000 / 4 = 1000 x 750 for 298 x 224 ...
     decoder = Decoder(Geometry(224, 224) if scale != 1 or size[0] < 1200 else Geometry(480, 480))
-    found = decoder._dct_scale(*size, 1)
-    target_w, target_h = decoder._geometry.resized(*size)  # type: ignore[union-attr]
+    found = decoder._rules.dct_scale(*size, 1)
+    target_w, target_h = decoder._rules.geometry.resized(*size)  # type: ignore[union-attr]
     assert -(-size[0] // found) >= 2 * target_w or found == 1
     assert -(-size[1] // found) >= 2 * target_h or found == 1
     if found < 8:

@@ -27,6 +27,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.native import live
 from packer.pixels.row import Row
 from reader.format.manifest import read_manifest
+from scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = live.native()
@@ -374,9 +375,9 @@ def test_statistics_are_the_same_without_the_compiled_part(channels: int, monkey
     for is_compiled in (True, False):
         if not is_compiled:
             monkeypatch.setattr(statistics, "native", live.Native)
-        equal, ragged = statistics.ChannelSums(33 * channels, channels), statistics.RaggedBlock(channels)
-        equal.add(rows[:3])
-        equal.add(rows[3:])
+        equal, ragged = statistics.ChannelSums(channels), statistics.RaggedBlock(channels)
+        equal.add(rows[:3], 33 * channels)
+        equal.add(rows[3:], 33 * channels)
         for row in rows:
             ragged.add(row.reshape(-1), height=700)
         found += [equal.take(), ragged.take()]
@@ -405,6 +406,20 @@ def test_it_says_why_it_does_not_decode(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.row is None
     assert found.resize is not None
     assert found.reason == "not used to decode: it runs with libjpeg-turbo 1.0, and libturbojpeg is 2.0"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and print what they import")
+@pytest.mark.parametrize(("suffix", "imported"), [("jpg", set()), ("png", {"numpy", "PIL.Image"})])
+def test_photographs_need_neither_numpy_nor_pillow(suffix: str, imported: set[str], tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    picture(64, 48).save(tmp_path / "in" / "a" / f"1.{suffix}", quality=90)
+    words = [sys.executable, "-X", "importtime", "-m", "packer", "in", "out", "--size", "32", "--workers", "1"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(ROOT), capture_output=True, text=True, check=True, timeout=60
+    )
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "packer.pixels.native._native" in modules
+    assert {"numpy", "PIL.Image"} & modules == imported
 
 
 def test_a_jpeg_needs_no_parser_of_c() -> None:

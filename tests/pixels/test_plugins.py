@@ -191,7 +191,7 @@ def test_their_size_is_checked_before_they_are_decoded(kind: str, monkeypatch: p
     data = encoded(kind)
     monkeypatch.setattr(Image.Image, "load", lambda _: pytest.fail("decoded"))
     if kind == plugins.JPEG_XL:
-        monkeypatch.setattr("packer.pixels.decode.open_image", lambda _: pytest.fail("decoded"))
+        monkeypatch.setattr("packer.pixels.pictures.open_image", lambda _: pytest.fail("decoded"))
     with pytest.raises(DecodeError, match=r"60 x 44 = 2640 pixels .* more than --max-pixels 1000"):
         Decoder(GEOMETRY, max_pixels=1000).row(data)
 

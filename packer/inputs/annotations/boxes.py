@@ -76,6 +76,10 @@ class Boxes:
         counts, frames = self.counts[index], self.frames[index]
         return Boxes(counts, self.corners[boxes], self.targets[boxes], frames, self.most, self.rules)
 
+    def in_rows(self, geometry: Geometry) -> BoxRows:
+        """Return what brings them into rows."""
+        return BoxRows(self, geometry)
+
     def encoded(self) -> bytes:
         """Return all that label files say, to see whether they still say the same."""
         parts = (self.counts, self.corners, self.targets, self.frames, np.int64(self.most))

@@ -19,6 +19,7 @@ from packer.errors import DecodeError
 from packer.pixels.formats import jpeg
 from packer.pixels.formats.diagnose import plain
 from packer.pixels.formats.opening import load_cut_jpeg
+from packer.pixels.formats.turbojpeg import JpegDecoder
 
 # Damage between two restart markers stays there. Of the JPEGs of this kind that the tests of other decoders take for whole, the
 # worst (hopper_bad_exif.jpg of Pillow's) has 0.95.
@@ -41,7 +42,7 @@ _MOST_SIDE = 65_500
 _MOST_INTERVALS = 4096
 
 
-def decoded_share(header: jpeg.JpegHeader, data: bytes, decoder: jpeg.JpegDecoder) -> float:
+def decoded_share(header: jpeg.JpegHeader, data: bytes, decoder: JpegDecoder) -> float:
     """Return what share of a JPEG was decoded from its own data, 0 to 1; 1: libjpeg complains only of what is around it.
 
     Of one with restart markers: the share of the intervals that lack nothing. Of a progressive one: the share of the data
@@ -106,7 +107,7 @@ class _Bare:
         found = [segment for marker, segment in self.segments if marker == _RESTARTS and len(segment) == 6]
         return int.from_bytes(found[-1][4:], "big") if found else 0
 
-    def sound_part(self, decoder: jpeg.JpegDecoder, stop: int | None = None) -> tuple[float, str]:
+    def sound_part(self, decoder: JpegDecoder, stop: int | None = None) -> tuple[float, str]:
         """Decode up to libjpeg's first complaint, as JpegDecoder.sound_part. stop: as if the content ended there."""
         content = self.content if stop is None else self.content[:stop] + _END
         return decoder.sound_part(
@@ -170,7 +171,7 @@ def _is_padding(complaint: str, content: bytes) -> bool:
     return count <= _MOST_LEFT_OVER or len(set(content[max(0, stop - count) : stop])) == 1
 
 
-def _share_of_scans(complaint: str, bare: _Bare, decoder: jpeg.JpegDecoder) -> float:
+def _share_of_scans(complaint: str, bare: _Bare, decoder: JpegDecoder) -> float:
     """Return the share of a progressive JPEG's data before its first damaged scan.
 
     Raises:
@@ -193,13 +194,13 @@ def _share_of_scans(complaint: str, bare: _Bare, decoder: jpeg.JpegDecoder) -> f
     return start / max(1, len(bare.content))
 
 
-def _share_of_intervals(bare: _Bare, decoder: jpeg.JpegDecoder) -> float:
+def _share_of_intervals(bare: _Bare, decoder: JpegDecoder) -> float:
     """Return the share of the intervals between restart markers that are there and lack nothing; 0: they cannot be told apart."""
     sound = [_lacks_nothing(*interval, bare.header.components, decoder) for interval in bare.intervals()]
     return sum(sound) / len(sound) if sound else 0.0
 
 
-def _lacks_nothing(data: bytes, size: tuple[int, int], components: int, decoder: jpeg.JpegDecoder) -> bool:
+def _lacks_nothing(data: bytes, size: tuple[int, int], components: int, decoder: JpegDecoder) -> bool:
     complaint = decoder.sound_part(data, size, components)[1]
     return not complaint or _LEFT_OVER.search(complaint) is not None
 

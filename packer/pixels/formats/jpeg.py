@@ -1,8 +1,4 @@
-"""libjpeg-turbo through jpeg4py: the only module that knows either. Headers are read here without decoding.
-
-jpeg4py treats libjpeg's warnings as errors and refuses some samplings; whoever calls must let Pillow decide about what it
-refuses. What it accepts decodes to the same bytes as Pillow's. CMYK and YCCK are only checked here.
-"""
+"""JPEG headers, read without decoding, and which libjpeg-turbo is live. Imports neither that nor numpy."""
 
 from __future__ import annotations
 
@@ -15,12 +11,8 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from packer.errors import JpegError
+from packer.system import installed_version
 
 # ISO/IEC 10918-1, table B.1: start-of-frame markers; 0xC4, 0xC8 and 0xCC are not frames
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -30,18 +22,8 @@ _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
 _ICC_MARK = b"ICC_PROFILE\0"
 # 65,535 of a segment, less its length, the mark, the number and the count
 _ICC_BYTES = 65_519
-# turbojpeg.h, enum TJPF and TJFLAG_STOPONWARNING: numbers that jpeg4py does not know
-_TJPF_CMYK = 11
-_STOP_ON_WARNING = 8192
-
-# A pixel that libjpeg did not write: its RGBX has 255 last, and of inks hardly a pixel is that
-_UNTOUCHED = np.array((7, 93, 171, 58), np.uint8)
-
 # where jpeg4py 0.1.4 looks for libturbojpeg
 _LIBRARIES = ("libturbojpeg.so.0", "turbojpeg.dll", "/opt/libjpeg-turbo/lib64/libturbojpeg.0.dylib")
-
-# A scratch buffer above this is given back: one 50-megapixel image must not hold 200 MB for the rest of a pack.
-_KEEP_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -129,101 +111,16 @@ def profile_segments(profile: bytes) -> bytes:
     return b"".join(b"\xff\xe2" + struct.pack(">H", len(content) + 2) + content for content in contents)
 
 
-class JpegDecoder:
-    """Decodes into one reused buffer; one a process, not thread-safe."""
-
-    def __init__(self) -> None:
-        self._scratch: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    @property
-    def is_available(self) -> bool:
-        """Whether jpeg4py and the system's libturbojpeg were found."""
-        return _is_installed()
-
-    def decode(self, data: bytes, width: int, height: int) -> npt.NDArray[np.uint8]:
-        """Decode to uint8[height, width, 4] (RGBX), valid until the next call.
-
-        Args:
-            width, height: as in the header, or exactly ceil(w / s) x ceil(h / s) of it for s = 2, 4, 8: libjpeg's DCT
-                scaling. Anything else would leave rows of the buffer untouched.
-
-        Raises:
-            JpegError: libjpeg-turbo refused or warned.
-        """
-        return self._decode(data, width, height, _load()._cffi.TJPF_RGBX)
-
-    def check(self, data: bytes, size: tuple[int, int], components: int) -> None:
-        """Decode at an eighth of the size = (width, height), which reads all the data, for what libjpeg says of it.
-
-        Raises:
-            JpegError: libjpeg-turbo refused or warned.
-        """
-        self._decode(data, -(-size[0] // 8), -(-size[1] // 8), self._format(components))
-
-    def sound_part(self, data: bytes, size: tuple[int, int], components: int) -> tuple[float, str]:
-        """Decode at an eighth of the size = (width, height), up to libjpeg's first complaint.
-
-        Returns the share of the lines that were decoded before it, 0 to 1, and the complaint, "" where there is none. The
-        share is 0 where libjpeg reads all scans before it gives a line: of progressive JPEGs and those of several scans.
-        """
-        width, height = -(-size[0] // 8), -(-size[1] // 8)
-        pixels = self._buffer(width * height * 4).reshape(height, width, 4)
-        pixels[:] = _UNTOUCHED
-        message = self._decompress(data, pixels, self._format(components), _STOP_ON_WARNING)
-        return 1 - float((pixels[:, -1] == _UNTOUCHED).all(axis=-1).mean()), message
-
-    def _format(self, components: int) -> int:
-        return _TJPF_CMYK if components == 4 else int(_load()._cffi.TJPF_RGBX)
-
-    def _decode(self, data: bytes, width: int, height: int, pixel_format: int) -> npt.NDArray[np.uint8]:
-        pixels = self._buffer(width * height * 4).reshape(height, width, 4)
-        message = self._decompress(data, pixels, pixel_format, 0)
-        if message:
-            raise JpegError(message)
-        return pixels
-
-    def _decompress(self, data: bytes, pixels: npt.NDArray[np.uint8], pixel_format: int, flags: int) -> str:
-        """Decode into pixels; returns libjpeg's complaint, "" for none.
-
-        With a handle of its own: one that is used again decodes a JPEG that lacks its tables with those of the one before,
-        and after some errors it refuses every good one. jpeg4py keeps its own.
-        """
-        cffi: Any = _load()._cffi
-        source = cffi.ffi.from_buffer("unsigned char[]", data)
-        target = cffi.ffi.from_buffer("unsigned char[]", pixels, require_writable=True)
-        height, width, _ = pixels.shape
-        handle = cffi.lib.tjInitDecompress()
-        if handle == cffi.ffi.NULL:
-            raise MemoryError
-        try:
-            failed = cffi.lib.tjDecompress2(
-                handle, source, len(data), target, width, width * 4, height, pixel_format, flags
-            )
-            return cffi.ffi.string(cffi.lib.tjGetErrorStr()).decode("utf-8", "replace") if failed else ""
-        finally:
-            cffi.lib.tjDestroy(handle)
-
-    def _buffer(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        if size_bytes > _KEEP_BYTES:
-            self._scratch = np.empty(0, np.uint8)
-            return np.empty(size_bytes, np.uint8)
-        if len(self._scratch) < size_bytes:
-            self._scratch = np.empty(size_bytes, np.uint8)
-        return self._scratch[:size_bytes]
-
-
 def version() -> str | None:
     """Return jpeg4py's version, None where it or libturbojpeg is missing."""
-    if not _is_installed():
+    if not is_installed():
         return None
-    from importlib.metadata import version as distribution_version
-
-    return distribution_version("jpeg4py")
+    return installed_version("jpeg4py")
 
 
 def library_version() -> str | None:
     """Return the version of the libturbojpeg that is loaded, None if unknown."""
-    if not _is_installed():
+    if not is_installed():
         return None
     try:
         with open("/proc/self/maps") as maps:
@@ -243,7 +140,7 @@ def version_in(path: str | None) -> str | None:
 
 
 @functools.cache
-def _is_installed() -> bool:
+def is_installed() -> bool:
     """Load libturbojpeg as jpeg4py would, without importing that: cffi's parser of C takes 80 ms (2026-11-22)."""
     if not all(importlib.util.find_spec(name) for name in ("jpeg4py", "cffi")):
         return False
@@ -252,14 +149,3 @@ def _is_installed() -> bool:
             ctypes.CDLL(name)
             return True
     return False
-
-
-@functools.cache
-def _load() -> Any:
-    """Import jpeg4py and let it find libturbojpeg."""
-    import jpeg4py
-
-    jpeg4py._cffi.initialize()
-    # its decode asks this table how many bytes a pixel has
-    jpeg4py._cffi.tjPixelSize.setdefault(_TJPF_CMYK, 4)
-    return jpeg4py

@@ -6,7 +6,6 @@ Knows pillow-heif, pillow-jxl-plugin and pillow-avif-plugin; each is imported wh
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from packer.pixels.formats import jxl
 from packer.pixels.formats.versions import missing_features
+from packer.system import installed_version
 
 HEIC, AVIF, JPEG_XL, JPEG_2000 = "HEIC", "AVIF", "JPEG XL", "JPEG 2000"
 SUFFIXES = {
@@ -134,7 +134,7 @@ def _lacking(error: Exception, distribution: str) -> Library:
 
 
 def _version(distribution: str) -> str:
-    return f"{distribution} {importlib.metadata.version(distribution)}"
+    return f"{distribution} {installed_version(distribution)}"
 
 
 def _heic_orientation(image: Any) -> int:

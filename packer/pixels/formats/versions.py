@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from PIL import Image, features
+# Pillow itself, Image and features with it, takes 40 ms to import
+import PIL
 from PIL import _imaging as core
 
 from packer.pixels.formats import jpeg
+from packer.system import installed_version
 
 
 def decoder_versions() -> dict[str, Any]:
@@ -18,32 +19,37 @@ def decoder_versions() -> dict[str, Any]:
         "libjpeg-turbo": {"jpeg4py": jpeg.version(), "turbojpeg": jpeg.library_version()},
         "pillow": {
             "distribution": pillow_distribution(),
-            "version": Image.__version__,
+            "version": PIL.__version__,
             "simd": _pillow_simd(),
-            "libjpeg_turbo": features.version("libjpeg_turbo"),
+            "libjpeg_turbo": _libjpeg_turbo(),
         },
     }
 
 
 def littlecms_version() -> str | None:
     """Return the version of littleCMS in the live Pillow, which converts from ICC profiles; None where it has none."""
+    from PIL import features
+
     found: str | None = features.version("littlecms2")
     return found
 
 
 def missing_features(names: tuple[str, ...]) -> list[str]:
     """Return which of these optional parts (as `PIL.features` names them) the live Pillow was built without."""
+    from PIL import features
+
     return [name for name in names if not features.check(name)]
 
 
 def pillow_distribution() -> str:
     """Name the live Pillow: both distributions are the same import, and Pillow-SIMD numbers itself "x.y.z.postN"."""
-    try:
-        if ".post" in Image.__version__ and version("pillow-simd") == Image.__version__:
-            return "pillow-simd"
-    except PackageNotFoundError:
-        pass
-    return "pillow"
+    is_simd = ".post" in PIL.__version__ and installed_version("pillow-simd") == PIL.__version__
+    return "pillow-simd" if is_simd else "pillow"
+
+
+def _libjpeg_turbo() -> str | None:
+    """Return the version of the libjpeg-turbo in the live Pillow, as PIL.features does."""
+    return core.libjpeg_turbo_version if core.HAVE_LIBJPEGTURBO else None
 
 
 def _pillow_simd() -> str | None:

@@ -6,15 +6,14 @@ import functools
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from packer.pixels.formats import jpeg
 
 # as native.c has it; both change with the functions
 INTERFACE = 2
 
 Pair = tuple[int, int]
+# uint8 without gaps, arrays of numpy included
+Pixels = bytes | bytearray | memoryview
 
 
 class RowOf(Protocol):
@@ -37,7 +36,7 @@ class ResizeOf(Protocol):
 class SumsOf(Protocol):
     """Returns the sum of each of 1, 2, 3, 4 or 6 channels of interleaved bytes, and behind these the sum of squares of each."""
 
-    def __call__(self, pixels: npt.NDArray[np.uint8], channels: int) -> tuple[int, ...]: ...
+    def __call__(self, pixels: Pixels, channels: int) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import packer
-from packer.pixels.formats.jpeg import JpegDecoder
+from packer.pixels.formats.turbojpeg import JpegDecoder
 from reader import ImageBatch, MemmapDataset, MemmapLoader
 from scripts.benchmarks._bench import ratios, spread
 from scripts.benchmarks.timing import synchronize

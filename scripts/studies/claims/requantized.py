@@ -18,7 +18,8 @@ from PIL import Image
 from packer.errors import FfmpegError
 from packer.operations.requantize import requantize
 from packer.pixels.decode import Decoder
-from packer.pixels.formats.jpeg import JpegDecoder, read_header
+from packer.pixels.formats.jpeg import read_header
+from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
 from scripts.benchmarks._bench import spread
 from scripts.benchmarks.timing import in_turns

@@ -1,0 +1,66 @@
+"""What all ways to a row have in common: limits, the scale that a JPEG is decoded at, what is recorded of profiles.
+
+Decodes nothing, and imports no image library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from packer.errors import DecodeError
+from packer.options import MAX_PIXELS
+from packer.pixels.formats import icc, jpeg
+from packer.pixels.geometry import Geometry
+
+_DCT_SCALES = (8, 4, 2)
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """What rows are asked for: see `Decoder`. mode is Pillow's name of the channels."""
+
+    geometry: Geometry | None
+    mode: str = "RGB"
+    is_exact: bool = False
+    is_strict: bool = False
+    max_pixels: int = MAX_PIXELS
+    converts_profiles: bool = False
+    bit_depth: int | None = None
+
+    def dct_scale(self, width: int, height: int, orientation: int) -> int:
+        """Return the largest of 8, 4, 2 that leaves twice the resized picture in both directions, else 1."""
+        if self.is_exact or self.geometry is None:
+            return 1
+        if orientation >= 5:
+            target_h, target_w = self.geometry.resized(height, width)
+        else:
+            target_w, target_h = self.geometry.resized(width, height)
+        fits = (s for s in _DCT_SCALES if -(-width // s) >= 2 * target_w and -(-height // s) >= 2 * target_h)
+        return next(fits, 1)
+
+    def check_jpeg(self, header: jpeg.JpegHeader, size_bytes: int) -> None:
+        """Refuse what libjpeg-turbo cannot decode, or is too large, as a DecodeError."""
+        if header.lossless:
+            raise DecodeError("it is a lossless JPEG, which libjpeg-turbo 2 cannot decode; convert it to PNG")
+        if header.precision != 8:
+            raise DecodeError(f"it is a {header.precision}-bit JPEG; only 8 bits can be decoded, convert it to PNG")
+        self.check_pixels(header.width, header.height, size_bytes)
+
+    def check_pixels(self, width: int, height: int, size_bytes: int) -> None:
+        """Refuse a picture without pixels, or with too many, as a DecodeError."""
+        if width < 1 or height < 1:
+            raise DecodeError(f"its header says {width} x {height} pixels")
+        if width * height > self.max_pixels:
+            raise DecodeError(
+                f"its header says {width} x {height} = {width * height} pixels on {size_bytes} bytes of data,"
+                f" more than --max-pixels {self.max_pixels}"
+            )
+
+
+def note_profile(profile: bytes, done: dict[str, Any]) -> bool:
+    """Record the name of a profile that is not sRGB; returns whether there is one."""
+    name = icc.foreign_name(profile) if profile else ""
+    if name:
+        done["icc"] = name
+    return bool(name)
