@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reader.dataset.concat import concat
     from reader.dataset.dataset import MemmapDataset
     from reader.device.to_device import to_device
     from reader.format.errors import IncompleteStoreError, StoreError
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "MemmapDataset": "reader.dataset.dataset",
+    "concat": "reader.dataset.concat",
     "MemmapLoader": "reader.loading.loader",
     "ImageBatch": "reader.store",
     "RaggedBatch": "reader.store",
@@ -128,6 +130,7 @@ __all__ = [
     "Resize",
     "StoreError",
     "TrivialAugmentWide",
+    "concat",
     "open_store",
     "timm_train",
     "to_device",

@@ -237,7 +237,7 @@ def batch_of(store: ImageBatch, rows: Rows, pixels: torch.Tensor) -> ImageBatch:
     return batch_around(
         pixels,
         targets=store.targets.index_select(0, index),
-        rows=index,
+        rows=index if store.rows is None else store.rows.index_select(0, index),
         content=None if content is None else content.index_select(0, index),
         extras=None if extras is None else extras[index],
     )

@@ -9,7 +9,6 @@ import multiprocessing
 import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from reader.dataset import collate
+from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore, fresh
 from reader.dataset.pil import check_pillow, pil_image
 from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of
-from reader.dataset.sources import Sources
 from reader.dataset.splits import check_classes, remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
@@ -64,6 +63,9 @@ class MemmapDataset(Dataset[Any]):
         (torch.Size([10, 3, 32, 32]), 0)
     """
 
+    # of what `concat` joined, which of the datasets each row is from
+    groups: Groups | None = None
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -89,16 +91,15 @@ class MemmapDataset(Dataset[Any]):
         self.manifest: Manifest
         # the store as batches are copied from it, never handed out; see `store`
         self.mapped: Batch
-        self._open()
+        self._open(OpenedStore(self.path, self.remote))
         if classes is not None:
             check_classes(self.path, self.manifest.classes, list(classes))
 
-    def _open(self) -> None:
-        self._opened = OpenedStore(self.path, self.remote)
-        self.check_rows = self._opened.check_rows
-        self.manifest, self.mapped = self._opened.manifest, self._opened.mapped
+    def _open(self, opened: OpenedStore) -> None:
+        self.opened_store = opened
+        self.check_rows = opened.check_rows
+        self.manifest, self.mapped = opened.manifest, opened.mapped
         self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
-        self._sources = Sources(self.path, self.manifest, self.remote)
         self._targets: list[Any] | None = None
         self._samples: list[tuple[str, Any]] | None = None
 
@@ -121,14 +122,16 @@ class MemmapDataset(Dataset[Any]):
         return html_of(repr(self), self.manifest, (shown[i] for i in range(len(shown))))
 
     def __getstate__(self) -> dict[str, object]:
-        opened = ("manifest", "mapped", "_opened", "check_rows", "_pool", "_sources", "_targets", "_samples")
-        return {k: v for k, v in self.__dict__.items() if k not in opened} | {"digest": self.manifest.digest}
+        opened = ("manifest", "mapped", "opened_store", "check_rows", "_pool", "_targets", "_samples")
+        kept = {k: v for k, v in self.__dict__.items() if k not in opened}
+        opener = self.opened_store.opener
+        return kept | {"digest": self.manifest.digest} | ({"opener": opener} if opener else {})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        digest = state.pop("digest")
+        digest, opener = state.pop("digest"), state.pop("opener", None)
         self.__dict__.update(state)
         try:
-            self._open()
+            self._open(opener() if opener else OpenedStore(self.path, self.remote))
             if self.manifest.digest != digest:
                 raise StoreError(f"{self.path} was packed anew since this dataset was pickled. Open it again.")
         except StoreError as e:
@@ -136,7 +139,7 @@ class MemmapDataset(Dataset[Any]):
             # program. The attribute is there while a spawned process takes over what its parent sent.
             if not getattr(multiprocessing.current_process(), "_inheriting", False):
                 raise
-            for name in ("manifest", "mapped", "_opened", "check_rows"):
+            for name in ("manifest", "mapped", "opened_store", "check_rows"):
                 self.__dict__.pop(name, None)
             self._refusal = e
 
@@ -156,7 +159,7 @@ class MemmapDataset(Dataset[Any]):
             StoreError: a file was cut short.
         """
         self.check_files()
-        return self._opened.views.store
+        return self.opened_store.views.store
 
     def __getitem__(self, index: Index) -> Any:
         """Return one row (a copy, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy).
@@ -211,15 +214,7 @@ class MemmapDataset(Dataset[Any]):
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
-        self._opened.check_files()
-
-    def opened(self, name: str) -> Path:
-        """Return a path that opens a tensor's file, as this dataset holds it, again: another store may have its name by now."""
-        return self._opened.opened(name)
-
-    def read_units(self, units: Rows, into: torch.Tensor) -> None:
-        """Read rows of the store, or of flat pixels pages, from its file into uint8[B, ...]; see `OpenedStore`."""
-        self._opened.read_units(units, into)
+        self.opened_store.check_files()
 
     # -- what ImageFolder has
 
@@ -246,7 +241,7 @@ class MemmapDataset(Dataset[Any]):
     def samples(self) -> list[tuple[str, Any]]:
         """(path, target) of each row; paths are relative to the packed folder."""
         if self._samples is None:
-            paths = self._sources.paths
+            paths = self.opened_store.sources.paths
             rows = range(len(paths)) if self._rows is None else self._rows.tolist()
             self._samples = list(zip((paths[row] for row in rows), self.targets, strict=True))
         return self._samples
@@ -264,10 +259,10 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             KeyError: no row came from there.
         """
-        row = self._sources.rows_by_path.get(path)
+        row = self.opened_store.sources.rows_by_path.get(path)
         if row is None:
             raise KeyError(f"no row of {self.path} came from {path!r}. `samples` lists the paths.")
-        image, _ = sample_of(self._opened.row(row), by_name=False)
+        image, _ = sample_of(self.opened_store.row(row), by_name=False)
         return pil_image(image) if self.as_pil else image
 
     @property
@@ -289,7 +284,7 @@ class MemmapDataset(Dataset[Any]):
             IndexError: there is no such row.
             StoreError: the store at its path is another one by now.
         """
-        return self._sources.line(self._store_row(index))
+        return self.opened_store.sources.line(self._store_row(index))
 
     # -- parts of it, without copying a pixel
 
@@ -300,7 +295,8 @@ class MemmapDataset(Dataset[Any]):
             IndexError: there is no such row.
         """
         positions = np.arange(len(self))[rows] if isinstance(rows, slice) else self.positions(rows)
-        return self._part(np.ascontiguousarray(self.store_rows(positions)))
+        groups = None if self.groups is None else self.groups.at(positions)
+        return self.of_store(self.opened_store, np.ascontiguousarray(self.store_rows(positions)), groups)
 
     @property
     def is_whole(self) -> bool:
@@ -312,9 +308,17 @@ class MemmapDataset(Dataset[Any]):
         """Say whether the second of a tuple is a dict by name: with boxes, masks or several target columns."""
         return names_targets(self.manifest)
 
-    def whole(self) -> MemmapDataset:
-        """Return a dataset of all rows of the store, whatever part of them this is."""
-        return self._part(None)
+    def of_store(self, opened: OpenedStore, rows: Rows | None, groups: Groups | None = None) -> MemmapDataset:
+        """Return a dataset of rows of an opened store, in the form of this one; None: all of them, in its order."""
+        part = object.__new__(MemmapDataset)
+        part.__dict__.update(self.__dict__)
+        part.path, part._rows, part.groups = opened.path, rows, groups
+        part._open(opened)
+        return part
+
+    def at_rows(self, rows: Rows | None) -> MemmapDataset:
+        """Return a dataset of these rows of the store, whatever part of them this is; None: all."""
+        return self.of_store(self.opened_store, rows)
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
         """Split at random into fraction and the rest; stratify keeps each class's share. Each part keeps store order.
@@ -343,12 +347,6 @@ class MemmapDataset(Dataset[Any]):
 
     # -- private
 
-    def _part(self, rows: Rows | None) -> MemmapDataset:
-        part = object.__new__(MemmapDataset)
-        part.__dict__.update(self.__dict__)
-        part._rows, part._targets, part._samples = rows, None, None
-        return part
-
     def _store_row(self, index: int) -> int:
         position = checked_position(index, len(self), self.path)
         return position if self._rows is None else int(self._rows[position])
@@ -359,7 +357,7 @@ class MemmapDataset(Dataset[Any]):
         return self.as_pil or any(t is not None for t in (self.transform, self.target_transform, self._joint))
 
     def _sample(self, index: int) -> Any:
-        batch = self._opened.row(row := self._store_row(index))
+        batch = self.opened_store.row(row := self._store_row(index))
         if not self.as_tuple:
             with rows_named(self.path, row):
                 return self.transform(batch) if self.transform else batch
@@ -382,10 +380,10 @@ class MemmapDataset(Dataset[Any]):
         rows = self.store_rows(positions)
         if not is_run(rows) or not len(rows):
             return self._gather(positions)
-        return self._opened.slice(int(rows[0]), int(rows[-1]) + 1)
+        return self.opened_store.slice(int(rows[0]), int(rows[-1]) + 1)
 
     def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] = fresh) -> Batch:
-        return self._opened.gather(self.store_rows(positions), memory)
+        return self.opened_store.gather(self.store_rows(positions), memory)
 
     def _leased(self, size_bytes: int) -> torch.Tensor:
         """Lease uint8[size_bytes]; the buffers kept are those of the size that was asked for last, or somewhat larger."""

@@ -20,11 +20,13 @@ from tensordict import TensorDict
 from torch.utils.data import get_worker_info
 
 from reader import system
+from reader.dataset.sources import JoinedSources, Sources
 from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
 from reader.format.row_values import RowValues
 from reader.memory.gather import gather, is_run
+from reader.memory.joined_file import RowSource
 from reader.memory.pages import extents, gathered, row_of
-from reader.memory.row_file import Read, RowFile, reads_in_order
+from reader.memory.row_file import Read, RowFile, RowReader, reads_in_order
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows
 from reader.store import (
@@ -47,7 +49,8 @@ class OpenedStore:
     """One store, whatever takes its name later.
 
     mapped: all of it, for what copies from it; an ImageBatch, or a RaggedBatch where rows have sizes of their own.
-    files: by tensor.
+    files: by tensor, but for those that were made in memory.
+    made: tensors that stand in memory, in place of those of files or beside them.
 
     Of a remote store, path is its folder in the cache. Until that is complete, nothing but `read_units` may look at its pixels,
     which brings them there first, and all that is given is a copy.
@@ -57,38 +60,61 @@ class OpenedStore:
     """
 
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
-        self._path, self._remote = path, remote
+        self.path, self._remote = path, remote
         self.mapped: Batch
+        self.files: dict[str, RowReader]
+        self.made: dict[str, torch.Tensor] = {}
+        self.sources: Sources | JoinedSources
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:
             before = self._seen()
             self.manifest, self.mapped = self._mapped()
-            self.files = {
+            files = {
                 name: RowFile(path / file, self._unit_bytes(name), past_cache=False)
                 for name, file in self.manifest.tensor_paths().items()
             }
             is_one_store = before == self._seen()
+        sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
+        self._sizes = [(file, sizes[name]) for name, file in files.items()]
+        self.files, self._row_files = {**files}, files
+        self.sources = Sources(path, self.manifest, remote)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare the checks of rows, once the manifest is known."""
         self._specs = self.manifest.tensors
         self._values = RowValues(self.manifest)
         self._checked = self._values.tensors
-        sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
-        self._sizes = [(file, sizes[name]) for name, file in self.files.items()]
+
+    @property
+    def parts(self) -> list[tuple[OpenedStore, int]]:
+        """The stores that this one is of, each with the number of its first row: itself."""
+        return [(self, 0)]
+
+    @property
+    def opener(self) -> Callable[[], OpenedStore] | None:
+        """What opens it again, in another process too; None: its path says all."""
+        return None
+
+    def numbers(self, rows: Rows) -> torch.Tensor:
+        """Return what rows are called in a batch, int64[*rows.shape]."""
+        return torch.from_numpy(rows)
 
     @property
     def is_local(self) -> bool:
         """Whether all pixels are on this machine, and stay."""
         return self._remote is None or self._remote.is_complete
 
-    def opened(self, name: str) -> Path:
-        """Return a path that opens a tensor's file again, whatever has its name by now; all of a remote store is fetched.
+    def opened(self, name: str) -> RowSource:
+        """Return what opens a tensor's file again, whatever has its name by now; all of a remote store is fetched.
 
         Raises:
             StoreError: cache_size is too small for that, or something cannot be had.
         """
         if self._remote is not None:
             self._remote.complete()
-        return self.files[name].opened
+        return self._row_files[name].opened
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
@@ -99,7 +125,8 @@ class OpenedStore:
     def views(self) -> Views:
         """A mapping for what is handed out, made when the first of it is."""
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
-        maps = {name: map_file(self.opened(name), sizes[name]) for name in self.files}
+        self.opened("pixels")
+        maps = {name: map_file(file.opened, sizes[name]) for name, file in self._row_files.items()}
         return Views(self.manifest, maps)
 
     def row(self, row: int) -> Batch:
@@ -120,7 +147,7 @@ class OpenedStore:
             found.pixels = _alone(found.pixels)
             if some.mask_offsets is not None:
                 found.extras["masks"] = _alone(found.extras["masks"])
-        found.rows = torch.tensor(row, device="cpu")
+        found.rows = self.numbers(rows)[0]
         return found
 
     def slice(self, start: int, stop: int) -> Batch:
@@ -178,7 +205,7 @@ class OpenedStore:
             # of consecutive rows a view
             index = slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) and is_run(rows) else rows
             columns = {name: values[index] for name, values in columns.items()}
-        self._values.check(str(self._path), np.arange(self.manifest.rows) if rows is None else rows, columns)
+        self._values.check(str(self.path), np.arange(self.manifest.rows) if rows is None else rows, columns)
 
     def _checked_batch(self, batch: Batch, rows: Rows) -> Batch:
         self.check_rows(rows, batch)
@@ -194,14 +221,14 @@ class OpenedStore:
 
     def _mapped(self) -> tuple[Manifest, Batch]:
         if self._remote is None:
-            return open_store(self._path)
+            return open_store(self.path)
         manifest = self._remote.folder.manifest
-        return manifest, map_store(self._path, manifest)
+        return manifest, map_store(self.path, manifest)
 
     def _seen(self) -> tuple[int, int] | None:
         """Say which file the manifest is; None where there is none just now."""
         try:
-            status = os.stat(self._path / MANIFEST)
+            status = os.stat(self.path / MANIFEST)
         except OSError:
             return None
         return status.st_dev, status.st_ino
@@ -217,12 +244,12 @@ class OpenedStore:
         reads = reads_in_order(rows) if rows.ndim else [(int(rows), 1, 0)]
         columns = self._read_columns(rows, reads)
         if self.manifest.has_own_sizes:
-            some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=torch.from_numpy(rows), batch_size=[])
+            some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=self.numbers(rows), batch_size=[])
             return gathered(some, np.arange(len(rows)), memory, self.read_units)
         shape = self._specs["pixels"].row_shape
         pixels = memory(rows.size * self.manifest.row_bytes).view(*rows.shape, *shape)
         self._read_pixels(pixels.view(-1).numpy().data, reads)
-        return batch_around(pixels, rows=torch.from_numpy(rows), **columns)
+        return batch_around(pixels, rows=self.numbers(rows), **columns)
 
     def _read_columns(self, rows: Rows, reads: Sequence[Read]) -> dict[str, Any]:
         """Read all but the pixels of rows: [*rows.shape, ...] of each tensor, the extras as one TensorDict."""
@@ -234,10 +261,13 @@ class OpenedStore:
             if name != "pixels":
                 values = np.empty((rows.size, *self._specs[name].row_shape), self._specs[name].dtype)
                 file.read(values.reshape(-1).view(np.uint8).data, reads)
-                held, key = (extras, name[7:]) if name.startswith("extras/") else (columns, name)
-                held[key] = torch.from_numpy(values.reshape((*shape, *values.shape[1:])))
                 found[name] = values
-        self._values.check(str(self._path), rows.reshape(-1), found)
+        for name, made in self.made.items():
+            found[name] = made.numpy()[rows.reshape(-1)]
+        for name, values in found.items():
+            held, key = (extras, name[7:]) if name.startswith("extras/") else (columns, name)
+            held[key] = torch.from_numpy(values.reshape((*shape, *values.shape[1:])))
+        self._values.check(str(self.path), rows.reshape(-1), found)
         return columns | {"extras": TensorDict(extras, batch_size=shape) if extras else None}
 
     def _read_pixels(self, memory: memoryview, reads: Sequence[Read]) -> None:

@@ -1,9 +1,10 @@
-"""Where the rows of a store come from: the lines of its samples.jsonl, read when first asked for."""
+"""Where the rows of a store, or of several, come from: the lines of its samples.jsonl, read when first asked for."""
 
 from __future__ import annotations
 
 import bisect
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,33 @@ class Sources:
             raise StoreError(
                 f"{self._path} was packed anew since this dataset was opened. Open it again to see its sources."
             )
+
+
+class JoinedSources:
+    """The sources of several stores' rows; a path begins with the name of its store.
+
+    Args:
+        stores: each with its name and the number of its first row.
+    """
+
+    def __init__(self, stores: Sequence[tuple[Sources, str, int]]) -> None:
+        self._stores = stores
+
+    @functools.cached_property
+    def paths(self) -> list[str]:
+        """The path of each row's source; "" for a number that stands for no row."""
+        found: list[str] = []
+        for sources, name, first in self._stores:
+            found += [""] * (first - len(found))
+            found += [f"{name}/{path}" for path in sources.paths]
+        return found
+
+    @functools.cached_property
+    def rows_by_path(self) -> dict[str, int]:
+        """The first row of each source."""
+        return {path: row for row, path in reversed(list(enumerate(self.paths))) if path}
+
+    def line(self, row: int) -> dict[str, Any]:
+        """Return the line of one row, as its own store has it."""
+        sources, _, first = self._stores[bisect.bisect_right(self._stores, row, key=lambda store: store[2]) - 1]
+        return sources.line(row - first)

@@ -51,7 +51,8 @@ class Resident:
             start += len(batch)
         if missing is not None:
             assert part.rows is not None
-            part.rows.copy_(torch.from_numpy(missing))
+            numbers = torch.from_numpy(missing)
+            part.rows.copy_(numbers if self._host.rows is None else self._host.rows[numbers])
         _wait_for(self._device)
         self._pieces.add(part, self.slots.filled)
         self.slots.add(missing)

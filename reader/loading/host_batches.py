@@ -116,16 +116,14 @@ class Gathering:
             return RemoteAhead(self._dataset, remote, steps, units=units, place=place)
         if self._is_warm:
             return None
-        path = self._dataset.opened("pixels")
-        if not self._past_cache:
-            reads = reads_of(self._dataset, self._processes)
-            if not residencies.is_cold(path, reads.size_bytes, reads.offset):
-                return None
+        source = self._dataset.opened_store.opened("pixels")
+        if not self._past_cache and not reads_of(self._dataset, self._processes).are_cold(source):
+            return None
         # what is free is for all ranks of this host
         room = system.available_bytes() // self._processes
         _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, epoch)
         return ReadAhead(
-            path,
+            source,
             self._unit_bytes,
             steps,
             chunk_rows=int(min(_AHEAD_BYTES, room * _AHEAD_SHARE)) // self._unit_bytes,

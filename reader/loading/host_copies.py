@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import torch
 
 from reader.device.transfer import pin
 from reader.memory import residency as residencies
-from reader.memory.row_file import READ_BYTES, Read, RowMemory, read_rows, reads_in_order
+from reader.memory.joined_file import RowSource, open_rows
+from reader.memory.row_file import READ_BYTES, Read, RowMemory, bring_rows, reads_in_order
 from reader.memory.slots import Slots, count_of
 from reader.rows import Rows
 
 
 class HostCopy:
-    """Units of one file in anonymous memory that may use huge pages.
+    """Units of one file, or of several, in anonymous memory that may use huge pages.
 
     units: uint8[count, unit_bytes] in slots; address space for all of them is reserved, memory is what was added.
     """
@@ -32,7 +34,7 @@ class HostCopy:
         """Return what adding these units would take."""
         return count_of(self.slots.missing(units), self.slots.count) * self.units.shape[1]
 
-    def add(self, path: Path, units: Rows | None) -> int:
+    def add(self, source: RowSource, units: Rows | None) -> int:
         """Read those of these units that are not held yet; returns how many bytes those were.
 
         units: int64[...] sorted and each once; None: all.
@@ -44,10 +46,11 @@ class HostCopy:
         size_bytes = count_of(missing, self.slots.count) * unit_bytes
         if size_bytes:
             # only slots that lie as the file does can be read past the page cache, see `plan_reads`
-            past_cache = missing is None and residencies.is_cold(path, size_bytes)
+            past_cache = missing is None and isinstance(source, Path) and residencies.is_cold(source, size_bytes)
             rows = np.arange(self.slots.count) if missing is None else missing
             reads = _cut(reads_in_order(rows), self.slots.filled, max(1, READ_BYTES // unit_bytes))
-            read_rows(path, unit_bytes, self._memory.bytes, reads, past_cache=past_cache)
+            with contextlib.closing(open_rows(source, unit_bytes, past_cache=past_cache)) as file:
+                bring_rows(file, self._memory.bytes, reads)
             self.slots.add(missing)
         return size_bytes
 

@@ -57,7 +57,7 @@ class MemmapLoader:
     """Iterate over a MemmapDataset in batches.
 
     Args:
-        dataset: a MemmapDataset or a subset of one, also torch's: what random_split gives.
+        dataset: a MemmapDataset, a subset of one or what `concat` joined; also torch's Subset (random_split) or ConcatDataset.
         batch_size: rows a batch and rank.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a
             window), True ("full" where the store fits in the memory of the machine or its cgroup, else, and of a store

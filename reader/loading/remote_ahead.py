@@ -95,7 +95,7 @@ class RemoteAhead:
             done = 0
             while done < len(out):
                 units = self._units(self._taken.popleft())
-                self._dataset.read_units(units, out[done : done + len(units)])
+                self._dataset.opened_store.read_units(units, out[done : done + len(units)])
                 done += len(units)
         now = time.monotonic()
         self._reading_seconds += now - begun

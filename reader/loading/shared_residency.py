@@ -19,6 +19,7 @@ import torch
 
 from reader import system
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.opened_store import OpenedStore
 from reader.device.resident import Resident, ResidentImages
 from reader.format.filesystem import size_text
 from reader.format.manifest import PAGE_BYTES, PIXELS
@@ -41,7 +42,7 @@ def rows_read(dataset: MemmapDataset) -> Rows | None:
     """Return the rows of the store that a dataset has, sorted and each once; None: all."""
     if dataset.is_whole:
         return None
-    is_read = np.zeros(dataset.manifest.rows, dtype=bool)
+    is_read = np.zeros(dataset.mapped.targets.shape[0], dtype=bool)
     is_read[dataset.store_rows(np.arange(len(dataset)))] = True
     return None if is_read.all() else np.flatnonzero(is_read)
 
@@ -51,18 +52,27 @@ def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
 
     processes: how many of this host read so.
     """
-    rows, row_bytes, path = rows_read(dataset), dataset.manifest.row_bytes, dataset.path / PIXELS
-    offset: Callable[[], int] | None = None
-    if rows is None or not len(rows):
-        size_bytes = dataset.mapped.pixels.nbytes if rows is None else 0
-    elif isinstance(dataset.mapped, RaggedBatch):
-        begins, sizes = extents(dataset.mapped, rows)
-        size_bytes, offset = int(sizes.sum()), _byte_of(begins, sizes)
-    else:
-        size_bytes, offset = len(rows) * row_bytes, _byte_of(rows * row_bytes, np.full(len(rows), row_bytes))
+    rows = rows_read(dataset)
     copy = _copies.get((str(dataset.path), dataset.manifest.digest))
-    missing = size_bytes if copy is None else copy.missing_bytes(_units(dataset, rows))
-    return residencies.Reads(path, size_bytes, missing, processes, offset)
+    missing = None if copy is None else copy.missing_bytes(_units(dataset, rows))
+    pieces = [_reads_of_store(store, rows, first) for store, first in dataset.opened_store.parts]
+    largest = max(pieces, key=lambda piece: piece.size_bytes)
+    size_bytes = sum(piece.size_bytes for piece in pieces)
+    return residencies.Reads(largest.path, size_bytes, missing, processes, largest.offset, tuple(pieces))
+
+
+def _reads_of_store(store: OpenedStore, rows: Rows | None, first: int) -> residencies.Reads:
+    """Return how much of one store is read; rows: int64[...] of which its own begin at first, None: all."""
+    path, row_bytes, count = store.path / PIXELS, store.manifest.row_bytes, store.manifest.rows
+    rows = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
+    if rows is None or len(rows) in (0, count):
+        is_none = rows is not None and not len(rows)
+        return residencies.Reads(path, 0 if is_none else store.mapped.pixels.nbytes)
+    if isinstance(store.mapped, RaggedBatch):
+        begins, sizes = extents(store.mapped, rows)
+        return residencies.Reads(path, int(sizes.sum()), offset=_byte_of(begins, sizes))
+    offset = _byte_of(rows * row_bytes, np.full(len(rows), row_bytes))
+    return residencies.Reads(path, len(rows) * row_bytes, offset=offset)
 
 
 def host_copy(dataset: MemmapDataset) -> HostCopy:
@@ -77,7 +87,7 @@ def host_copy(dataset: MemmapDataset) -> HostCopy:
     unit_bytes = PAGE_BYTES if dataset.manifest.has_own_sizes else dataset.manifest.row_bytes
     with _adding:
         copy = _copies.get(key) or HostCopy(pixels.nbytes // unit_bytes, unit_bytes)
-        added = copy.add(dataset.opened("pixels"), host_units(dataset))
+        added = copy.add(dataset.opened_store.opened("pixels"), host_units(dataset))
         _copies[key] = copy
     held_bytes = copy.slots.filled * unit_bytes
     huge = system.huge_page_bytes(copy.units.data_ptr(), held_bytes)
@@ -105,7 +115,7 @@ def resident_on(
     with _adding:
         found = _residents.get(key) or _new_resident(dataset, device)
         if isinstance(found, ResidentImages):
-            dataset.opened("pixels")
+            dataset.opened_store.opened("pixels")
             dataset.check_files()
             # targets and shapes of all rows go to the device as they lie
             dataset.check_rows(None)
@@ -113,7 +123,7 @@ def resident_on(
         else:
             rows = found.slots.missing(rows_read(dataset))
             if rows is None or len(rows):
-                with batches(dataset.whole() if rows is None else dataset.whole().subset(rows)) as made:
+                with batches(dataset.at_rows(rows)) as made:
                     found.add(rows, made)
         _residents[key] = found
     return found

@@ -9,9 +9,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Subset, default_collate
+from torch.utils.data import ConcatDataset, Subset, default_collate
 
 from reader.dataset.collate import collate_whole
+from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import Transform
 from reader.system import available_cpus
@@ -53,15 +54,17 @@ def check_others(given: Mapping[str, object]) -> None:
 
 
 def packed_rows(dataset: object) -> MemmapDataset:
-    """Return what a loader reads; of torch's Subset, which random_split gives, our own subset of the same rows.
+    """Return what a loader reads; of torch's Subset, which random_split gives, and ConcatDataset our own of the same rows.
 
     Raises:
         ValueError: it is no MemmapDataset.
     """
     if isinstance(dataset, MemmapDataset):
         return dataset
-    if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset):
+    if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset | ConcatDataset):
         return packed_rows(dataset.dataset).subset(dataset.indices)
+    if isinstance(dataset, ConcatDataset):
+        return concat([packed_rows(part) for part in dataset.datasets])
     raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
 
 

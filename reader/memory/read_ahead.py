@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from reader.memory.gather import Copies, gather, on_threads
-from reader.memory.row_file import READERS, Read, RowFile, RowMemory, plan_reads, tasks
+from reader.memory.joined_file import RowSource, open_rows
+from reader.memory.row_file import READERS, Read, RowMemory, RowReader, plan_reads, tasks
 from reader.profiling import stage
 from reader.rows import Rows, Steps
 
@@ -24,7 +24,7 @@ class ReadAhead:
     """Reads the rows of a plan in its order; iterating it gives the plan's steps, `take` their rows.
 
     Args:
-        path: a raw file of rows.
+        source: a raw file of rows, or several.
         row_bytes: of one row.
         steps: the plan.
         chunk_rows: rows read together, at most; two chunks are in memory.
@@ -37,7 +37,7 @@ class ReadAhead:
 
     def __init__(
         self,
-        path: Path,
+        source: RowSource,
         row_bytes: int,
         steps: Iterator[Steps],
         *,
@@ -54,7 +54,7 @@ class ReadAhead:
         self._chunks: deque[_Chunk] = deque()
         self._spare: list[RowMemory] = []
         self._rows = self._cut_rows()
-        self._file = RowFile(path, row_bytes, past_cache=past_cache)
+        self._file: RowReader = open_rows(source, row_bytes, past_cache=past_cache)
 
     def __iter__(self) -> Iterator[Steps]:
         while True:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from reader import system
 from reader.format.filesystem import size_text
+from reader.memory.joined_file import RowSource
 from reader.system import MEMORY_FILE_SYSTEMS
 
 RESIDENCIES = ("auto", "cache", "ram", "disk", "gpu")
@@ -50,6 +51,7 @@ class Reads:
     missing_bytes: of those, what a copy in this process would still take; None: all.
     processes: of this host that read so.
     offset: draws the place of one byte that is read; None: they are all of the file.
+    pieces: of each of several files what is read of it; the other fields are then of all, path and offset of the largest.
     """
 
     path: Path
@@ -57,6 +59,7 @@ class Reads:
     missing_bytes: int | None = None
     processes: int = 1
     offset: Callable[[], int] | None = None
+    pieces: tuple[Reads, ...] = ()
 
     @property
     def copy_bytes(self) -> int:
@@ -65,7 +68,17 @@ class Reads:
 
     def cached_share(self) -> float:
         """Estimate the share of it that is in the page cache, 0..1, see `cached_share`."""
-        return system.cached_share(self.path, offset=self.offset)
+        if len(self.pieces) < 2:
+            return system.cached_share(self.path, offset=self.offset)
+        shares = [piece.size_bytes * piece.cached_share() for piece in self.pieces if piece.size_bytes]
+        return sum(shares) / max(1, self.size_bytes)
+
+    def are_cold(self, source: RowSource) -> bool:
+        """Say whether reading any of the mapped files would mostly wait for page faults; source: the same, open."""
+        if isinstance(source, Path):
+            return is_cold(source, self.size_bytes, self.offset)
+        each = zip(source, self.pieces, strict=True)
+        return any(is_cold(file.path, reads.size_bytes, reads.offset) for file, reads in each)
 
 
 @dataclass(frozen=True)

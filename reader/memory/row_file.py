@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,19 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 # First row, rows, first slot: rows [row, row + count) of the file go to slots [slot, slot + count) of memory.
 Read = tuple[int, int, int]
+
+
+class RowReader(Protocol):
+    """What rows are read from: one file, or several as one."""
+
+    row_bytes: int
+    align: int
+
+    def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
+        """Bring rows to their slots of memory."""
+
+    def close(self) -> object:
+        """Let go of what is open."""
 
 
 class RowFile:
@@ -161,12 +175,17 @@ def read_rows(path: Path, row_bytes: int, memory: memoryview, reads: Sequence[Re
         StoreError, OSError: as `RowFile.read`.
     """
     with contextlib.closing(RowFile(path, row_bytes, past_cache=past_cache)) as file:
-        under_way = on_threads("read", READERS, file.read, [(memory, group) for group in tasks(reads, row_bytes)])
-        try:
-            under_way.wait()
-        finally:
-            # none may write to memory later, which other rows may have by then
-            under_way.cancel()
+        bring_rows(file, memory, reads)
+
+
+def bring_rows(file: RowReader, memory: memoryview, reads: Sequence[Read]) -> None:
+    """Bring rows of what is open to their slots of memory, as `read_rows` does."""
+    under_way = on_threads("read", READERS, file.read, [(memory, group) for group in tasks(reads, file.row_bytes)])
+    try:
+        under_way.wait()
+    finally:
+        # none may write to memory later, which other rows may have by then
+        under_way.cancel()
 
 
 class RowMemory:

@@ -344,7 +344,7 @@ for name in sys.argv[2:]:
         shutil.rmtree("copy", ignore_errors=True)
         shutil.copytree(sys.argv[1], "copy")
         data = MemmapDataset("copy", transform=transform)
-        data._opened.check_files = lambda: None
+        data.opened_store.check_files = lambda: None
         os.truncate(data.path / f"_tensordict/{name}.memmap", 3)
         try:
             print(len(next(iter(DataLoader(data, batch_size=24, num_workers=1, multiprocessing_context="fork")))))

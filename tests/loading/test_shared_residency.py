@@ -62,7 +62,7 @@ def check(loader: MemmapLoader) -> None:
     for batch in loader:
         for n, row in enumerate(batch.rows.tolist()):
             pixels = batch.image(n) if hasattr(batch, "image") else batch.pixels[n]
-            assert torch.equal(pixels.cpu(), loader.dataset.whole()[[row]].images[0].movedim(0, -1))
+            assert torch.equal(pixels.cpu(), loader.dataset.at_rows(None)[[row]].images[0].movedim(0, -1))
             seen += 1
     assert seen == len(loader.dataset)
 
@@ -161,7 +161,7 @@ def test_each_unit_has_one_slot_whatever_is_added_when(count: int, data: st.Data
 
 def test_memory_is_counted_for_the_rows_that_are_read(data: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, part = shared_residency.reads_of(data, 1), shared_residency.reads_of(data.subset([5, 2, 5]), 1)
-    rows = [data.whole()[[row]].images[0].numel() for row in (2, 5)]
+    rows = [data.at_rows(None)[[row]].images[0].numel() for row in (2, 5)]
     assert whole.size_bytes == data.store.pixels.nbytes
     assert part.size_bytes == sum(rows)
     # the store does not fit, the part does

@@ -1,0 +1,111 @@
+"""What stores must have in common to be read as one, and what the one is then: its classes and its manifest.
+
+Reads manifests alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from reader.format.errors import StoreError
+from reader.format.manifest import PIXELS, FileEntry, Manifest
+from reader.format.shown import shown
+from reader.rows import Rows
+
+
+def check_alike(stores: Sequence[tuple[str, Manifest]]) -> None:
+    """Check that rows of these stores, each with its path, can be of one batch.
+
+    Raises:
+        StoreError: says which two differ, and in what.
+    """
+    path, first = stores[0]
+    for other_path, other in stores[1:]:
+        for what, of_first, of_other in _compared(first, other):
+            if of_first != of_other:
+                raise StoreError(
+                    f"{other_path} has {what} {of_other}, {path} has {of_first}: rows of one batch must be alike. Pack one of"
+                    " them again as the other was, or make a loader for each."
+                )
+
+
+def joined_classes(
+    stores: Sequence[tuple[str, Sequence[str]]], classes: Sequence[str] | None
+) -> tuple[tuple[str, ...], list[Rows]]:
+    """Join class lists by name: of the first store, then what the others have beside it.
+
+    Args:
+        stores: each path with its classes.
+        classes: the list to take instead.
+
+    Returns: the list, and for each store the places of its classes in it.
+
+    Raises:
+        StoreError: two names differ in case alone, or a store has a class that the given list has not.
+    """
+    names: dict[str, int] = {name: n for n, name in enumerate(classes or ())}
+    spelled: dict[str, tuple[str, str]] = {}
+    for path, own in stores:
+        for name in own:
+            if classes is not None and name not in names:
+                raise StoreError(f"{path} has the class {shown(name)!r}, which is not in classes=.")
+            before, where = spelled.setdefault(name.casefold(), (name, path))
+            if classes is None and before != name and name not in dict(stores)[where]:
+                raise StoreError(
+                    f"{where} has a class {shown(before)!r}, {path} a class {shown(name)!r}: are they one? Pack one of them again"
+                    " with --classes of the other, or give concat classes=, a list with both."
+                )
+            names.setdefault(name, len(names))
+    return tuple(names), [np.array([names[name] for name in own], np.int64) for _, own in stores]
+
+
+def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> Manifest:
+    """Return the manifest of stores as one: mean and std over the rows of all, sizes of files together.
+
+    Options and decoders are those of the first.
+    """
+    first, rows = manifests[0], np.array([m.rows for m in manifests], np.float64)
+    share = rows / rows.sum()
+    means, stds = np.array([m.mean for m in manifests]), np.array([m.std for m in manifests])
+    mean = share @ means
+    std = np.sqrt(np.maximum(share @ (stds**2 + means**2) - mean**2, 0))
+    size_bytes = sum(m.files[PIXELS].size_bytes for m in manifests)
+    has_content = any(m.has_content for m in manifests)
+    holder = next((m for m in manifests if m.has_content), first)
+    digest = hashlib.sha256(" ".join([*(m.digest for m in manifests), *classes]).encode(errors="surrogatepass"))
+    return dataclasses.replace(
+        first,
+        rows=int(rows.sum()),
+        height=max(m.height for m in manifests),
+        width=max(m.width for m in manifests),
+        target_count=len(classes) if first.target_kind == "multi-hot" and classes else first.target_count,
+        has_content=has_content,
+        classes=classes,
+        mean=tuple(mean.tolist()),
+        std=tuple(std.tolist()),
+        inputs=sum(m.inputs for m in manifests),
+        rejected=sum(m.rejected for m in manifests),
+        files={**holder.files, PIXELS: FileEntry(size_bytes, "")},
+        digest=f"sha256:{digest.hexdigest()}",
+    )
+
+
+def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
+    """List what must be the same, in words: what, of the first, of the other."""
+
+    def told(manifest: Manifest) -> list[str]:
+        """Say it of one."""
+        m = manifest
+        row = f"uint8[H, W, {m.channels}]" if m.has_own_sizes else f"uint8[{m.height}, {m.width}, {m.channels}]"
+        count = "" if m.target_count is None or (m.target_kind == "multi-hot" and m.classes) else f" x {m.target_count}"
+        extras = ", ".join(f"{name} {spec.dtype}{list(spec.row_shape)}" for name, spec in sorted(m.extras.items()))
+        further = {name: (t.kind, t.classes) for name, t in m.further_targets.items()}
+        masks = "masks behind its pixels" if m.has_own_masks else "no masks behind its pixels"
+        return [row, f"of kind {m.target_kind}{count}", extras or "none", str(further), masks]
+
+    names = ("rows", "targets", "extras", "further targets", "rows with")
+    return list(zip(names, told(first), told(other), strict=True))

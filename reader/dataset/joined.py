@@ -1,0 +1,235 @@
+"""Several opened stores as one: their files side by side, their classes by name, targets and offsets made to fit.
+
+The number of a row here is not what its batch says: files begin at whole pages, so that numbers have gaps, see
+`joined_file.py`; `numbers` counts without them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from reader.dataset.alike import check_alike, joined_classes, joined_manifest
+from reader.dataset.opened_store import OpenedStore
+from reader.dataset.sources import JoinedSources
+from reader.format.errors import StoreError
+from reader.format.manifest import PAGE_BYTES
+from reader.format.row_values import has_boxes
+from reader.memory.joined_file import Piece, RowFiles, RowSource, first_units, map_pieces
+from reader.rows import Rows
+from reader.store import Batch, store_of
+
+# Stands for a target that its own store does not have: the check of rows then names it.
+_WRONG = -2
+
+
+class JoinedStores(OpenedStore):
+    """Stores whose rows are alike, the rows of one behind those of the other.
+
+    classes: the list that theirs are joined to; None: those of the first, then what the others have beside them.
+
+    Raises:
+        StoreError: rows are not alike, or classes clash.
+    """
+
+    def __init__(self, stores: Sequence[OpenedStore], classes: Sequence[str] | None) -> None:
+        self._classes = None if classes is None else list(classes)
+        manifests = [store.manifest for store in stores]
+        check_alike([(str(store.path), store.manifest) for store in stores])
+        if os.name == "nt":
+            raise StoreError("several stores are mapped side by side, which Windows cannot do: use Linux or macOS.")
+        self.path, self._remote = Path(" + ".join(str(store.path) for store in stores)), None
+        self._stores, self._firsts = stores, first_units([manifest.rows for manifest in manifests])
+        self._pages = first_units([manifest.count("pixels") // PAGE_BYTES for manifest in manifests])
+        names, self._tables = joined_classes([(str(store.path), store.manifest.classes) for store in stores], classes)
+        self.manifest = joined_manifest(manifests, names)
+        self._begin()
+        self.made = self._made()
+        self.files = {
+            name: RowFiles(
+                [
+                    (store.files[name], p.first, p.count)  # type: ignore[misc]
+                    for store, p in zip(stores, self._pieces(name), strict=True)
+                ]
+            )
+            for name in self._specs
+            if name not in self.made
+        }
+        tensors = {name: self._mapped_tensor(name) for name in self.files} | self.made
+        self.mapped: Batch = store_of(self.manifest, {name: tensors[name] for name in self._specs})
+        self.mapped.rows = torch.from_numpy(self._numbered())
+        named = zip(stores, distinct_names([store.path for store in stores]), self._firsts, strict=True)
+        self.sources = JoinedSources([(store.sources, name, first) for store, name, first in named])  # type: ignore[misc]
+
+    @property
+    def parts(self) -> list[tuple[OpenedStore, int]]:
+        """The stores, each with the number of its first row."""
+        return list(zip(self._stores, self._firsts, strict=True))
+
+    @property
+    def opener(self) -> Callable[[], OpenedStore]:
+        """What opens them again, in another process too."""
+        openers = [store.opener or functools.partial(OpenedStore, store.path) for store in self._stores]
+        return functools.partial(open_joined, openers, [s.manifest.digest for s in self._stores], self._classes)
+
+    def numbers(self, rows: Rows) -> torch.Tensor:
+        """Return the positions of rows among the rows of all stores, int64[*rows.shape]."""
+        assert self.mapped.rows is not None
+        return self.mapped.rows[torch.from_numpy(rows)]
+
+    def opened(self, name: str) -> RowSource:
+        """Return what opens a tensor's files again."""
+        opened = [store.opened(name) for store in self._stores]
+        pieces = zip(opened, self._pieces(name), strict=True)
+        return tuple(dataclasses.replace(p, path=path) for path, p in pieces if isinstance(path, Path))
+
+    def check_files(self) -> None:
+        """Raise StoreError if a file of one of the stores is no longer as large as it was."""
+        for store in self._stores:
+            store.check_files()
+
+    @property
+    def views(self) -> NoReturn:
+        """There are none of all rows.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            f"the rows of {self.path} are no one array. Take dataset[:], dataset.numpy() or dataset.targets."
+        )
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Return rows [start, stop) as `OpenedStore` does; views where they are of one store, else a copy."""
+        which = int(np.searchsorted(self._firsts, start, side="right")) - 1
+        store, first = self.parts[which]
+        if stop - first > store.manifest.rows:
+            return self.gather(np.arange(start, stop), functools.partial(torch.empty, dtype=torch.uint8))
+        batch, rows = store.slice(start - first, stop - first), np.arange(start, stop)
+        for name in self.made.keys() - {"offsets", "mask_offsets"}:
+            held: Any = batch.extras if name.startswith("extras/") else batch
+            held.set(name.removeprefix("extras/"), self.made[name][start:stop].clone())
+        batch.rows = self.numbers(rows)
+        return batch
+
+    def check_rows(self, rows: Rows | None, batch: Batch | None = None) -> None:
+        """Check rows as `OpenedStore` does; the error is that of the row's own store."""
+        if rows is None:
+            for store in self._stores:
+                store.check_rows(None)
+            return
+        try:
+            super().check_rows(rows, batch)
+        except StoreError:
+            for store, first in self.parts:
+                store.check_rows(rows[(rows >= first) & (rows < first + store.manifest.rows)] - first)
+            raise
+
+    def _pieces(self, name: str) -> list[Piece]:
+        is_flat = name == "pixels" and self.manifest.has_own_sizes
+        firsts = self._pages if is_flat else self._firsts
+        counts = [store.manifest.count(name) // (PAGE_BYTES if is_flat else 1) for store in self._stores]
+        return [Piece(store.path, *at) for store, *at in zip(self._stores, firsts, counts, strict=True)]
+
+    def _mapped_tensor(self, name: str) -> torch.Tensor:
+        source, spec = self.opened(name), self._specs[name]
+        assert not isinstance(source, Path)
+        flat = map_pieces(source, self._unit_bytes(name))
+        count = source[-1].first + source[-1].count
+        return flat.view(getattr(torch, spec.dtype)).view(-1 if flat.numel() else count, *spec.row_shape)
+
+    def _numbered(self) -> Rows:
+        numbers = np.full(self._firsts[-1] + self._stores[-1].manifest.rows, -1, np.int64)
+        done = 0
+        for store, first in self.parts:
+            count = store.manifest.rows
+            numbers[first : first + count] = np.arange(done, done + count)
+            done += count
+        return numbers
+
+    def _made(self) -> dict[str, torch.Tensor]:
+        """Make the tensors that files alone do not say: classes by their joined numbers, offsets in all the pixels."""
+        made: dict[str, torch.Tensor] = {}
+        are_same = all(table.tolist() == list(range(len(self.manifest.classes))) for table in self._tables)
+        if not are_same and self.manifest.target_kind == "class":
+            made["targets"] = self._column("targets", -1, _renumbered)
+        if not are_same and self.manifest.target_kind == "multi-hot":
+            made["targets"] = self._column("targets", 0, self._spread)
+        if not are_same and has_boxes(self.manifest):
+            made["extras/box_targets"] = self._column("extras/box_targets", -1, _renumbered)
+        if self.manifest.has_content and not all(store.manifest.has_content for store in self._stores):
+            made["content"] = self._column("content", 0, lambda values, table: values)
+        if self.manifest.has_own_sizes:
+            for name in ("offsets", "mask_offsets"):
+                if name in self._specs:
+                    made[name] = self._offsets(name)
+        return made
+
+    def _column(
+        self, name: str, fill: int, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Make a tensor of all rows; change: of a store's own values, given its table of classes."""
+        spec = self._specs[name]
+        count = self._firsts[-1] + self._stores[-1].manifest.rows
+        made = torch.full((count, *spec.row_shape), fill, dtype=getattr(torch, spec.dtype), device="cpu")
+        for (store, first), table in zip(self.parts, self._tables, strict=True):
+            made[first : first + store.manifest.rows] = change(self._own(store, name), torch.from_numpy(table))
+        return made
+
+    def _own(self, store: OpenedStore, name: str) -> torch.Tensor:
+        """Return a store's own tensor; of one without padding the content is all of each row."""
+        m, held = store.manifest, store.mapped
+        if name == "content" and not m.has_content:
+            return torch.tensor([[0, 0, m.height, m.width]], dtype=torch.int32).expand(m.rows, 4)
+        found: Any = held.extras if name.startswith("extras/") else held
+        return found.get(name.removeprefix("extras/"))
+
+    def _spread(self, values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """Move the columns of uint8[N, K] to where the joined list has their classes."""
+        spread = values.new_zeros(len(values), len(self.manifest.classes))
+        spread[:, table] = values
+        return spread
+
+    def _offsets(self, name: str) -> torch.Tensor:
+        count = self._firsts[-1] + self._stores[-1].manifest.rows
+        made = torch.zeros(count, dtype=torch.int64, device="cpu")
+        for (store, first), page in zip(self.parts, self._pages, strict=True):
+            size_bytes, own = store.manifest.count("pixels"), self._own(store, name)
+            # one that is outside of its own store must be outside of all, not in its neighbor
+            is_inside = (own >= 0) & (own < size_bytes)
+            made[first : first + len(own)] = torch.where(is_inside, own + page * PAGE_BYTES, -1)
+        return made
+
+
+def open_joined(
+    openers: Sequence[Callable[[], OpenedStore]], digests: Sequence[str], classes: Sequence[str] | None
+) -> JoinedStores:
+    """Open stores as one; raises StoreError where one of them is not the one that had this digest."""
+    stores = [open_one() for open_one in openers]
+    for store, digest in zip(stores, digests, strict=True):
+        if store.manifest.digest != digest:
+            raise StoreError(f"{store.path} was packed anew since this dataset was made. Open it again.")
+    return JoinedStores(stores, classes)
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of paths that differ: /x/a/train, /x/b/train -> a/train, b/train; equal paths stay equal."""
+    for length in range(1, max(len(path.parts) for path in paths)):
+        names = ["/".join(path.parts[-length:]) for path in paths]
+        if len({*names}) == len({*paths}):
+            return names
+    return [str(path) for path in paths]
+
+
+def _renumbered(values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Map classes of one store to the joined ones; -1 (no label) stays."""
+    known = (values >= 0) & (values < len(table))
+    found = table[values.clamp(0, max(0, len(table) - 1))] if len(table) else values
+    return torch.where(known, found, torch.where(values == -1, -1, _WRONG))
