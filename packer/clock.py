@@ -51,6 +51,11 @@ class StageClock:
         self._seconds[self._stage] += now - self._since
         self._stage, self._since = stage, now
 
+    def charge(self, stage: str, seconds: float) -> None:
+        """Charge seconds of the stage under way to another."""
+        self._since += seconds
+        self._seconds[stage] += seconds
+
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each stage that had any, up to now."""
         self.enter(self._stage)

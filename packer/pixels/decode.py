@@ -44,7 +44,7 @@ class Decoder:
     ) -> None:
         self._rules = RowRules(geometry, _MODES[channels], exact, strict, max_pixels, icc == "convert", bit_depth)
         self._clock = clock or StageClock("decode")
-        self._one_pass = native().row
+        self._one_pass, self._resize_seconds = native().row, native().resize_seconds
         self._made: PictureDecoder | None = None
 
     def row(self, data: bytes) -> Row:
@@ -95,11 +95,13 @@ class Decoder:
             stored, resized
         ):
             return None
+        before = self._resize_seconds()
         pixels = self._one_pass(
             data, stored, resized, geometry.origin(resized), geometry.row_size(resized), geometry.filter
         )
         if pixels is None:
             return None
+        self._clock.charge("resize", self._resize_seconds() - before)
         if scale > 1:
             done["dct_scale"] = scale
         return Row(pixels, geometry.content(resized), header.width, header.height, done)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 RULE = "pillow-simd"
 
-# Mode -> how Pillow writes and reads it as four bytes a pixel.
-_FOUR_BYTES = {"RGB": "RGBX", "RGBX": "RGBX", "CMYK": "CMYK", "RGBa": "RGBa"}
+# Mode -> how Pillow writes and reads it as one or four bytes a pixel.
+_RAW = {"L": "L", "RGB": "RGBX", "RGBX": "RGBX", "CMYK": "CMYK", "RGBa": "RGBa"}
 
 
 def live_rule() -> dict[str, str]:
@@ -34,10 +34,8 @@ def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Im
         return image.resize(size, resample)
     if image.mode == "RGBA":  # as Pillow does: colors that nobody sees do not bleed into others
         return resize(image.convert("RGBa"), size, resample).convert("RGBA")
-    if image.mode == "L":
-        return resize(image.convert("RGB"), size, resample).getchannel(0)
-    raw = _FOUR_BYTES.get(image.mode)
-    pixels = compiled(raw_bytes(image, raw, 4), image.size, size, resample) if raw else None
+    raw = _RAW.get(image.mode)
+    pixels = compiled(raw_bytes(image, raw, len(raw)), image.size, size, resample) if raw else None
     return image.resize(size, resample) if pixels is None else Image.frombytes(image.mode, size, pixels, "raw", raw)
 
 

@@ -5,12 +5,12 @@ One class for rows of one size, one for rows as large as their images; decodes a
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from packer.clock import StageClock
 from packer.pixels.layout import RowLayout
+from packer.pixels.native.live import native
 from packer.pixels.row import Row
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.blocks import Result
@@ -64,7 +64,7 @@ class EqualRowBuffer:
     def __init__(self, layout: RowLayout, clock: StageClock) -> None:
         self._clock, self._row_bytes = clock, layout.size_bytes(1)
         self._line_bytes = self._row_bytes // layout.geometry.height
-        self._sums = ChannelSums(layout.channel_count)
+        self._sums, self._crc32 = ChannelSums(layout.channel_count), native().crc32
         self._spare: list[memoryview] = []
 
     def begin(self, most_rows: int) -> None:
@@ -98,7 +98,7 @@ class EqualRowBuffer:
         rows = self._memory[self._checked * self._row_bytes : self._count * self._row_bytes]
         self._checked = self._count
         self._clock.enter("checksum")
-        result.crc32 = zlib.crc32(rows, result.crc32)
+        result.crc32 = self._crc32(rows, result.crc32)
         self._sums.add(rows, self._line_bytes)
         self._clock.enter("other")
 
@@ -138,7 +138,7 @@ class VariableRowBuffer:
         result.sums, result.square_sums = self._block.take()
         self._clock.enter("checksum")
         for chunk in chunks:
-            result.crc32 = zlib.crc32(chunk, result.crc32)
+            result.crc32 = native().crc32(chunk, result.crc32)
         return DecodedRows(chunks)
 
     def reuse(self, rows: DecodedRows) -> None:

@@ -3,8 +3,9 @@
     python -m scripts.stress.fuzz_native --seconds 600 --seed 1
 
 Builds packer/pixels/native with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
-calls row() on damaged small JPEGs, resize() on random pixels, with random sizes, origins and filters, and sums() on bytes of any
-length, in a process of its own. Afterwards some of the calls are made twice more: the second time they may hold no more memory.
+calls row() on damaged small JPEGs, resize() on random pixels, with random sizes, origins and filters, and sums() and crc32()
+on bytes of any length, in a process of its own. Afterwards some of the calls are made twice more: the second time they may hold
+no more memory.
 Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
 sanitizer's report.
 """
@@ -24,6 +25,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +124,8 @@ def fuzz(native: Any, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def _check_sums(native: Any, pixels: bytes, channels: int) -> None:
-    """Compare sums() with Python's own."""
+    """Compare sums() with Python's own, and crc32() with zlib's."""
+    assert native.crc32(pixels, channels) == zlib.crc32(pixels, channels)
     found = _sums(native, pixels, channels)
     parts = [pixels[channel::channels] for channel in range(channels)]
     expected = *map(sum, parts), *(sum(value * value for value in part) for part in parts)
@@ -160,7 +163,7 @@ def _resize_arguments(rng: random.Random) -> tuple[Any, ...]:
     size = rng.randint(1, 130), rng.randint(1, 130)
     if rng.random() < 0.02:
         size = (1 << 31) - 1, rng.choice([1, (1 << 31) - 1])
-    return rng.randbytes(width * height * 4), (width, height), size, rng.randint(1, 4)
+    return rng.randbytes(width * height * rng.choice([1, 4])), (width, height), size, rng.randint(1, 4)
 
 
 def _allocated_after(calls: list[tuple[Any, tuple[Any, ...]]]) -> int:

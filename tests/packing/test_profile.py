@@ -20,7 +20,7 @@ from packer.clock import STAGES, StageClock, added
 from packer.pixels import decode, statistics
 from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.geometry import Geometry
-from packer.pixels.native.live import Native, native
+from packer.pixels.native.live import Native
 from packer.sources.local import LocalSource
 from packer.store.journal import Journal
 from packer.workers import block_worker as workers
@@ -64,9 +64,7 @@ def test_every_process_and_thread_has_its_stages_and_they_fill_its_time(
     for name in names:
         assert set(report.profile[name]) - {"start"} <= WORK
         assert sum(report.profile[name].values()) <= report.seconds
-    # the compiled part resizes while it decodes
-    seen = WORK - {"resize"} if native().row else WORK
-    assert {stage for name in names for stage in report.profile[name]} - {"start"} == seen
+    assert {stage for name in names for stage in report.profile[name]} - {"start"} == WORK
 
 
 def slowed(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -274,7 +274,7 @@ def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> N
         "-ffp-contract=off",
         "-DPIXPACK_PLAIN_C",
     ]
-    command += [f"-I{include}", str(folder / "native.c"), str(folder / "resample.c"), "-ljpeg", "-lm"]
+    command += [f"-I{include}", *map(str, sorted(folder.glob("*.c"))), "-ljpeg", "-lm"]
     subprocess.run([*command, "-o", str(tmp_path / "_native.so")], check=True)
     sources = [encoded(picture(*size, seed=3), subsampling=2) for size in SIZES]
     geometry = Geometry(96, 80, "squash", resample="lanczos")
@@ -383,6 +383,15 @@ def test_statistics_are_the_same_without_the_compiled_part(channels: int, monkey
         found += [equal.take(), ragged.take()]
         assert (equal._compiled is not None) == is_compiled
     assert found == [found[0]] * 4
+
+
+@pytest.mark.parametrize("size", [*range(130), 4095, 65_536, 150_529])
+def test_crc32_is_zlib_s(size: int) -> None:
+    data = random.Random(size).randbytes(size + 1)
+    for value in (0, 1, 0xFFFFFFFF, 0x12345678):
+        assert NATIVE.crc32(data, value) == zlib.crc32(data, value)
+    # also where it does not begin at a multiple of 16 bytes
+    assert NATIVE.crc32(memoryview(data)[1:]) == zlib.crc32(data[1:])
 
 
 def test_sums_of_incomplete_pixels_are_refused() -> None:

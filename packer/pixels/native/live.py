@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from packer.pixels.formats import jpeg
 
 # as native.c has it; both change with the functions
-INTERFACE = 2
+INTERFACE = 3
 
 Pair = tuple[int, int]
 # uint8 without gaps, arrays of numpy included
@@ -28,7 +30,7 @@ class RowOf(Protocol):
 
 
 class ResizeOf(Protocol):
-    """Resizes a picture of source = (width, height), of four bytes a pixel, to size; None where a side is above 2^20."""
+    """Resizes a picture of source = (width, height), of one or four bytes a pixel, to size; None where a side is above 2^20."""
 
     def __call__(self, pixels: bytes, source: Pair, size: Pair, resample: int) -> bytes | None: ...
 
@@ -39,13 +41,22 @@ class SumsOf(Protocol):
     def __call__(self, pixels: Pixels, channels: int) -> tuple[int, ...]: ...
 
 
+class Crc32Of(Protocol):
+    """Returns the crc32 of data behind that of which value is the crc32, as zlib.crc32."""
+
+    def __call__(self, data: Pixels, value: int = 0, /) -> int: ...
+
+
 @dataclass(frozen=True)
 class Native:
-    """The compiled functions, each None where it is not used, for the reason. is_missing: they are not built."""
+    """The compiled functions, each None where it is not used, for the reason, or zlib's crc32. is_missing: they are not built."""
 
     row: RowOf | None = None
     resize: ResizeOf | None = None
     sums: SumsOf | None = None
+    crc32: Crc32Of = zlib.crc32
+    # what row() has taken in this process to resize
+    resize_seconds: Callable[[], float] = float
     reason: str = ""
     is_missing: bool = False
 
@@ -63,5 +74,5 @@ def native() -> Native:
     own, other = jpeg.version_in(_native.library()), jpeg.library_version()
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
-        return Native(None, _native.resize, _native.sums, f"not used to decode: {found}")
-    return Native(_native.row, _native.resize, _native.sums)
+        return Native(None, _native.resize, _native.sums, _native.crc32, reason=f"not used to decode: {found}")
+    return Native(_native.row, _native.resize, _native.sums, _native.crc32, _native.resize_seconds)

@@ -13,17 +13,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <jpeglib.h>
 
 #include "resample.h"
+#include "sums.h"
 
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "libjpeg-turbo 2.1 or newer is needed: skipping lines of a progressive JPEG may never end before"
 #endif
 
 /* Of the functions and what they do, as live.py expects it: a file that was built from other sources is not used. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* libjpeg computes the columns and lines at a crop's edge from fewer neighbours than those of the whole picture. */
 #define MARGIN 16
@@ -34,6 +36,19 @@ typedef struct {
     struct jpeg_error_mgr base;
     jmp_buf leave;
 } Errors;
+
+/* What rows took to be resized, of all that row() took; changed under the GIL. */
+static double resize_seconds_so_far;
+
+static double now(void) {
+    struct timespec at;
+#ifdef CLOCK_MONOTONIC
+    clock_gettime(CLOCK_MONOTONIC, &at);
+#else
+    timespec_get(&at, TIME_UTC);
+#endif
+    return (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
+}
 
 static void leave(j_common_ptr info) {
     longjmp(((Errors *)info->err)->leave, 1);
@@ -50,6 +65,7 @@ typedef struct {
     Errors errors;
     Resampler resampler;
     uint8_t *lines;
+    double resize_seconds;
 } Work;
 
 static void close_work(Work *work) {
@@ -126,14 +142,16 @@ static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wa
         int count = left < LINES ? left : LINES;
         while (ready < count)
             ready += (int)jpeg_read_scanlines(info, rows + ready, (JDIMENSION)(count - ready));
+        double begun = now();
         resampler_push(resampler, rows, ready);
+        work->resize_seconds += now() - begun;
     }
     drop_lines(info, info->output_height, may_crop, rows);
     jpeg_finish_decompress(info);
     return resampler->output == resampler->down.outputs;
 }
 
-static int decode_row(const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride) {
+static int decode_row(const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride, double *resize_seconds) {
     Work *work = calloc(1, sizeof(Work));
     if (!work)
         return 0;
@@ -143,6 +161,7 @@ static int decode_row(const uint8_t *data, size_t size, const Wanted *wanted, ui
     volatile int is_decoded = 0;
     if (!setjmp(work->errors.leave))
         is_decoded = decode(work, data, size, wanted, out, stride);
+    *resize_seconds = work->resize_seconds;
     close_work(work);
     free(work);
     return is_decoded;
@@ -177,13 +196,44 @@ static PyObject *row(PyObject *module, PyObject *args) {
         memset(out, 0, (size_t)row_bytes);
     out += ((Py_ssize_t)(wanted.y0 - top) * width + (wanted.x0 - left)) * 3;
     int is_decoded;
+    double seconds = 0;
     Py_BEGIN_ALLOW_THREADS;
-    is_decoded = decode_row((const uint8_t *)data, (size_t)size, &wanted, out, (long)width * 3);
+    is_decoded = decode_row((const uint8_t *)data, (size_t)size, &wanted, out, (long)width * 3, &seconds);
     Py_END_ALLOW_THREADS;
+    resize_seconds_so_far += seconds;
     if (is_decoded)
         return pixels;
     Py_DECREF(pixels);
     Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(resize_seconds_doc,
+    "resize_seconds() -> float\n\nReturn the seconds that row() has taken in this process to resize, decoding left out.");
+
+static PyObject *resize_seconds(PyObject *module, PyObject *unused) {
+    return PyFloat_FromDouble(resize_seconds_so_far);
+}
+
+/* Gray lines become four bytes a pixel, a few at a time. */
+static int resize_gray(const uint8_t *pixels, Wanted *wanted, uint8_t *out) {
+    Resampler resampler;
+    size_t width = (size_t)wanted->source_width, line_bytes = width * 4 + LINE_PADDING;
+    uint8_t *wide = calloc(LINES, line_bytes), *rows[LINES];
+    int is_ready = resampler_init(&resampler, wanted, out, (long)wanted->width) && wide;
+    for (int line = resampler.first_line; is_ready && line < resampler.last_line;) {
+        int count = resampler.last_line - line < LINES ? resampler.last_line - line : LINES;
+        for (int n = 0; n < LINES; n++)
+            rows[n] = wide + n * line_bytes;
+        for (int n = 0; n < count; n++)
+            for (size_t i = 0; i < width; i++)
+                memset(rows[n] + 4 * i, pixels[(size_t)(line + n) * width + i], 4);
+        resampler_push(&resampler, rows, count);
+        line += count;
+    }
+    is_ready = is_ready && resampler.output == resampler.down.outputs;
+    resampler_free(&resampler);
+    free(wide);
+    return is_ready;
 }
 
 /* Lines come from memory: the last few through a copy, as more than a line is read of each. */
@@ -212,7 +262,7 @@ static int resize_picture(const uint8_t *pixels, Wanted *wanted, uint8_t *out) {
 
 PyDoc_STRVAR(resize_doc,
     "resize(pixels, source, size, resample) -> bytes | None\n\n"
-    "Resize a picture of source = (width, height), of four bytes a pixel, to size. None: it is too long for this.");
+    "Resize a picture of source = (width, height), of one or four bytes a pixel, to size. None: it is too long for this.");
 
 static PyObject *resize(PyObject *module, PyObject *args) {
     const char *pixels;
@@ -223,31 +273,29 @@ static PyObject *resize(PyObject *module, PyObject *args) {
         return NULL;
     wanted.x1 = wanted.width;
     wanted.y1 = wanted.height;
+    if (wanted.source_width > 0 && size / wanted.source_width == wanted.source_height)
+        wanted.channels = 1;
+    Py_ssize_t line_bytes = (Py_ssize_t)wanted.source_width * wanted.channels;
     if (wanted.source_width < 1 || wanted.source_height < 1 || wanted.width < 1 || wanted.height < 1 ||
-        size / 4 / wanted.source_width != wanted.source_height || size % (4 * (Py_ssize_t)wanted.source_width)) {
-        PyErr_SetString(PyExc_ValueError, "expected four bytes for each pixel of the source, and sizes of 1 or more");
+        size / line_bytes != wanted.source_height || size % line_bytes) {
+        PyErr_SetString(PyExc_ValueError, "expected one or four bytes for each pixel of the source, and sizes of 1 or more");
         return NULL;
     }
     if (wanted.width > MOST_SIDE || wanted.height > MOST_SIDE)
         Py_RETURN_NONE;
-    PyObject *resized = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)wanted.width * wanted.height * 4);
+    PyObject *resized = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)wanted.width * wanted.height * wanted.channels);
     if (!resized)
         return NULL;
     uint8_t *out = (uint8_t *)PyBytes_AsString(resized);
     int is_resized;
     Py_BEGIN_ALLOW_THREADS;
-    is_resized = resize_picture((const uint8_t *)pixels, &wanted, out);
+    is_resized = (wanted.channels == 1 ? resize_gray : resize_picture)((const uint8_t *)pixels, &wanted, out);
     Py_END_ALLOW_THREADS;
     if (is_resized)
         return resized;
     Py_DECREF(resized);
     Py_RETURN_NONE;
 }
-
-/* Of 1, 2, 3, 4 and 6 channels the same one stands at the same byte of each group. */
-#define GROUP 96
-/* So many squares of bytes fit in 32 bits. */
-#define MOST_GROUPS 66051
 
 PyDoc_STRVAR(sums_doc,
     "sums(pixels, channels) -> tuple[int, ...]\n\n"
@@ -263,27 +311,10 @@ static PyObject *sums(PyObject *module, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "expected complete pixels of 1, 2, 3, 4 or 6 channels");
         return NULL;
     }
-    const uint8_t *at = pixels.buf;
-    Py_ssize_t size = pixels.len;
     uint64_t totals[GROUP] = {0}, square_totals[GROUP] = {0};
-    while (size > 0) {
-        uint32_t some[GROUP] = {0}, squares[GROUP] = {0};
-        Py_ssize_t groups = size / GROUP < MOST_GROUPS ? size / GROUP : MOST_GROUPS;
-        for (Py_ssize_t n = 0; n < groups; n++, at += GROUP)
-            for (int i = 0; i < GROUP; i++) {
-                some[i] += at[i];
-                squares[i] += (uint32_t)at[i] * at[i];
-            }
-        size -= groups * GROUP;
-        for (; groups < MOST_GROUPS && size > 0; size--) { /* less than a group is left */
-            some[size - 1] += at[size - 1];
-            squares[size - 1] += (uint32_t)at[size - 1] * at[size - 1];
-        }
-        for (int i = 0; i < GROUP; i++) {
-            totals[i] += some[i];
-            square_totals[i] += squares[i];
-        }
-    }
+    Py_BEGIN_ALLOW_THREADS;
+    add_bytes(pixels.buf, (size_t)pixels.len, totals, square_totals);
+    Py_END_ALLOW_THREADS;
     PyBuffer_Release(&pixels);
     PyObject *both = PyTuple_New(2 * channels);
     for (int i = 0; both && i < 2 * channels; i++) {
@@ -298,6 +329,20 @@ static PyObject *sums(PyObject *module, PyObject *args) {
     return both;
 }
 
+PyDoc_STRVAR(crc32_doc, "crc32(data, value) -> int\n\nReturn zlib's crc32 of data behind that of which value is the crc32.");
+
+static PyObject *crc32(PyObject *module, PyObject *args) {
+    Py_buffer data;
+    unsigned int value = 0;
+    if (!PyArg_ParseTuple(args, "y*|I", &data, &value))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    value = crc32_of(value, data.buf, (size_t)data.len);
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(value);
+}
+
 PyDoc_STRVAR(library_doc, "library() -> str | None\n\nReturn the path of the file that libjpeg's functions are in.");
 
 static PyObject *library(PyObject *module, PyObject *unused) {
@@ -310,16 +355,19 @@ static PyObject *library(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef methods[] = {
+    {"crc32", crc32, METH_VARARGS, crc32_doc},
     {"library", library, METH_NOARGS, library_doc},
     {"row", row, METH_VARARGS, row_doc},
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},
+    {"resize_seconds", resize_seconds, METH_NOARGS, resize_seconds_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
+    crc32_begin();
     PyObject *module = PyModule_Create(&definition);
     if (module && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)) {
         Py_DECREF(module);

@@ -268,9 +268,12 @@ static int has_avx2(void) {
 static void pack(const uint8_t *from, uint8_t *to, int pixels, int channels) {
     if (channels == 4)
         memcpy(to, from, (size_t)pixels * 4);
-    else
+    else if (channels == 3)
         for (int i = 0; i < pixels; i++, from += 4, to += 3)
             memcpy(to, from, 3);
+    else
+        for (int i = 0; i < pixels; i++)
+            to[i] = from[4 * i];
 }
 
 static uint8_t *ring_line(const Resampler *self, int line) {

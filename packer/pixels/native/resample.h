@@ -19,7 +19,7 @@ typedef struct {
     int16_t *weights;
 } Axis;
 
-/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept, the first 3 channels or all 4. */
+/* What of a picture is wanted: it is resized to width x height, of which [x0, x1) x [y0, y1) is kept, of so many channels. */
 typedef struct {
     int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels;
 } Wanted;
