@@ -20,6 +20,7 @@ _ROLES = {
     **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), 1),
     **dict.fromkeys(("test", "testing"), 2),
 }
+SPLITS = tuple(_ROLES)
 # What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
 # Those of Jupyter, git and most others are hidden, and left out for that.
 _JUNK = {"__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "system volume information", "lost+found"}

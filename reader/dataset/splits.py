@@ -7,10 +7,9 @@ from pathlib import Path
 
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, read_manifest
-from reader.format.shown import shown
+from reader.format.shown import redacted, shown
 from reader.remote.presence import RemoteStore
 from reader.remote.urls import is_url
-from reader.remote.urls import shown as shown_url
 
 
 def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
@@ -52,7 +51,7 @@ def remote_store(
             raise ValueError(f"cache and cache_size are for a store at a URL, and {os.fspath(path)!r} is a folder.")
         return None
     if cache is None:
-        raise ValueError(f"{shown_url(str(path))} needs cache=FOLDER, on a local disk, where its blocks are kept.")
+        raise ValueError(f"{redacted(str(path))} needs cache=FOLDER, on a local disk, where its blocks are kept.")
     return RemoteStore(str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size)
 
 

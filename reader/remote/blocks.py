@@ -28,6 +28,9 @@ THREADS = 16
 # Of one request, where neighbours are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
 REQUEST_BYTES = 16 << 20
 
+# What requests under way hold: twice what they do where no block is larger than a request.
+_MOST_UNDER_WAY_BYTES = 2 * THREADS * REQUEST_BYTES
+
 # Requests under way while others are waited for: with less the link would be idle between two answers.
 _BUSY_WHILE_WAITED = 4
 # Another process's fetch is looked for so often; it takes some ten times as long.
@@ -146,7 +149,7 @@ class BlockFetcher:
         with self._locks.changing():
             # another program may keep a smaller cache of it
             if not self._table.is_complete and self._has_all():
-                write_beside(self._folder.root / MANIFEST, (self._folder.inside / MANIFEST).read_bytes())
+                write_beside(self._folder.root / MANIFEST, [(self._folder.inside / MANIFEST).read_bytes()])
                 self._table.complete()
 
     def _has_all(self) -> bool:
@@ -183,6 +186,9 @@ class BlockFetcher:
                 if not self._is_wanted(block):
                     continue
                 run, size = [block], self._folder.size(block)
+                if self._under_way and size + sum(map(self._folder.size, self._under_way)) > _MOST_UNDER_WAY_BYTES:
+                    queue.appendleft(block)
+                    return []
                 while queue and queue[0] == run[-1] + 1 and self._is_wanted(queue[0]):
                     size += self._folder.size(queue[0])
                     if size > self._request_bytes:

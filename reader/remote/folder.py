@@ -36,6 +36,8 @@ LOCK = "lock"
 # Of the cache, what came last is not freed: it is yet to be read.
 GUARDED_SHARE = 1 / 8
 _FEWEST_BLOCKS = 8
+# A block is fetched whole. Ours have 8 MB, or one row: of 128 million pixels in 4 channels with a mask, 640 MB.
+_MOST_BLOCK_BYTES = 1 << 30
 
 
 def folder_of(cache: Path, digest: str) -> Path:
@@ -58,9 +60,12 @@ class CacheFolder:
         self.rows = [(block.start, block.stop) for block in blocks]
         # of block b the bytes [starts[b], starts[b + 1]) of the pixels
         self.starts = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
-        size_bytes = self.manifest.files[PIXELS].size_bytes
-        if self.starts[-1] > size_bytes or any(block.size_bytes < 0 for block in blocks):
-            raise StoreError(f"{self.inside / MANIFEST} lists blocks of {self.starts[-1]} bytes in {size_bytes}.")
+        # the blocks add up to the file, and each has some bytes: read_blocks has seen to it
+        if self.largest > _MOST_BLOCK_BYTES:
+            raise StoreError(
+                f"{self.inside / MANIFEST} lists a block of {size_text(self.largest)}, expected {size_text(_MOST_BLOCK_BYTES)} at"
+                " most of a store that is read from a URL. Copy it: pack pull URL OUT"
+            )
         self.table = Table(self.inside / TABLE, len(blocks))
 
     @property

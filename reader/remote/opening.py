@@ -8,14 +8,16 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.filesystem import error_path
+from reader.format.filesystem import error_path, size_text
 from reader.format.head import read_head
-from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, Manifest, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
 from reader.format.pointer import read_pointer
 from reader.format.tensordict_meta import metadata_files
 from reader.remote.folder import INSIDE, LOCK, SOURCE, TABLE, Locks, check_cache_place, folder_of, known_digest
@@ -26,6 +28,8 @@ from reader.remote.table import Table
 ON_DEMAND = (SAMPLES, REJECTED)
 
 _REQUESTS = 8
+# Of a file, at once: enough that the time to the first byte does not count.
+_PIECE_BYTES = 16 << 20
 
 
 class Source:
@@ -96,23 +100,35 @@ def fetch_file(root: Path, source: Source, name: str, manifest: Manifest) -> Non
     path, entry = root / name, manifest.files[name]
     if path.exists() and path.stat().st_size == entry.size_bytes:
         return
-    data = source.objects.read(source.name(name)) if entry.size_bytes else memoryview(b"")
-    if len(data) != entry.size_bytes or f"sha256:{hashlib.sha256(data).hexdigest()}" != entry.digest:
+    write_beside(path, _pieces(source, name, entry))
+
+
+def _pieces(source: Source, name: str, entry: FileEntry) -> Iterator[memoryview]:
+    """Yield a file of the store piece by piece; raises StoreError behind the last one where it is not what the manifest says."""
+    digest, remote = hashlib.sha256(), source.name(name)
+    for start in range(0, entry.size_bytes, _PIECE_BYTES):
+        piece = source.objects.read(remote, start, min(start + _PIECE_BYTES, entry.size_bytes))
+        digest.update(piece)
+        yield piece
+    if f"sha256:{digest.hexdigest()}" != entry.digest:
         raise StoreError(
-            f"{source.url}/{source.name(name)} is not what its manifest says. It was cut short or replaced: push it again."
+            f"{source.url}/{remote} is not what its manifest says. It was cut short or replaced: push it again."
         )
-    write_beside(path, data)
 
 
-def write_beside(path: Path, data: bytes | memoryview) -> None:
-    """Write a file beside its name, sync it, and rename it."""
+def write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file beside its name, sync it, and rename it; nothing is left of one whose pieces cannot be had."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # several threads may write it at once, with the same bytes
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with error_path(beside), open(beside, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with error_path(beside), open(beside, "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
     os.replace(beside, path)
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY)
@@ -139,22 +155,23 @@ def _prepare(root: Path, source: Source) -> None:
         raise StoreError(
             f"cache {root} is that of another store ({found.digest}). Remove it, or choose another folder."
         )
-    write_beside(inside / SOURCE, json.dumps({"url": source.url}).encode())
+    write_beside(inside / SOURCE, [json.dumps({"url": source.url}).encode()])
 
 
 def _fill(root: Path, source: Source) -> None:
     inside = root / INSIDE
     # read from a file of its own name, as every manifest is
     beside = inside / "new"
-    write_beside(beside / MANIFEST, source.head)
+    write_beside(beside / MANIFEST, [source.head])
     manifest, blocks = read_manifest(beside), len(read_blocks(beside))
     _check_sizes(manifest, source)
     for name, content in metadata_files(manifest).items():
         entry = manifest.files[name]
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != entry.digest:
             raise StoreError(f"{source.url}/{name} is not what the manifest implies. Push the store again.")
-        write_beside(root / name, content)
+        write_beside(root / name, [content])
     left = [name for name in manifest.files if name not in (PIXELS, *ON_DEMAND, *metadata_files(manifest))]
+    _check_room(root, sum(manifest.files[name].size_bytes for name in left))
     with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
         for done in [pool.submit(fetch_file, root, source, name, manifest) for name in left]:
             done.result()
@@ -164,6 +181,15 @@ def _fill(root: Path, source: Source) -> None:
     Table.create(inside / TABLE, blocks)
     # last: it is the commit
     os.replace(beside / MANIFEST, inside / MANIFEST)
+
+
+def _check_room(root: Path, need: int) -> None:
+    """Refuse files that the disk has no room for before it is full of them."""
+    free = shutil.disk_usage(root).free
+    if need > free:
+        raise StoreError(
+            f"cache {root} needs {size_text(need)} to open the store, {size_text(free)} are free. Free some space there."
+        )
 
 
 def _check_sizes(manifest: Manifest, source: Source) -> None:

@@ -1,10 +1,12 @@
-"""URLs of stores and sizes of caches, as they are given: checked, and as they may be shown."""
+"""URLs of stores and sizes of caches, as they are given."""
 
 from __future__ import annotations
 
 import os
 import re
 from urllib.parse import urlsplit
+
+from reader.format.shown import redacted
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")
 
@@ -13,7 +15,6 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.I)
-_SECRET = re.compile(r"(?<=://)[^/\s@]*@|[?#]\S*")
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -29,25 +30,15 @@ def checked_url(url: str) -> str:
     """
     scheme, parts = url.partition("://")[0].lower(), urlsplit(url)
     if scheme not in SCHEMES:
-        raise ValueError(f"{shown(url)} cannot be read from. Expected a URL with {', '.join(SCHEMES)}.")
+        raise ValueError(f"{redacted(url)} cannot be read from. Expected a URL with {', '.join(SCHEMES)}.")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
-            f"{shown(url)} carries credentials or a query. Leave them out: credentials come from the environment, such as"
+            f"{redacted(url)} carries credentials or a query. Leave them out: credentials come from the environment, such as"
             " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         )
     if not (parts.netloc if scheme != "file" else parts.path.strip("/")):
         raise ValueError(f"{url} is no URL of a folder. Expected for example s3://bucket/folder or file:///folder.")
     return f"{scheme}://{url.partition('://')[2].rstrip('/')}"
-
-
-def shown(text: str) -> str:
-    """Return a text without what URLs in it carry beside host and path: names, passwords, queries.
-
-    Example:
-        >>> shown("https://me:secret@host/out?token=1 is gone")
-        'https://host/out is gone'
-    """
-    return _SECRET.sub("", text)
 
 
 def size_of(value: int | str) -> int:

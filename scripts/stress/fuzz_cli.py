@@ -3,10 +3,17 @@
     python -m scripts.stress.fuzz_cli --seconds 600 --seed 1
     python -m scripts.stress.fuzz_cli --seed 1 --only 417 --keep folder/       runs one command again, and keeps its folder
 
+<<<<<<< HEAD
 Runs real `pack` processes with random options and arguments, valid and not, of every command, as click declares them; the values
 are folders, lists, tables, archives, stores, unfinished ones and parts, numbers, and nonsense. Each must end in time, with an
 exit code that docs/reference/exit-codes.md names, and print no traceback; where a command that writes exits with 0, `pack verify`
 must
+=======
+Runs `pack` with random options and arguments, valid and not, of every command, as click declares them; the values are folders,
+lists, tables, archives, stores, unfinished ones and parts, numbers, and nonsense. Every tenth is a program of its own; the
+others are processes forked from this one, which has imported what takes longer than a command. Each must end in time, with an
+exit code that docs/REFERENCE.md names, and print no traceback; where a command that writes exits with 0, `pack verify` must
+>>>>>>> f50deab (wip)
 pass; the inputs must be unchanged, and nothing may be written outside the command's own folder. Prints one JSON object last;
 exits 1 where anything failed.
 """
@@ -15,26 +22,47 @@ from __future__ import annotations
 
 import argparse
 import collections
+import importlib
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from packer.cli.app import cli
+from packer.cli.app import cli, run
 from scripts.stress._cli_values import Values, make_inputs
 from scripts.stress._runs import digests
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MOST_SECONDS = 120
 _EXIT_CODES = _ROOT / "docs/reference/exit-codes.md"
+_LOOK_SECONDS = 0.002
+_SHARE_OF_PROGRAMS = 0.1
+# What a command imports when it runs.
+_PRELOADED = (
+    "numpy",
+    "PIL.Image",
+    "packer.packing.pack",
+    "packer.packing.update",
+    "packer.workers.engine",
+    "packer.operations.verify",
+    "packer.operations.info",
+    "packer.operations.show",
+    "packer.operations.plan",
+    "packer.operations.subset",
+    "packer.operations.merge",
+    "packer.operations.transfer.splits",
+)
 # Signals were not sent.
 _INTERRUPTED = {130, 143}
 # What each command makes, by the name of its argument; the name of the store, of which `verify` is asked.
@@ -90,6 +118,8 @@ def main() -> int:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pixpack-cli-") as folder:
         work = Path(folder).resolve()
+        # before numpy is imported: its threads would be no command's
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         inputs = make_inputs(work / "inputs")
         before = digests(work / "inputs")
         (work / "watch").mkdir()
@@ -137,6 +167,7 @@ class Trial:
             (self.own / name).mkdir(parents=True)
         self._values = Values(self._rng, inputs, self.own)
         names = sorted(cli.commands)
+        self._is_program = self._rng.random() < _SHARE_OF_PROGRAMS
         self._command = self._rng.choices(names, [_SELDOM.get(name, 1) for name in names])[0]
         self._target: str | None = None
         self.words = self._make_words()
@@ -204,6 +235,8 @@ class Trial:
             "HOME": str(self.own / "home"),
             "XDG_CACHE_HOME": str(self.own / "home/cache"),
         }
+        if not self._is_program:
+            return forked(words, self.own, environment, self._values.stdin)
         done = subprocess.run(
             [sys.executable, "-m", "packer", *words],
             cwd=self.own,
@@ -213,6 +246,55 @@ class Trial:
             timeout=_MOST_SECONDS,
         )
         return done.returncode, done.stderr.decode(errors="replace")
+
+
+def forked(words: list[str], own: Path, environment: Mapping[str, str], stdin: bytes) -> tuple[int, str]:
+    """Run `pack` in a fork of this process, in the folder own; returns its exit code and stderr.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end in time; it is killed.
+    """
+    (own / "tmp/stdin").write_bytes(stdin)
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            code = _as_program(words, own, environment)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    begun = time.monotonic()
+    while (ended := os.waitpid(process, os.WNOHANG))[0] == 0:
+        if time.monotonic() - begun > _MOST_SECONDS:
+            os.killpg(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            raise subprocess.TimeoutExpired("pack", _MOST_SECONDS)
+        time.sleep(_LOOK_SECONDS)
+    return os.waitstatus_to_exitcode(ended[1]), (own / "tmp/stderr").read_text(errors="replace")
+
+
+def _as_program(words: list[str], own: Path, environment: Mapping[str, str]) -> int:
+    """Be the program `pack`, from here on; returns its exit code."""
+    os.setsid()
+    os.chdir(own)
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        descriptor = os.open(own / "tmp" / name, os.O_RDWR | os.O_CREAT)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115 (for good)
+    sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
+    exec(compile(WATCH, "sitecustomize.py", "exec"), {})
+    return run(words)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from scripts.stress._hostile_mutants import make_mutant, make_valid, remove
 from scripts.stress._hostile_trials import FULL, QUICK, run_trials
 
 # Mutants of a child: what one leaves in a process does not last.
-_AT_ONCE = 100
+_AT_ONCE = 2000
 
 
 def fuzz(work: Path, seed: int, numbers: Iterator[int], scope: str, seconds: float) -> Iterator[dict[str, Any]]:

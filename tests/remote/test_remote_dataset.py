@@ -233,9 +233,14 @@ def test_a_cache_on_a_network_file_system_is_refused(tmp_path: Path, monkeypatch
 
 def test_a_file_that_is_not_what_the_manifest_says_is_named(many_blocks: Path, tmp_path: Path) -> None:
     shutil.copytree(many_blocks, tmp_path / "url")
-    os.truncate(tmp_path / "url/_tensordict/targets.memmap", 80)
+    targets = tmp_path / "url/_tensordict/targets.memmap"
+    os.truncate(targets, 80)
+    with pytest.raises(StoreError, match=r"targets.memmap ends at byte 80, expected 3200 or more: it was cut short"):
+        MemmapDataset(f"file://{tmp_path}/url", cache=tmp_path / "cache")
+    os.truncate(targets, 3200)
     with pytest.raises(StoreError, match=r"targets.memmap is not what its manifest says. It was cut short or replaced"):
         MemmapDataset(f"file://{tmp_path}/url", cache=tmp_path / "cache")
+    assert [*tmp_path.glob("cache/**/.targets*")] == []
     # nothing that was begun is taken for finished
     shutil.copy(many_blocks / "_tensordict/targets.memmap", tmp_path / "url/_tensordict/targets.memmap")
     assert len(MemmapDataset(f"file://{tmp_path}/url", cache=tmp_path / "cache")) == 400

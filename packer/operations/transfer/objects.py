@@ -11,15 +11,19 @@ import errno
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from packer.errors import OptionsError, RemoteError
+from packer.inputs.splits import SPLITS
 from packer.options import is_url
 from packer.sources.object_storage import open_url
 from packer.store.files import sync_folder, temporary_of, write_atomically, write_synced
 from packer.store.out_folder import sync_names
 from packer.system import BINARY
-from reader.format.filesystem import error_path
+from reader.format.errors import StoreError
+from reader.format.filesystem import error_path, open_regular
+from reader.format.manifest import MANIFEST
+from reader.remote.objects import MissingObjectError, Objects
 
 _COPY_BYTES = 4 << 20
 # What file systems that know no hard links say, FAT and some network ones.
@@ -29,7 +33,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _MISTYPED = re.compile(r"[a-z][a-z0-9+.-]+:(?:/*|/[^/].*)|file://(?!/|[a-z]:).*", re.I | re.S)
 
 
-def open_objects(url: str) -> LocalObjects | RemoteObjects:
+def open_objects(url: str) -> LocalObjects | RemoteObjects | WebObjects:
     """Return the folder at a URL, or at a plain path; nothing is asked of a network, nothing made.
 
     Raises:
@@ -43,6 +47,8 @@ def open_objects(url: str) -> LocalObjects | RemoteObjects:
         )
     if not is_url(url):
         return LocalObjects(Path(os.path.normpath(url)))
+    if url.lower().startswith(("http:", "https:")):
+        return WebObjects(url)
     files, root = open_url(url)
     protocols = (files.protocol,) if isinstance(files.protocol, str) else files.protocol
     return LocalObjects(Path(root or "/")) if "file" in protocols else RemoteObjects(url, files, root)
@@ -75,7 +81,7 @@ class LocalObjects:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return a file's bytes [start, stop)."""
         path = self.root / name
-        with error_path(path), open(path, "rb") as file:
+        with error_path(path), _opened(path) as file:
             file.seek(start)
             return file.read() if stop is None else file.read(stop - start)
 
@@ -228,9 +234,69 @@ class RemoteObjects:
         return path[len(self._root) :].strip("/")
 
 
+class WebObjects(RemoteObjects):
+    """A folder that a web server shows, which is only read: what a stranger's server sends is bounded by what is expected."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._objects = Objects(url)
+        except StoreError:
+            raise
+        except ValueError as e:
+            raise OptionsError(str(e)) from None
+
+    def top(self) -> list[str]:
+        """Return the folders of splits that hold a store: a web server lists no names."""
+        return [name for name in SPLITS if self.size(f"{name}/{MANIFEST}") >= 0]
+
+    def below(self, folder: str) -> list[str]:
+        """Return no names."""
+        return []
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return a file's bytes [start, stop); all of it is no more than a manifest."""
+        try:
+            return bytes(self._objects.read(name, start, stop))
+        except MissingObjectError as e:
+            raise FileNotFoundError(errno.ENOENT, str(e)) from None
+
+    def size(self, name: str) -> int:
+        """Return the size of a file as the server says it; -1 where there is none."""
+        try:
+            return self._objects.size(name)
+        except MissingObjectError:
+            return -1
+
+    def put(self, name: str, content: bytes) -> None:
+        """Refuse: raises OptionsError."""
+        raise OptionsError(
+            f"{self._objects.url} is a web server's, which is only read. Expected for example s3://bucket/folder."
+        )
+
+    def create(self, name: str, content: bytes) -> None:
+        """Refuse: raises OptionsError."""
+        self.put(name, content)
+
+    def send(self, source: Path, name: str) -> None:
+        """Refuse: raises OptionsError."""
+        self.put(name, b"")
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Copy a file to a path, over what was there: as many bytes as its size is said to be."""
+        size_bytes = self.size(name)
+        with error_path(path), open(path, "wb") as file:
+            for start in range(0, size_bytes, _COPY_BYTES):
+                file.write(self.read(name, start, min(start + _COPY_BYTES, size_bytes)))
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a regular file, or what a link to one names, to read it; nothing waits for a pipe."""
+    return open_regular(Path(os.path.realpath(path)))
+
+
 def _copy(source: Path, path: Path) -> os.stat_result:
     """Copy a file's bytes, and return when they are on disk, which file that is; an error names the file that it is about."""
-    with error_path(source), open(source, "rb") as old:
+    with error_path(source), _opened(source) as old:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o666)
         try:
             while data := memoryview(old.read(_COPY_BYTES)):

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -45,6 +45,7 @@ from reader.format.unfinished import PARTS, PULLED, unfinished_message
 _SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
 # Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
 _REQUESTS = 8
+_PIECE_BYTES = 32 << 20
 
 
 def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
@@ -194,6 +195,9 @@ def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry) -> None:
     if path.is_file() and path.stat().st_size == entry.size_bytes and file_digest(path, entry) == entry.digest:
         copy.count(entry.size_bytes, is_copied=False)
         return
+    # first, as a file of another size need not end
+    if copy.objects.size(name) != entry.size_bytes:
+        raise _damaged(copy, name)
     copy.objects.fetch(name, path)
     if file_digest(path, entry) != entry.digest:
         raise _damaged(copy, name)
@@ -210,16 +214,18 @@ def _pull_pixels(copy: Transfer, path: Path, name: str, manifest: Manifest, bloc
 
     def bring(block: Block) -> tuple[int, bool]:
         """Have a block's rows in the local file; returns how many bytes they are and whether they were copied."""
-        start = starts[block.start]
-        stop = start + block.size_bytes
-        if not is_new and zlib.crc32(os.pread(descriptor, stop - start, start)) == block.crc32:
-            return stop - start, False
-        data = copy.objects.read(name, start, stop)
-        if len(data) != stop - start or zlib.crc32(data) != block.crc32:
-            raise _damaged(copy, f"{PIXELS}, rows {block.start} to {block.stop - 1},")
-        with error_path(path):
-            write_at(descriptor, memoryview(data), start)
-        return stop - start, True
+        spans = _spans(starts[block.start], block.size_bytes)
+        if not is_new and _crc32(os.pread(descriptor, stop - start, start) for start, stop in spans) == block.crc32:
+            return block.size_bytes, False
+        crc32 = 0
+        for start, stop in spans:
+            data = copy.objects.read(name, start, stop)
+            crc32 = zlib.crc32(data, crc32)
+            if len(data) != stop - start or (stop == spans[-1][1] and crc32 != block.crc32):
+                raise _damaged(copy, f"{PIXELS}, rows {block.start} to {block.stop - 1},")
+            with error_path(path):
+                write_at(descriptor, memoryview(data), start)
+        return block.size_bytes, True
 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
     try:
@@ -236,6 +242,19 @@ def _pull_pixels(copy: Transfer, path: Path, name: str, manifest: Manifest, bloc
     finally:
         with error_path(path):
             os.close(descriptor)
+
+
+def _spans(start: int, size_bytes: int) -> list[tuple[int, int]]:
+    """Cut a block into what is held at once: a block of ours is one piece, that of a stranger may have any size."""
+    stop = start + size_bytes
+    return [(at, min(at + _PIECE_BYTES, stop)) for at in range(start, stop, _PIECE_BYTES)]
+
+
+def _crc32(pieces: Iterable[bytes]) -> int:
+    crc32 = 0
+    for piece in pieces:
+        crc32 = zlib.crc32(piece, crc32)
+    return crc32
 
 
 def _as_they_end(

@@ -16,12 +16,15 @@ from packer.errors import PackError
 from packer.operations.transfer.objects import LocalObjects, RemoteObjects
 from packer.store.out_folder import is_dropped, is_manifest
 from reader.format.errors import StoreError
-from reader.format.head import GENERATIONS, MOST_MANIFEST_BYTES
+from reader.format.head import GENERATIONS, MOST_FETCHED_MANIFEST_BYTES
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.pointer import read_pointer
 
 # What a push under way has sent. Beside the manifest, gone with the last that the push leaves behind.
 RECORD = ".pushing.json"
+
+# A name and a digest for each of up to some thousand extras.
+_MOST_RECORD_BYTES = 16 << 20
 
 _FOLDER = "_tensordict"
 _SMALL = ("meta.json", SAMPLES, REJECTED)
@@ -80,7 +83,7 @@ def inspect_url(objects: Objects, url: str) -> Pushed:
         others = (name for name in names if name not in own and not is_dropped(name))
         foreign = next(others, "") if record is None else ""
         return Pushed(record=record, foreign=foreign)
-    content = objects.read(MANIFEST)
+    content = _read_manifest(objects, url, MANIFEST)
     if not is_manifest(content):
         return Pushed(record=record, foreign=MANIFEST)
     store = folder = ""
@@ -92,6 +95,8 @@ def inspect_url(objects: Objects, url: str) -> Pushed:
 def read_record(objects: Objects) -> PushRecord | None:
     """Return the record of the push under way; None where there is none. Of one that makes no sense, an empty one."""
     try:
+        if objects.size(RECORD) > _MOST_RECORD_BYTES:
+            return PushRecord("", "")
         content = objects.read(RECORD)
     except FileNotFoundError:
         return None
@@ -123,9 +128,7 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, str]:
         StoreError: the manifest was changed, or needs a newer reader.
     """
     try:
-        if objects.size(MANIFEST) > MOST_MANIFEST_BYTES:
-            raise PackError(f"{url}/{MANIFEST} is larger than a manifest can be. Look at the URL.")
-        content = objects.read(MANIFEST)
+        content = _read_manifest(objects, url, MANIFEST)
     except FileNotFoundError:
         if read_record(objects) is None:
             raise
@@ -137,7 +140,13 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, str]:
     digest, folder = read_pointer(content, f"{url}/{MANIFEST}")
     if folder:
         name = name_in(folder, MANIFEST)
-        content = objects.read(name)
+        content = _read_manifest(objects, url, name)
         if read_pointer(content, f"{url}/{name}") != (digest, ""):
             raise PackError(f"{url}/{name} is not what {url}/{MANIFEST} names. Push the store again.")
     return content, folder
+
+
+def _read_manifest(objects: Objects, url: str, name: str) -> bytes:
+    if objects.size(name) > MOST_FETCHED_MANIFEST_BYTES:
+        raise PackError(f"{url}/{name} is larger than a manifest can be. Look at the URL.")
+    return objects.read(name)

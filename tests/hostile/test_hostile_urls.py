@@ -1,0 +1,220 @@
+"""Stores of strangers at URLs: a server may send what it likes, and no more than is expected is taken of it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packer import pull, push
+from packer.cli.app import run
+from packer.errors import OptionsError, PackError
+from reader.format.errors import StoreError
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES
+from scripts.stress._hostile_faults import FAULTS
+from scripts.stress._hostile_stores import KINDS, Draft, valid_store
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
+
+from reader.remote import objects, opening
+from reader.remote.folder import CacheFolder
+from reader.remote.objects import Objects
+
+_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e]")
+_PIECE = bytes(1 << 20)
+# What an endless answer may have sent before it is given up: what is read ahead, and what the system's buffers hold.
+_MOST_SENT_BYTES = 32 << 20
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves root by ranges of bytes. endless: names whose answers have no end, whatever is asked for."""
+
+    daemon_threads = True
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.root, self.endless, self.sent_bytes = root, set[str](), 0
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of clients that have heard enough."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        """Answer with the size."""
+        path = self.server.root / self.path.lstrip("/")
+        self.send_response(200 if path.is_file() else 404)
+        self.send_header("Content-Length", str(path.stat().st_size if path.is_file() else 0))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        """Answer with the bytes that are asked for, and with more where that is told."""
+        path, wanted = self.server.root / self.path.lstrip("/"), self.headers.get("Range")
+        if not path.is_file():
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        size = path.stat().st_size
+        first, _, last = (wanted or f"bytes=0-{size - 1}").removeprefix("bytes=").partition("-")
+        start, stop = int(first), min(int(last) + 1, size)
+        is_endless = self.path.lstrip("/") in self.server.endless
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(1 << 50 if is_endless else stop - start))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
+        self.end_headers()
+        if not is_endless:
+            with open(path, "rb") as file:
+                file.seek(start)
+                self.wfile.write(file.read(stop - start))
+        while is_endless:
+            self.wfile.write(_PIECE)
+            self.server.sent_bytes += len(_PIECE)
+
+
+@contextlib.contextmanager
+def _serving(root: Path) -> Iterator[Server]:
+    with Server(root) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "BUDGET_SECONDS", 5.0)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A valid store of each kind, and each hostile one by its number."""
+    root = tmp_path_factory.mktemp("served")
+    for kind in KINDS:
+        valid_store(root / kind, kind)
+    for number, fault in enumerate(FAULTS.values()):
+        draft = Draft.copy(root / fault.kind, root / str(number))
+        fault.change(draft)
+        fault.after(draft.seal())
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[Server]:
+    """All of them, served."""
+    with _serving(root) as running:
+        yield running
+
+
+@pytest.fixture
+def endless(server: Server) -> Iterator[Server]:
+    """The server, whose answers about some names may have no end for this test."""
+    server.sent_bytes = 0
+    yield server
+    server.endless.clear()
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_what_opening_refuses_on_a_disk_it_refuses_at_a_url(
+    scheme: str, root: Path, server: Server, tmp_path: Path
+) -> None:
+    wrong = {}
+    for number, (name, fault) in enumerate(FAULTS.items()):
+        url = f"{server.url}/{number}" if scheme == "http" else f"file://{root}/{number}"
+        try:
+            CacheFolder(opening.prepared(url, tmp_path / str(number), None)[0])
+            said = ""
+        except StoreError as e:
+            said = str(e)
+        # what lies beside the files of a store is never asked for; a block of more than a GB is not fetched
+        must = fault.says in ("opening", "blocks") and " beside" not in name and "in _tensordict" not in name
+        may = must or name == "a block of holes of 1.4 GB" or "pipe" in name or "other.pickle" in name
+        if (must and not said and "pipe" not in name and "other.pickle" not in name) or (said and not may):
+            wrong[name] = said or "was opened"
+        if _HIDDEN.search(said):
+            wrong[name] = said
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("name", ["a pipe as manifest.json", "a pipe as samples.jsonl", "a pipe as pixels"])
+def test_nothing_waits_for_a_pipe(
+    name: str, root: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = [*FAULTS].index(name)
+    for url in (f"file://{root}/{number}", str(root / str(number)), f"{server.url}/{number}"):
+        assert run(["pull", url, str(tmp_path / "out")]) == 1
+        assert capsys.readouterr().err.startswith("pack: ")
+    found = Objects(f"file://{root}/{number}")
+    with pytest.raises(StoreError, match="is not a regular file"):
+        found.read({"manifest": MANIFEST, "samples": SAMPLES, "pixels": PIXELS}[name.split()[-1].split(".")[0]], 0, 10)
+
+
+def test_an_answer_without_an_end_is_given_up(endless: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "MOST_FETCHED_MANIFEST_BYTES", 1 << 20)
+    endless.endless.add(f"class/{MANIFEST}")
+    found = Objects(f"{endless.url}/class")
+    for span in ((0, None), (0, 100), (5, 2000)):
+        with pytest.raises(StoreError, match=f"{MANIFEST} has more than the [0-9]+ bytes that are expected"):
+            found.read(MANIFEST, *span)
+    assert 0 < endless.sent_bytes <= _MOST_SENT_BYTES
+
+
+@pytest.mark.parametrize("name", [MANIFEST, SAMPLES, PIXELS])
+def test_a_pull_takes_no_more_than_the_manifest_says(
+    name: str, endless: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "MOST_FETCHED_MANIFEST_BYTES", 1 << 20)
+    endless.endless.add(f"class/{name}")
+    with pytest.raises((StoreError, PackError), match=r"has more than the [0-9]+ bytes that are expected"):
+        pull(f"{endless.url}/class", tmp_path / "out")
+    assert not (tmp_path / "out" / MANIFEST).exists()
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 1 << 20
+    assert 0 < endless.sent_bytes <= _MOST_SENT_BYTES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_comes_from_a_web_server_as_it_is(kind: str, root: Path, server: Server, tmp_path: Path) -> None:
+    pull(f"{server.url}/{kind}", tmp_path / "out")
+    files = [path.relative_to(root / kind) for path in (root / kind).rglob("*") if path.is_file()]
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in files} == {
+        name: (root / kind / name).read_bytes() for name in files
+    }
+
+
+def test_splits_come_from_a_web_server_and_none_goes_there(root: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        valid_store(tmp_path / "url" / split, "class")
+    with _serving(tmp_path / "url") as server:
+        pull(server.url, tmp_path / "out")
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["train", "val"]
+        with pytest.raises(OptionsError, match="is a web server's, which is only read"):
+            push(root / "class", f"{server.url}/new")
+
+
+def test_a_block_is_pulled_in_pieces(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packer.operations.transfer.pull._PIECE_BYTES", 50)
+    pull(f"file://{root}/own-masks", tmp_path / "out")
+    assert (tmp_path / "out" / PIXELS).read_bytes() == (root / "own-masks" / PIXELS).read_bytes()
+    draft = Draft.copy(root / "own-masks", tmp_path / "url")
+    draft.patch(PIXELS, "B", 300, 7)
+    with pytest.raises(PackError, match=f"{PIXELS}, rows 0 to 8, is not what the manifest there says"):
+        pull(f"file://{tmp_path}/url", tmp_path / "other")
