@@ -83,8 +83,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 file.seek(start)
                 self.wfile.write(file.read(stop - start))
         while is_endless:
-            self.wfile.write(_PIECE)
             self.server.sent_bytes += len(_PIECE)
+            self.wfile.write(_PIECE)
 
 
 @contextlib.contextmanager
