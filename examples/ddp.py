@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train the network of network.py on several processes, and go on after an interruption with more or fewer of them.
+"""Train on several processes with random crops and flips, and continue after an interruption with more or fewer of them.
 
     torchrun --standalone --nproc-per-node 2 examples/ddp.py out/ --checkpoint run.pt --steps 5
     torchrun --standalone --nproc-per-node 4 examples/ddp.py out/ --checkpoint run.pt
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 import torch
-from network import datasets, network, one_size, restore, save
+from network import datasets, network, restore, save, views
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,11 +28,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store with classes, as `pack` wrote it")
     parser.add_argument(
-        "--checkpoint", type=Path, required=True, help="go on from this file where it is there; written last"
+        "--checkpoint", type=Path, required=True, help="continue from this file if it exists; written last"
     )
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")
-    parser.add_argument("--steps", type=int, help="stop after so many, wherever that is")
+    parser.add_argument("--steps", type=int, help="stop after so many")
     options = parser.parse_args()
     if "RANK" not in os.environ:
         parser.error("torchrun starts it, as the first lines of this file show.")
@@ -42,8 +42,9 @@ def main() -> int:
     try:
         train, _ = datasets(options.store, None)
         batch_size = options.batch_size // distributed.get_world_size()
-        crop = one_size(train.manifest)
-        loader = MemmapLoader(train, batch_size, shuffle="full", device=device, transform=crop)
+        # crops and flips follow from (seed, epoch, position, row), so they do not depend on the number of processes either
+        augment, _ = views(train.manifest)
+        loader = MemmapLoader(train, batch_size, shuffle="full", device=device, transform=augment)
         torch.manual_seed(0)
         model = network(train.manifest).to(device)
         # batch norm over all processes needs CUDA; without it a step is the same only but for the statistics

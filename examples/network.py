@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import pickle
 from collections.abc import Iterable
@@ -46,8 +47,16 @@ def side_of(manifest: Manifest) -> int:
     return min(224, short) if manifest.has_own_sizes else short * 7 // 8
 
 
-def network(manifest: Manifest) -> nn.Module:
-    """uint8[B, C, H, W] -> float[B, classes]; the first layer normalises by the store's own mean and std."""
+def network(manifest: Manifest, name: str = "small") -> nn.Module:
+    """uint8[B, C, H, W] -> float[B, classes]; the first layer normalizes by the store's own mean and std.
+
+    name: of a classification model of torchvision; "small" needs no torchvision.
+    """
+    if name != "small":
+        from torchvision.models import get_model
+
+        body = get_model(name, weights=None, num_classes=len(manifest.classes))
+        return nn.Sequential(Normalize.of(manifest), body).to(memory_format=torch.channels_last)
     widths = [manifest.channels, 32, 64, 128, 256]
     layers: list[nn.Module] = [Normalize.of(manifest)]
     for before, after in itertools.pairwise(widths):
@@ -55,6 +64,18 @@ def network(manifest: Manifest) -> nn.Module:
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], len(manifest.classes)))
     # as the images of a store are
     return model.to(memory_format=torch.channels_last)
+
+
+def recipe(model: nn.Module, lr: float, steps: int) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
+    """Make SGD with Nesterov momentum, without decay of biases and norms, and its schedule: 5 % warmup, then a cosine."""
+    decayed, others = ([p for p in model.parameters() if (p.ndim > 1) is is_weight] for is_weight in (True, False))
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.SGD(groups, lr, momentum=0.9, weight_decay=5e-5, nesterov=True)
+    warmup = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup, 0.5 + 0.5 * math.cos(math.pi * min(1, step / max(1, steps))))
+    )
+    return optimizer, schedule
 
 
 @torch.no_grad()

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Train a small convolutional network on a packed store, on the CPU or a CUDA device.
+"""Train a classifier on a packed store with the standard recipe for ResNets, on the CPU or a CUDA device.
 
     pack images/ out/ --fit none --max-size 512
-    python examples/train.py out/ --epochs 90 --checkpoint run.pt --compile
+    python examples/train.py out/ --model resnet50 --epochs 90 --batch-size 256 --checkpoint run.pt --compile
 
-The store must have classes: the network learns to tell them apart. Without --val, a tenth of each class is held out. Crops,
-flips and normalisation happen on the device. With --checkpoint the same command goes on after an interruption, in the middle
-of an epoch too, with the weights that an uninterrupted run would have had there.
+SGD with warmup, a cosine and label smoothing; random crops and flips on the device. Without --val, a tenth of each class is held
+out. With --checkpoint the same command continues after an interruption, also in the middle of an epoch, to the same weights.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import time
 from pathlib import Path
 
 import torch
-from network import accuracy, datasets, network, restore, save, views
+from network import accuracy, datasets, network, recipe, restore, save, views
 from torch import nn
 
 from reader import MemmapLoader, StoreError
@@ -29,36 +28,38 @@ SAVE_EVERY_STEPS = 500
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store, as `pack` wrote it")
+    parser.add_argument("--model", default="small", help="resnet50 or another of torchvision; default: a small one")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=0.5, help="for batches of 256; scaled by the batch size")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     parser.add_argument("--val", metavar="STORE", help="measure accuracy on this one")
     parser.add_argument("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 arithmetic; default: on CUDA")
     parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="torch.compile the network")
-    parser.add_argument("--checkpoint", type=Path, help="go on from this file where it is there; written as it goes")
-    parser.add_argument("--steps", type=int, default=sys.maxsize, help="stop after so many, wherever that is")
+    parser.add_argument("--checkpoint", type=Path, help="continue from this file if it exists; written on the way")
+    parser.add_argument("--steps", type=int, default=sys.maxsize, help="stop after so many")
     options = parser.parse_args()
     torch.manual_seed(0)
     try:
         train, held_out = datasets(options.store, options.val)
         learn, look = views(train.manifest)
-        size, device = options.batch_size, options.device
-        loader = MemmapLoader(train, size, shuffle=True, device=device, transform=learn)
-        val_loader = MemmapLoader(held_out, size, device=device, transform=look)
-        fit(network(train.manifest).to(loader.device), loader, val_loader, options)
-    except (StoreError, ValueError, OSError) as e:
+        loader = MemmapLoader(train, options.batch_size, shuffle=True, device=options.device, transform=learn)
+        val_loader = MemmapLoader(held_out, options.batch_size, device=options.device, transform=look)
+        fit(network(train.manifest, options.model).to(loader.device), loader, val_loader, options)
+    except (StoreError, ValueError, OSError, ImportError) as e:
         print(f"train.py: {e}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("train.py: interrupted. With --checkpoint the same command goes on.", file=sys.stderr)
+        print("train.py: interrupted. With --checkpoint the same command continues.", file=sys.stderr)
         return 130
     return 0
 
 
 def fit(model: nn.Module, loader: MemmapLoader, val_loader: MemmapLoader, options: argparse.Namespace) -> None:
     """Train from the checkpoint on, and print a line an epoch."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-    checkpoint, parts = options.checkpoint, {"loader": loader, "model": model, "optimizer": optimizer}
+    optimizer, schedule = recipe(model, options.lr * options.batch_size / 256, options.epochs * len(loader))
+    checkpoint = options.checkpoint
+    parts = {"loader": loader, "model": model, "optimizer": optimizer, "schedule": schedule}
     if checkpoint and checkpoint.exists():
         restore(checkpoint, parts, loader.device)
     if options.compile:
@@ -69,15 +70,15 @@ def fit(model: nn.Module, loader: MemmapLoader, val_loader: MemmapLoader, option
     while left and (epoch := loader.state_dict()["epoch"]) < options.epochs:
         model.train()
         batches, images, start = iter(loader), 0, time.perf_counter()
-        # on the device until the end: reading them waits for it
-        sums = torch.zeros(2, device=loader.device)
+        sums = torch.zeros(2, device=loader.device)  # there until the end: reading them waits for the device
         for steps, (pixels, targets) in enumerate(itertools.islice(batches, left), start=1):
             with autocast:
                 scores = model(pixels)
-                loss = nn.functional.cross_entropy(scores, targets)
+                loss = nn.functional.cross_entropy(scores, targets, label_smoothing=0.1)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
             sums += torch.stack([loss.detach() * len(targets), (scores.argmax(1) == targets).sum()])
             images += len(targets)
             if checkpoint and steps % SAVE_EVERY_STEPS == 0:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import library_or_skip, make_tree, onnxruntime_or_skip
+from conftest import library_or_skip, make_tree, onnxruntime_or_skip, torchvision_or_skip
 from PIL import Image, ImageDraw
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -296,45 +296,164 @@ def test_pipeline_stops_where_there_is_nothing_to_pack(tmp_path: Path) -> None:
     assert "epoch" not in done.stdout
 
 
-@pytest.fixture
-def shapes(tmp_path: Path) -> Path:
-    """A store of 200 pictures of up to three bright rectangles (class 0) and dark ellipses (class 1), with their boxes."""
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 20 pictures of up to three bright rectangles (1) and dark ellipses (2), with boxes of YOLO and masks."""
     from packer import pack
 
-    draw = random.Random(0)
-    for folder in ("images", "labels"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "labels" / "classes.txt").write_text("rectangle\nellipse\n")
-    for n in range(200):
-        image = Image.effect_noise((64, 64), 20).convert("RGB")
+    root, draw = tmp_path_factory.mktemp("shapes"), random.Random(0)
+    for folder in ("images", "labels", "masks"):
+        (root / folder).mkdir()
+    (root / "labels" / "classes.txt").write_text("rectangle\nellipse\n")
+    for n in range(20):
+        image, mask = Image.effect_noise((64, 64), 20).convert("RGB"), Image.new("L", (64, 64))
         lines = []
         for corner in draw.sample([(2, 2), (34, 2), (2, 34), (34, 34)], draw.randint(1, 3)):
             width, height, kind = draw.randint(12, 28), draw.randint(12, 28), draw.randint(0, 1)
             box = (*corner, corner[0] + width, corner[1] + height)
-            pen = ImageDraw.Draw(image)
-            (pen.ellipse if kind else pen.rectangle)(box, fill="navy" if kind else "gold")
+            for picture, color in ((image, "navy" if kind else "gold"), (mask, kind + 1)):
+                pen = ImageDraw.Draw(picture)
+                (pen.ellipse if kind else pen.rectangle)(box, fill=color)
             lines.append(f"{kind} {(box[0] + width / 2) / 64} {(box[1] + height / 2) / 64} {width / 64} {height / 64}")
-        image.save(tmp_path / "images" / f"{n:03}.png")
-        (tmp_path / "labels" / f"{n:03}.txt").write_text("\n".join(lines))
-    pack(tmp_path / "images", tmp_path / "out", boxes=tmp_path / "labels")
-    return tmp_path / "out"
+        image.save(root / "images" / f"{n:03}.png")
+        mask.save(root / "masks" / f"{n:03}.png")
+        (root / "labels" / f"{n:03}.txt").write_text("\n".join(lines))
+    pack(root / "images", root / "out", boxes=root / "labels", masks=root / "masks", workers=1)
+    return root / "out"
 
 
-@pytest.mark.slow
-def test_detect_learns_to_find_boxes(shapes: Path) -> None:
-    done = run(sys.executable, ROOT / "examples" / "detect.py", shapes, "--epochs", "10", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    lines = re.findall(r"epoch \d+: loss \d+\.\d+, found (\d\.\d+), right (\d\.\d+)", done.stdout)
-    assert len(lines) == 10
-    found, right = map(float, lines[-1])
-    assert min(found, right) > 0.8
-    assert float(lines[0][0]) < 0.5
+def test_train_takes_a_network_of_torchvision(
+    shared_store: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torchvision_or_skip()
+    words = ["--model", "resnet18", "--epochs", 1, "--device", "cpu"]
+    assert example("train", shared_store, *words) == 0
+    assert len(epochs(capsys.readouterr().out)) == 1
+    assert example("train", shared_store, "--model", "resnet1", "--device", "cpu") == 1
+    assert "Unknown model resnet1" in capsys.readouterr().err
 
 
-def test_detect_wants_boxes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_warms_up_falls_to_zero_and_decays_weights_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    import detect
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    optimizer, schedule = importlib.import_module("network").recipe(model, 0.1, 100)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [5e-5, 0.0]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 3]
+    rates = []
+    for _ in range(100):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert rates[0] == pytest.approx(0.02)
+    assert max(rates) == rates[4] == pytest.approx(0.1, rel=0.01)
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert schedule.get_last_lr()[0] == pytest.approx(0, abs=1e-9)
 
-    monkeypatch.setattr(sys, "argv", ["detect.py", str(store)])
+
+def test_detect_trains_by_torchvisions_loss(
+    shapes: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torchvision_or_skip()
+    words = ["--scratch", "--epochs", 2, "--batch-size", 6, "--lr", 0.003, "--device", "cpu"]
+    example("detect", shapes, *words, "--weights", tmp_path / "detector.pt")
+    lines = re.findall(r"epoch \d: loss (\d+\.\d+), held out (\d+\.\d+)", capsys.readouterr().out)
+    assert len(lines) == 2
+    assert float(lines[1][0]) < float(lines[0][0])
+    assert "head.classification_head.cls_logits.weight" in torch.load(tmp_path / "detector.pt")
+
+
+def test_detect_gives_torchvision_the_boxes_without_the_padding(shapes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reader import MemmapDataset
+
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    images, labels = MemmapDataset(shapes)[0:20]
+    pictures, found = importlib.import_module("detect").as_torchvision(images, labels)
+    counts = (labels["box_targets"] >= 0).sum(1).tolist()
+    assert min(counts) < labels["box_targets"].shape[1]
+    assert [len(one["boxes"]) for one in found] == [len(one["labels"]) for one in found] == counts
+    assert {label for one in found for label in one["labels"].tolist()} == {1, 2}
+    assert torch.equal(pictures[7], images[7] / 255)
+
+
+def test_segment_trains_and_measures_iou(shapes: Path, example: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    torchvision_or_skip()
+    words = ["--model", "lraspp_mobilenet_v3_large", "--scratch", "--classes", 3, "--epochs", 2, "--batch-size", 6]
+    example("segment", shapes, *words, "--device", "cpu")
+    lines = re.findall(r"epoch \d: loss (\d+\.\d+), IoU (\d\.\d+)", capsys.readouterr().out)
+    assert len(lines) == 2
+    assert float(lines[1][0]) < float(lines[0][0])
+
+
+def test_the_iou_of_segment_is_the_mean_over_classes_without_what_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    module = importlib.import_module("segment")
+    true = torch.tensor([[0, 0, 1, 1, 255, 2]], dtype=torch.uint8)[None]
+    scores = torch.nn.functional.one_hot(torch.tensor([[0, 1, 1, 1, 0, 2]]), 4).permute(2, 0, 1)[None].float()
+    batches = type("Batches", (list,), {"device": torch.device("cpu")})([(scores, {"masks": true})])
+    model = torch.nn.Module()
+    model.forward = lambda images: {"out": images}  # type: ignore[method-assign]
+    assert module.mean_iou(model, batches, 4) == pytest.approx((1 / 2 + 2 / 3 + 1) / 3)
+
+
+def test_segment_wants_masks(store: Path, example: Example) -> None:
+    torchvision_or_skip()
+    with pytest.raises(SystemExit, match="has no masks. Pack it with --masks."):
+        example("segment", store)
+
+
+def test_simclr_trains_a_backbone(
+    shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torchvision_or_skip()
+    words = ["--model", "resnet18", "--side", 32, "--epochs", 2, "--batch-size", 30, "--device", "cpu"]
+    example("simclr", shared_store, *words, "--weights", tmp_path / "backbone.pt")
+    assert len(re.findall(r"epoch \d: loss \d+\.\d+", capsys.readouterr().out)) == 2
+    models = importlib.import_module("torchvision.models")
+    missing = models.resnet18().load_state_dict(torch.load(tmp_path / "backbone.pt"), strict=False)
+    assert sorted(missing.missing_keys) == ["fc.bias", "fc.weight"]
+    assert missing.unexpected_keys == []
+
+
+def test_the_contrastive_loss_of_simclr_is_that_of_its_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    first, second = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    both = torch.nn.functional.normalize(torch.cat([first, second]), dim=1)
+    losses = []
+    for i in range(10):
+        scores = {k: torch.exp(both[i] @ both[k] / 0.5) for k in range(10) if k != i}
+        losses.append(-torch.log(scores[(i + 5) % 10] / sum(scores.values())))
+    found = importlib.import_module("simclr").nt_xent(first, second, 0.5)
+    torch.testing.assert_close(found, torch.stack(losses).mean())
+
+
+class SmallCifar10:
+    """Stands for torchvision's CIFAR10, which is downloaded: 40 items of 4 classes."""
+
+    classes = ("airplane", "bird", "cat", "deer")
+
+    def __init__(self, root: Path, train: bool, download: bool) -> None:
+        assert download
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, n: int) -> tuple[Image.Image, int]:
+        return Image.new("RGB", (32, 32), (n * 6, 0, 60 * (n % 4))), n % 4
+
+
+def test_cifar_is_packed_once_and_learned(
+    tmp_path: Path, example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torchvision_or_skip()
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", SmallCifar10)
+    for _ in range(2):
+        example("cifar", tmp_path, "--epochs", 1, "--batch-size", 20, "--device", "cpu")
+    out = capsys.readouterr().out
+    assert re.findall(r"cifar10-(\w+): 40 rows packed", out) == ["train", "test"]
+    assert len(re.findall(r"epoch 1: loss \d+\.\d+, test accuracy \d\.\d+", out)) == 2
+
+
+def test_detect_wants_boxes(store: Path, example: Example) -> None:
+    torchvision_or_skip()
     with pytest.raises(SystemExit, match="has no boxes. Pack it with --boxes."):
-        detect.main()
+        example("detect", store)

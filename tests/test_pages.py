@@ -79,12 +79,14 @@ def test_the_smallest_change_gives_the_pixels_that_the_folder_gave(packed: Path)
 
 
 # network.py is what the others share
-PROGRAMS = [path for path in sorted((ROOT / "examples").iterdir()) if path.is_file() and path.name != "network.py"]
+OTHERS = ("network.py", "README.md")
+PROGRAMS = [path for path in sorted((ROOT / "examples").iterdir()) if path.is_file() and path.name not in OTHERS]
 
 
-def test_the_readme_links_to_every_example() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [path.name for path in PROGRAMS if f"](examples/{path.name})" not in text] == []
+def test_the_list_of_examples_has_every_one_and_the_readme_links_to_it() -> None:
+    text = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    assert [path.name for path in PROGRAMS if f"]({path.name})" not in text] == []
+    assert "](examples/README.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_an_example_is_at_most_100_lines() -> None:
