@@ -9,9 +9,16 @@ from packer.clock import Profile
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a pack is: a stage ("list", "sizes", "allocate", "pack", "seal", "copy") and its counts.
+    """Where a pack is.
 
-    waits_for: what of the source cannot be read now and is tried again; "" where all that is asked for is read.
+    Attributes:
+        stage: "list", "sizes", "allocate", "pack", "seal" or "copy".
+        done: inputs that are done; bytes in "allocate", rows in "copy".
+        total: of how many; 0 while inputs are listed.
+        rejected: inputs that were rejected so far.
+        source_bytes: bytes of the sources that were read.
+        split: name of the split; "" where there are none.
+        waits_for: what of the source cannot be read now and is retried; "" where all that is asked for is read.
     """
 
     stage: str
@@ -25,19 +32,39 @@ class Progress:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What a pack did. size is (height, width); reasons counts the rejects by reason; splits is filled for train / val.
+    """What a pack did.
 
-    has_own_sizes: rows have sizes of their own, and size is the largest there are.
-    reject_lines has, where inputs were listed line by line, the first lines of each reason; notes are sentences about the
-    inputs as they were listed: duplicates, columns that were left out.
-    is_in_place: whether OUT holds this store; where more was rejected than allowed, the store that was there before stays.
-    icc: how many rows are of images with an ICC profile other than sRGB, by its name.
-    part is "2/4" where only that part was packed: rows, rejects and bytes are the part's, and there is no store yet.
-    profile: seconds by stage of each process and thread: "main", "commit", "worker 1" and on.
-    changed: the first source that is not what the interrupted pack had read; all from its block on was packed anew.
-    changed_count says how many such sources there are, changed_paths has the first few.
-    layout: what folders were taken for: "2 splits (train, val), 1,000 classes"; "" where they say nothing.
-    kept: rows that an update took over from the store that it replaced; gone: rows of that store whose input is no more.
+    Attributes:
+        out: the store, or the folder that holds one store a split.
+        inputs: how many there are.
+        rows: inputs that became rows.
+        rejected: inputs that did not.
+        ignored: files that are no inputs.
+        classes: how many there are.
+        size: (height, width) of a row; the largest there are where rows have sizes of their own.
+        channels: of a row.
+        store_bytes: of all files of the store.
+        source_bytes: of all inputs that became rows.
+        seconds: from the call to its return.
+        images_per_second: inputs that this run read, in those seconds.
+        too_many_rejects: more than `max_rejects` were rejected.
+        reasons: reason of a reject -> how many.
+        resumed_from: inputs that were done before this run.
+        target_kind: "class", "regression" or "multi-hot".
+        reject_lines: reason -> the first lines of a list or table that were rejected for it.
+        notes: sentences about the inputs: duplicates, folders and columns that were left out, what became of boxes.
+        layout: what folders were taken for: "2 splits (train, val), 1,000 classes"; "" where they say nothing.
+        icc: name of an ICC profile other than sRGB -> rows of images that have it.
+        changed: the first source that changed since the pack was interrupted: all from its block on was packed anew; else "".
+        changed_count: how many such sources there are.
+        changed_paths: the first five of them.
+        kept: rows that an update took over from the store that it replaced.
+        gone: rows of that store whose input is no more.
+        has_own_sizes: rows have sizes of their own.
+        profile: "main", "commit", "worker 1" and so on -> stage -> seconds.
+        splits: name of a split -> its report; empty where there are none.
+        part: "2/4" where only that part was packed: all counts are the part's, and there is no store yet; else "".
+        is_in_place: OUT holds this store; False where more was rejected than allowed, so that the store before stays.
     """
 
     out: str

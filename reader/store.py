@@ -185,6 +185,9 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
 
     The mapping is private: an in-place op changes this process's copy of a page, never the file.
 
+    Args:
+        out: the folder of a store.
+
     Raises:
         StoreError: OUT is no store, is incomplete, or a file's size is not what the manifest says.
     """

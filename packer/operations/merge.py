@@ -42,7 +42,10 @@ def merge(
 
     Args:
         stores: two or more; OUT may be one of them, with overwrite.
+        out: the store to make; with splits, the folder of its stores.
         classes: the list to count in: the path of a store or a file.
+        overwrite: replace an existing store, which may be one of stores.
+        progress: called a few times a second from the calling thread.
 
     Raises:
         OptionsError: they are too few.

@@ -85,6 +85,15 @@ def plan(
 ) -> SizePlan:
     """Say what each choice of row sizes would mean for RandomResizedCrop(crop, scale, ratio), from the headers of a folder.
 
+    Args:
+        images: what `pack` takes as a folder.
+        crop: side of the crop that the model sees, pixels.
+        scale: lowest and highest area of a box, as a share of the image's.
+        ratio: lowest and highest width / height of a box.
+        channels: "rgb", "gray" or "rgba", of a row.
+        workers: processes that read headers; None: the CPUs that this process may use.
+        progress: called a few times a second from the calling thread.
+
     Raises:
         OptionsError: an option has a value it cannot have.
         ScanError: images cannot be read or holds no image.

@@ -100,7 +100,12 @@ def requantize(
         resume: right in every state: begins, continues an earlier run, does what is new or changed, or finds nothing to do.
         quality: 2 (best) to 31 (smallest).
         size: 224: the short side becomes 224 where it is longer; "480x640": height x width, whatever the shape. None: as it is.
+        workers: processes; None: the CPUs that this process may use.
         fidelity: images to compare with their sources.
+        max_rejects: more rejects than this count or percentage set `too_many_rejects`.
+        max_pixels: reject images whose header claims more.
+        timeout: longest that one image may take, seconds.
+        progress: called a few times a second from the calling thread.
 
     Raises:
         OptionsError: an option has a value it cannot have, DEST is in the way, lies in IMAGES or in a store, or the reverse, or

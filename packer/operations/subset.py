@@ -45,12 +45,16 @@ def subset(
     splits, each becomes OUT/<split>; rows are those of one store.
 
     Args:
+        store: the folder of a store, or its URL.
+        out: the store to make; with splits, the folder of its stores.
         rows: a slice, or row numbers, which OUT then has in their order; None: all.
         classes: only rows of these classes, which become the list of OUT, in this order: names, or as the path of a store or
             a file. Without it, OUT has the list of the store.
         per_class: so many rows of each class, or all there are of it, drawn by seed; those without a class are left out.
         fraction: this fraction of the rows, drawn by seed.
+        seed: of per_class and fraction.
         overwrite: replace a store OUT, which may be the store itself.
+        progress: called a few times a second from the calling thread.
         fetch: called with the rows of one store that are chosen, before their pixels are read.
 
     Raises:

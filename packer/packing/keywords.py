@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
@@ -31,7 +32,8 @@ def takes(
 ) -> Callable[[Callable[[Inputs, Out, Options], Result]], Packs[Inputs, Out, Keywords, Result]]:
     """Make of f(a, b, options) what is called as f(a, b, size=224): the fields of a dataclass are its keywords.
 
-    `help` and `inspect.signature` show them with their defaults, and type checkers check them.
+    `help` and `inspect.signature` show them with their defaults, and type checkers check them. In the docstring the line of
+    `options` gives way to what the groups of the dataclass say of each field.
     """
 
     def decorate(function: Callable[[Inputs, Out, Options], Result]) -> Packs[Inputs, Out, Keywords, Result]:
@@ -45,6 +47,7 @@ def takes(
             return function(a, b, cast(Any, make)(**given))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__doc__ = _documented(function, make)
         return cast(Any, called)
 
     return decorate
@@ -55,3 +58,14 @@ def takes_of_dataset(
 ) -> Callable[[Callable[[Inputs, Out, Options], Result]], PacksDataset[Inputs, Out, Keywords, Result]]:
     """As `takes`, for a function whose first argument is called dataset."""
     return cast(Any, takes(make))
+
+
+def _documented(function: Callable[..., object], make: Callable[..., object]) -> str | None:
+    """Return a function's docstring with an entry for each option in place of that of `options`; None under python -OO."""
+    if function.__doc__ is None:
+        return None
+    meanings: dict[str, str] = {}
+    for group in reversed(inspect.getmro(cast(type, make))):
+        meanings |= dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.cleandoc(group.__doc__ or ""), re.M))
+    entries = "".join(f"    {name}: {meanings[name]}\n" for name in inspect.signature(make).parameters)
+    return re.sub(r"^    options: .+\n", lambda _: entries, inspect.cleandoc(function.__doc__), count=1, flags=re.M)

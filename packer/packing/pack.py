@@ -50,7 +50,7 @@ def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> P
         images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
-        options: as keywords: the fields of `PackOptions`, described in its groups (`packer.options`).
+        options: the fields of `PackOptions`, as keywords.
 
     Raises:
         OptionsError: an option has a value it cannot have.

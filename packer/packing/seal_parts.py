@@ -60,6 +60,7 @@ def seal_parts(
 
     Args:
         out: what the parts were packed to; where IMAGES had splits, each becomes a store.
+        max_rejects: more rejects than this, over all parts, set `too_many_rejects`: a count or a percentage.
         progress: called with the stage "seal" and rows.
 
     Raises:

@@ -20,6 +20,10 @@ def to_device(nested: Any, device: str | torch.device) -> Any:
     of them: locked, if they were. A tensor that is there already is given back itself; one that is twice in the nest is moved
     twice.
 
+    Args:
+        nested: tensors in dicts, lists, tuples and the like, to any depth.
+        device: such as "cuda", "cuda:1" or "cpu".
+
     Example:
         >>> to_device({"images": [torch.zeros(2)], "name": "a"}, "cpu")
         {'images': [tensor([0., 0.])], 'name': 'a'}

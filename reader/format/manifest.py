@@ -88,9 +88,22 @@ class Block:
 class Manifest:
     """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
 
-    mean and std are per channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out). Where rows have
-    sizes of their own, height and width are the largest there are. target_count is the K of targets[N, K], None where targets
-    are classes; digest is "sha256:" and that of manifest.json.
+    Attributes:
+        rows, height, width, channels: the shape of the store; the largest height and width where rows have sizes of their own.
+        target_kind, target_count: "class", "regression" or "multi-hot", and the K of targets[N, K]; None for classes.
+        has_content: rows hold padding, and content says where.
+        extras: name of a further tensor -> its dtype and shape.
+        classes: names of the classes, in the order of their numbers.
+        mean, std: of each channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out).
+        inputs, rejected: how many were packed from, and how many of these became no row.
+        options, decoders: what shaped the pixels, and the libraries that decoded them.
+        files: path in the store -> size and digest.
+        version: of the format, (major, minor).
+        reader_features, writer_features: what a program must know to read the store, or to write it.
+        further_targets: name of a further target -> its kind and classes.
+        labels: how targets, classes and boxes were read, as far as options said it.
+        icc: name of an ICC profile other than sRGB -> rows of images that have it.
+        digest: "sha256:" and that of manifest.json.
 
     Raises:
         StoreError: the values contradict each other.

@@ -87,7 +87,14 @@ def torchvision_train(
 
     Erased is with ImageNet's mean, in levels, which is the 0 that it erases with after Normalize.
 
-    auto_augment_policy: None, "ra", "ta_wide", "augmix", or one of AutoAugment: "imagenet", "cifar10", "svhn".
+    Args:
+        crop_size: side of the crops, pixels.
+        hflip_prob: probability of a flip.
+        auto_augment_policy: None, "ra", "ta_wide", "augmix", or one of AutoAugment: "imagenet", "cifar10", "svhn".
+        ra_magnitude: of RandAugment ("ra").
+        augmix_severity: of AugMix ("augmix").
+        random_erase_prob: probability of RandomErasing.
+        seed: of all transforms in it.
 
     Raises:
         ValueError: there is no such policy.
@@ -109,7 +116,12 @@ def torchvision_train(
 
 
 def torchvision_eval(crop_size: int = 224, resize_size: int = 256) -> CenterCrop:
-    """Make what torchvision's references/classification evaluates with, ClassificationPresetEval, up to its Normalize."""
+    """Make what torchvision's references/classification evaluates with, ClassificationPresetEval, up to its Normalize.
+
+    Args:
+        crop_size: side of the center crop, pixels.
+        resize_size: what the shorter side is resized to first, pixels.
+    """
     return CenterCrop(crop_size, crop_size / resize_size)
 
 
@@ -129,7 +141,14 @@ def timm_train(
     Boxes are resized bilinearly or bicubically, drawn for each. timm's own RandAugment ("rand-m9-...") has other
     operations than torchvision's, and is not here.
 
-    re_mode: "const" erases with ImageNet's mean, "pixel" with noise.
+    Args:
+        input_size: side of the crops, pixels.
+        scale, ratio: of RandomResizedCrop.
+        hflip: probability of a flip.
+        color_jitter: of brightness, contrast and saturation; None: none.
+        re_prob: probability of RandomErasing.
+        re_mode: "const" erases with ImageNet's mean, "pixel" with noise.
+        seed: of all transforms in it.
 
     Raises:
         ValueError: re_mode is neither.

@@ -23,7 +23,19 @@ from reader.format.shown import redacted
 def push(
     out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: OnBytes | None = None
 ) -> CopyReport:
-    """Copy the store OUT, or the stores of the splits that it holds, to a URL; each checked on the way."""
+    """Copy the store OUT, or the stores of the splits that it holds, to a URL; each checked on the way.
+
+    Args:
+        out: the folder of a store, or of the stores of splits.
+        url: s3://bucket/out, gs://, az:// or file://, or another folder.
+        overwrite: replace another store at url, which stays complete there until the new one is.
+        progress: called with the bytes that are done.
+
+    Raises:
+        OptionsError: out is no store, or url holds something else.
+        StoreError: a file of out is damaged.
+        PackError: the storage fails.
+    """
     stores = stores_of(out)
     if "" in stores:
         return push_store(out, url, overwrite=overwrite, progress=progress)
@@ -44,7 +56,17 @@ def push(
 
 
 def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
-    """Copy the store at a URL, or the stores of the splits that it holds, to OUT."""
+    """Copy the store at a URL, or the stores of the splits that it holds, to OUT.
+
+    Args:
+        url: where `push` sent the store.
+        out: a folder that does not exist yet, is empty, or holds an unfinished pull of this store.
+        progress: called with the bytes that are done.
+
+    Raises:
+        OptionsError: out holds something else, or url holds no store.
+        PackError: the storage fails, bytes are not those of the manifest; or DiskFullError.
+    """
     splits = _splits_at(url)
     if not splits:
         return pull_store(url, out, progress=progress)
