@@ -30,13 +30,15 @@ MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" 
 class ImageBatch(TensorClass):
     """Images with their labels: a whole store, a batch of it, or one row.
 
-    pixels:  uint8[..., H, W, C], 0..255, the layout of decoders, numpy and JAX
-    targets: int64[...] class index (-1: no label), float32[..., K] regression, or uint8[..., K] multi-hot
-    content: int32[..., 4] y0, x0, y1, x1 (half-open) of the pixels that are image, or None: all are
-    extras:  a TensorDict of further per-row tensors, or None
-    rows:    int64[...] positions in the store; filled in batches, None for a store
-    origin:  int64[..., 3] of each row of a loader's batch what its random numbers hang on: epoch, position in the epoch's
-        order, and the loader's seed (below 0: not known); else None. A tensor, so that torch.compile makes no constants of it
+    Attributes:
+        pixels: uint8[..., H, W, C], 0..255, the layout of decoders, numpy and JAX
+        targets: int64[...] class index (-1: no label), float32[..., K] regression, or uint8[..., K] multi-hot
+        content: int32[..., 4] y0, x0, y1, x1 (half-open) of the pixels that are image, or None: all are
+        extras: a TensorDict of further per-row tensors, or None
+        rows: int64[...] positions in the store; filled in batches, None for a store
+        origin: int64[..., 3] of each row of a loader's batch what determines its random numbers: epoch, position in the
+            epoch's order, and the loader's seed (below 0: not known); else None. A tensor, so that torch.compile makes no
+            constants of it
     """
 
     pixels: torch.Tensor
@@ -74,14 +76,15 @@ class ImageBatch(TensorClass):
 class RaggedBatch(TensorClass):
     """Images of different sizes with their labels: a whole store, or a batch of it. Transforms that crop make an ImageBatch.
 
-    pixels:  uint8[T], the bytes of all images; there may be others between them
-    targets: as ImageBatch has them
-    offsets: int64[B], the byte of pixels where each image begins
-    shapes:  int32[B, 3], height, width and channels of each
-    extras:  a TensorDict of further per-row tensors, or None
-    rows:    int64[B] positions in the store; filled in batches, None for a store
-    mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right behind it; None: there are none
-    origin: int64[B, 3] as ImageBatch has it
+    Attributes:
+        pixels: uint8[T], the bytes of all images; there may be others between them
+        targets: as ImageBatch has them
+        offsets: int64[B], the byte of pixels where each image begins
+        shapes: int32[B, 3], height, width and channels of each
+        extras: a TensorDict of further per-row tensors, or None
+        rows: int64[B] positions in the store; filled in batches, None for a store
+        mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right behind it; None: there are none
+        origin: int64[B, 3] as ImageBatch has it
 
     Its batch_size is [], as pixels have no dimension of rows; `len` is B.
     """

@@ -53,11 +53,18 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, many of them under headings."""
-        left, sections = option_records(self, ctx), {}
+        records = option_records(self, ctx)
+        sections = self.sections(ctx)
+        write_sections(ctx, formatter, {heading: [records[name] for name in sections[heading]] for heading in sections})
+
+    def sections(self, ctx: click.Context) -> dict[str, list[str]]:
+        """Return the names of the options by heading; of few options, all below one."""
+        left, sections = [*option_records(self, ctx)], {}
         if len(left) > _OPTIONS_IN_ONE_LIST:
             for heading, names in _SECTIONS.items():
-                sections[heading] = [left.pop(name) for name in names.split() if name in left]
-        write_sections(ctx, formatter, sections | {"Options": [*left.values()]})
+                sections[heading] = [name for name in names.split() if name in left]
+                left = [name for name in left if name not in sections[heading]]
+        return sections | {"Options": left}
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write where the documentation is."""

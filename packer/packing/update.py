@@ -54,7 +54,8 @@ def update(images: Images, out: str | os.PathLike[str], options: UpdateOptions) 
     """Bring the store OUT up to date with its images: the bytes that packing them anew gives. As the command `pack update`.
 
     Every input is read, and decoded only where its bytes are not those that were packed. Size and all else that shapes rows is
-    as OUT records it; boxes and masks are given again where OUT was packed with them. OUT stays readable until the new store is complete, so the disk must hold both.
+    as OUT records it; boxes and masks are given again where OUT was packed with them. OUT stays readable until the new store is
+    complete, so the disk must hold both.
 
     Args:
         images: what OUT was packed from, as it is now.
