@@ -59,7 +59,10 @@ def may_import(module: str, other: str) -> bool:
     if above == below or module in DOORS:
         return True
     if above.split(".")[0] != below.split(".")[0]:
-        is_open = below in ("reader.format", "reader.system") or (above, below) == ("packer.operations", "reader.remote")
+        is_open = below in ("reader.format", "reader.system") or (above, below) == (
+            "packer.operations",
+            "reader.remote",
+        )
         return is_open or (module == "packer.cli.bench" and below == "reader.bench")
     if above == "reader.transforms":
         return below in ("reader.store", "reader.format", "reader.epoch", "reader.system")

@@ -123,9 +123,7 @@ def test_a_part_that_is_not_there_is_a_usage_error(script: ModuleType, monkeypat
     assert ended.value.code == 2
 
 
-def test_every_wheel_has_a_version_and_parts_name_what_is_there(
-    script: ModuleType, tmp_path: Path
-) -> None:
+def test_every_wheel_has_a_version_and_parts_name_what_is_there(script: ModuleType, tmp_path: Path) -> None:
     pinned = {line.partition("==")[0] for line in (SCRIPTS / "constraints.txt").read_text().splitlines()}
     assert {*script.PACKAGES, *script.BUILT} <= pinned
     for no_cuda in (False, True):

@@ -42,7 +42,9 @@ def test_yaml_of_the_forge_parses(path: Path) -> None:
 
 def test_workflows_name_files_that_exist() -> None:
     for path in (ROOT / ".github/workflows").glob("*.yml"):
-        for name in re.findall(r"(?:--ignore=|run: )((?:tests|scripts|\.ci)/[\w./]+)", path.read_text(encoding="utf-8")):
+        for name in re.findall(
+            r"(?:--ignore=|run: )((?:tests|scripts|\.ci)/[\w./]+)", path.read_text(encoding="utf-8")
+        ):
             assert (ROOT / name).exists(), name
 
 
@@ -60,7 +62,9 @@ def test_issue_forms_have_unique_ids_and_labels() -> None:
 
 @pytest.mark.parametrize("name", ["CITATION.cff", "conda/recipe.yaml"])
 def test_the_version_is_that_of_the_package(name: str) -> None:
-    assert re.search(rf'(?m)^ *version: "?{re.escape(packer.__version__)}"?$', (ROOT / name).read_text(encoding="utf-8"))
+    assert re.search(
+        rf'(?m)^ *version: "?{re.escape(packer.__version__)}"?$', (ROOT / name).read_text(encoding="utf-8")
+    )
 
 
 def test_the_recipe_asks_for_what_the_package_asks_for() -> None:

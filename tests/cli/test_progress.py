@@ -43,9 +43,7 @@ def log(capsys: pytest.CaptureFixture[str]) -> Log:
 def test_a_line_says_what_is_done_how_fast_and_how_long_it_takes(log: Log) -> None:
     log.after(0, "pack", 0, 128_000)
     log.after(15, "pack", 12_800, 128_000, rejected=3, source_bytes=1_410_000_000)
-    assert log.lines == [
-        "pack: 12,800 of 128,000 images, 10%, 853 images/s, 94 MB/s, 3 rejected, 0:02:15 left"
-    ]
+    assert log.lines == ["pack: 12,800 of 128,000 images, 10%, 853 images/s, 94 MB/s, 3 rejected, 0:02:15 left"]
 
 
 def test_a_line_comes_with_each_tenth(log: Log) -> None:
@@ -198,7 +196,9 @@ def test_all_commands_write_lines_and_quiet_ones_none(
     assert (out == "") is (is_quiet and arguments[0] != "plan")
 
 
-def test_the_command_does_not_import_tqdm_for_a_log(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_does_not_import_tqdm_for_a_log(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert app.run([str(images), str(tmp_path / "out"), "--size", "8"]) == 0
 

@@ -62,7 +62,9 @@ def test_rows_are_those_of_each_store_with_classes_by_name(stores: list[Path]) -
 
 
 def test_subsets_and_splits_know_the_rows_of_all_stores(stores: list[Path]) -> None:
-    joined = concat([MemmapDataset(stores[0]).subset([5, 2]), MemmapDataset(stores[1]), MemmapDataset(stores[0]).subset([7])])
+    joined = concat(
+        [MemmapDataset(stores[0]).subset([5, 2]), MemmapDataset(stores[1]), MemmapDataset(stores[0]).subset([7])]
+    )
     whole = MemmapDataset(stores[0])
     assert torch.equal(joined[[0, 1, 23]][0], whole[[5, 2, 7]][0])
     as_batch = concat([MemmapDataset(stores[0], as_tuple=False), MemmapDataset(stores[1], as_tuple=False)])
@@ -76,7 +78,9 @@ def test_it_pickles_to_paths_and_serves_workers(stores: list[Path]) -> None:
     again = pickle.loads(pickle.dumps(joined))
     assert len(pickle.dumps(joined)) < 3000
     assert torch.equal(again[:][0], joined[:][0])
-    with_worker = [targets for _, targets in DataLoader(joined, batch_size=7, num_workers=1, multiprocessing_context="fork")]
+    with_worker = [
+        targets for _, targets in DataLoader(joined, batch_size=7, num_workers=1, multiprocessing_context="fork")
+    ]
     assert torch.cat(with_worker).tolist() == joined.targets
 
 
@@ -158,7 +162,9 @@ def test_multi_hot_targets_move_to_the_joined_columns(tmp_path: Path) -> None:
         folder.mkdir()
         Image.new("RGB", (8, 8)).save(folder / "0.png")
         Image.new("RGB", (8, 8)).save(folder / "1.png")
-        (tmp_path / f"{name}.csv").write_text(f'path,tags\nimages-{name}/0.png,{row}\nimages-{name}/1.png,"{classes}"\n')
+        (tmp_path / f"{name}.csv").write_text(
+            f'path,tags\nimages-{name}/0.png,{row}\nimages-{name}/1.png,"{classes}"\n'
+        )
         pack(tmp_path / f"{name}.csv", tmp_path / name, size=8, target_column="tags", workers=1)
     joined = concat([MemmapDataset(tmp_path / "a"), MemmapDataset(tmp_path / "b")])
     assert joined.classes == ["x", "y", "z"]

@@ -110,7 +110,9 @@ def test_weighted_sampling_is_that_of_image_folder(pair: Any) -> None:
 
 def test_fast_collate_of_timm_gives_what_it_gives_of_image_folder(pair: Any) -> None:
     torchvision_or_skip()
-    fast_collate = pytest.importorskip("timm.data.loader", reason="timm is not installed: pip install timm").fast_collate
+    fast_collate = pytest.importorskip(
+        "timm.data.loader", reason="timm is not installed: pip install timm"
+    ).fast_collate
     theirs, ours = (list(DataLoader(data, batch_size=5, collate_fn=fast_collate)) for data in pair)
     assert all(map(same, theirs, ours))
 
@@ -283,7 +285,9 @@ def test_stores_with_other_classes_are_refused_where_they_should_be_the_same(fol
         MemmapDataset(tmp_path / "out" / "val", classes=train.classes)
     shutil.copytree(folder / "out", tmp_path / "out" / "train")
     for split in ("train", "val"):
-        with pytest.raises(StoreError, match="the splits of .* have different classes: .* Pack .* again with --classes"):
+        with pytest.raises(
+            StoreError, match="the splits of .* have different classes: .* Pack .* again with --classes"
+        ):
             MemmapDataset(tmp_path / "out", split=split)
     pack(fewer, tmp_path / "out" / "val", size=32, workers=1, classes=folder / "out", overwrite=True)
     val = MemmapDataset(tmp_path / "out", split="val")

@@ -367,7 +367,9 @@ def test_slots_of_a_window_are_where_its_slices_lie(count: int, block: int, wind
 def test_contiguous_rows_of_pinned_memory_need_no_slot(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     world, unpinned = World(eager=("copies", "kernels")), []
     world.install(monkeypatch)
-    monkeypatch.setattr("reader.loading.host_copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr()))
+    monkeypatch.setattr(
+        "reader.loading.host_copies.pin", lambda tensor, device: lambda: unpinned.append(tensor.data_ptr())
+    )
     loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
     batches = list(loader)
     assert torch.equal(torch.cat([batch.pixels for batch in batches]), train.store.pixels)

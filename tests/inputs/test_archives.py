@@ -155,7 +155,10 @@ def test_a_tar_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "text"),
     [
-        ({"a.jpg": "", "a.cls": "1.5", "b.jpg": ""}, "the sample t.tar/b.jpg has no cls, and another has one, in t.tar/a.cls"),
+        (
+            {"a.jpg": "", "a.cls": "1.5", "b.jpg": ""},
+            "the sample t.tar/b.jpg has no cls, and another has one, in t.tar/a.cls",
+        ),
         ({"a.jpg": "", "a.json": "{"}, "a.json is no JSON"),
         ({"a.cls": "1"}, "holds no image"),
     ],
@@ -189,7 +192,9 @@ def test_a_label_member_that_is_missing_beside_others_is_refused(suffix: str, js
     members = {f"{n}.{what}": str(n % 2) for n in range(4) for what in ("jpg", suffix)}
     members |= {f"{n}.json": '{"age": 3}' for n in range(4)} if json_too else {}
     del members[f"2.{suffix}"]
-    text = rf"the sample t.tar/2.jpg has no {suffix}, and another has one, in t.tar/0.{suffix}\. Give each sample a label"
+    text = (
+        rf"the sample t.tar/2.jpg has no {suffix}, and another has one, in t.tar/0.{suffix}\. Give each sample a label"
+    )
     with pytest.raises(ScanError, match=text):
         listed(make_tar(tmp_path / "t.tar", members))
     inputs = listed(make_tar(tmp_path / "t.tar", members | {f"2.{suffix}": ""}))
@@ -220,7 +225,10 @@ def test_a_json_without_a_label_leaves_the_folders_their_classes(tmp_path: Path)
     inputs = listed(make_tar(tmp_path / "t.tar", members))
     assert (inputs.targets.tolist(), inputs.classes) == ([0, 0, 1, 1], ("x", "y"))
     assert inputs.extras["age"].tolist() == [7, 7, 7, 7]
-    assert "have none of the columns target, label, class, cls: they are no labels, and the folders decide" in inputs.notes[-1]
+    assert (
+        "have none of the columns target, label, class, cls: they are no labels, and the folders decide"
+        in inputs.notes[-1]
+    )
 
 
 def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:

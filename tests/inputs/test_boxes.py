@@ -461,7 +461,9 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
     labels = coco(
         tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, [*boxes, ("val/val.jpg", [1, 1, 8, 8])]
     )
-    with pytest.raises(PackError, match=r"train is finished, but with room for another number of boxes in a row \(3, now 4\)"):
+    with pytest.raises(
+        PackError, match=r"train is finished, but with room for another number of boxes in a row \(3, now 4\)"
+    ):
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1, resume=True)
 
 

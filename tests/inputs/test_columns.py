@@ -74,7 +74,9 @@ def test_names_and_columns_that_are_not_utf8_are_refused_by_their_line(tmp_path:
     path = tmp_path / "x.csv"
     for text, line in (("path,label\na.jpg,caf\u00e9\n", 2), ("path,\u00e9\na.jpg,1\n", 1)):
         path.write_bytes(text.encode("latin-1"))
-        with pytest.raises(ScanError, match=rf"line {line} of .*x.csv is not UTF-8: it has '.*udce9' as .*Save it as UTF-8\."):
+        with pytest.raises(
+            ScanError, match=rf"line {line} of .*x.csv is not UTF-8: it has '.*udce9' as .*Save it as UTF-8\."
+        ):
             scan(path)
     path.write_bytes("path,label,note\ncaf\u00e9.jpg,a,caf\u00e9\n".encode("latin-1"))
     (inputs,) = scan(path).values()

@@ -92,7 +92,9 @@ def test_without_a_root_the_folder_that_holds_an_image_is_its_class_and_shared_n
 
 
 @pytest.mark.parametrize("find", ["photos", "$PWD/photos"])
-def test_hidden_folders_and_those_of_systems_are_no_classes_without_a_root(find: str, photos: Path, tmp_path: Path) -> None:
+def test_hidden_folders_and_those_of_systems_are_no_classes_without_a_root(
+    find: str, photos: Path, tmp_path: Path
+) -> None:
     for folder in (".cache", "@eaDir", "class0/.ipynb_checkpoints"):
         (photos / folder).mkdir()
         shutil.copy(photos / "class0/001.jpg", photos / folder / "1.jpg")

@@ -154,7 +154,9 @@ def test_a_tar_with_labels_beside_its_images_stays_one_set(tmp_path: Path) -> No
 def test_a_stray_label_in_a_tar_of_splits_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
     images = touch(tmp_path / "images", "train/a/note.jpg", "train/b/2.jpg", "val/a/3.jpg", "val/b/4.jpg")
     (images / "train/a" / name).write_text('"a note"')
-    with pytest.raises(ScanError, match=rf"the sample t.tar/.*jpg has no .*, in t.tar/train/a/{name}\. .*unpack the tar"):
+    with pytest.raises(
+        ScanError, match=rf"the sample t.tar/.*jpg has no .*, in t.tar/train/a/{name}\. .*unpack the tar"
+    ):
         scan(as_tar(images, tmp_path / "t.tar"))
 
 
@@ -170,7 +172,14 @@ def test_json_without_labels_beside_the_images_of_splits_leaves_the_splits(tmp_p
 
 
 def test_hidden_folders_and_those_of_systems_in_a_tar_are_no_classes(tmp_path: Path) -> None:
-    junk = ("a/.cache/1.jpg", "a/@eaDir/1.jpg", ".ipynb_checkpoints/1.jpg", "__MACOSX/a/2.jpg", "a/._1.jpg", "a/._1.json")
+    junk = (
+        "a/.cache/1.jpg",
+        "a/@eaDir/1.jpg",
+        ".ipynb_checkpoints/1.jpg",
+        "__MACOSX/a/2.jpg",
+        "a/._1.jpg",
+        "a/._1.json",
+    )
     images = touch(tmp_path / "images", "a/1.jpg", "b/2.jpg", *junk)
     inputs = scan(as_tar(images, tmp_path / "t.tar", "photos/"))[""]
     assert (inputs.classes, sorted(inputs.paths)) == (("a", "b"), ["t.tar/photos/a/1.jpg", "t.tar/photos/b/2.jpg"])

@@ -56,5 +56,7 @@ def test_a_transform_of_a_dataset_is_never_left_out(train: MemmapDataset, when: 
     part = train.subset(slice(None))
     made = MemmapLoader(part, 16)
     setattr(part, name, True if name == "as_pil" else torch.neg)
-    with pytest.raises(ValueError, match=r"the dataset has (a transform of samples|as_pil=True), which this loader does not"):
+    with pytest.raises(
+        ValueError, match=r"the dataset has (a transform of samples|as_pil=True), which this loader does not"
+    ):
         iter(made if when == "after" else MemmapLoader(part, 16))

@@ -62,7 +62,6 @@ def test_a_permutation_mixes_like_a_uniform_one() -> None:
     assert ((counts - 10) ** 2 / 10).sum(axis=1).mean() == pytest.approx(99, rel=0.1)
 
 
-
 @given(COUNTS, st.integers(1, 200), st.integers(1, 9), st.integers(0, 99))
 def test_blocks_hold_every_row_once_and_stay_together(count: int, block: int, window: int, seed: int) -> None:
     order = BlockOrder(count, block, window, seed=seed, epoch=1)

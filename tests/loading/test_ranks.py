@@ -97,7 +97,11 @@ def test_another_world_size_than_was_told_warns_with_both(
 @pytest.mark.parametrize("kind", ["rows", "batches", "list"])
 @pytest.mark.parametrize("is_made_first", [False, True])
 def test_a_sampler_that_is_not_distributed_warns_once_under_several_ranks(
-    train: MemmapDataset, kind: str, is_made_first: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    train: MemmapDataset,
+    kind: str,
+    is_made_first: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     one = RandomSampler(train)
     sampler: Any = {"rows": one, "batches": BatchSampler(one, 10, drop_last=False), "list": [4, 2, 3]}[kind]

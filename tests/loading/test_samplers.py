@@ -42,7 +42,9 @@ class Skipped(BatchSampler):
 def rest_of(loader: MemmapLoader, count: int, **options: Any) -> DataLoader[Any]:
     """Make the DataLoader that accelerate makes of a loader to skip its first batches."""
     dataset: Dataset[Any] = loader.dataset
-    return DataLoader(dataset, batch_sampler=Skipped(loader.batch_sampler, count), collate_fn=loader.collate_fn, **options)
+    return DataLoader(
+        dataset, batch_sampler=Skipped(loader.batch_sampler, count), collate_fn=loader.collate_fn, **options
+    )
 
 
 ORDERS: dict[str, dict[str, Any]] = {
@@ -156,7 +158,9 @@ def test_a_dataloader_of_its_dataset_and_batch_sampler_gives_its_batches(
 ) -> None:
     def made() -> MemmapLoader:
         flip = RandomHorizontalFlip()
-        options: dict[str, Any] = {"transform": lambda batch: (flip(batch).images, batch.rows, batch.epoch, batch.position)}
+        options: dict[str, Any] = {
+            "transform": lambda batch: (flip(batch).images, batch.rows, batch.epoch, batch.position)
+        }
         return MemmapLoader(train, 16, seed=2, prefetch=prefetch, **options, **SAMPLERS[kind](train))
 
     expected = made()

@@ -210,9 +210,7 @@ def test_an_excluded_last_row_is_never_drawn(monkeypatch: pytest.MonkeyPatch) ->
     assert order.drawn(np.array([0.0, 1.0, 3.0, 3.0, 3.0]), 0, 2, seed=0).tolist() == [2, 2]
 
 
-def test_ranks_that_share_a_device_are_counted_together(
-    shared_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_share_a_device_are_counted_together(shared_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = MemmapDataset(shared_store, as_tuple=False)
     for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
@@ -222,7 +220,8 @@ def test_ranks_that_share_a_device_are_counted_together(
     monkeypatch.setattr(device_rows, "free_bytes", lambda device: needed)
     monkeypatch.setattr(device_rows, "total_bytes", lambda device: 2 * needed - 1)
     with pytest.raises(
-        ValueError, match=r"the rows need \S+ kB in each of 2 processes that share the device of \S+ kB, and \S+ kB are free"
+        ValueError,
+        match=r"the rows need \S+ kB in each of 2 processes that share the device of \S+ kB, and \S+ kB are free",
     ):
         MemmapLoader(data, 4, residency="gpu", as_tuple=False)
     monkeypatch.setattr(device_rows, "total_bytes", lambda device: 2 * needed)

@@ -110,7 +110,9 @@ def test_a_transform_that_begins_to_draw_at_a_later_batch(train: MemmapDataset, 
             # a program's own function is watched within one of ours, too
             assert all(a.equal(b) for a, b in zip(epoch(prefetch, Compose([late])), expected, strict=True))
         if in_place:
-            with pytest.raises(RuntimeError, match=r"draws from torch's generator for the first time in this epoch: give it"):
+            with pytest.raises(
+                RuntimeError, match=r"draws from torch's generator for the first time in this epoch: give it"
+            ):
                 epoch(prefetch)
         else:
             assert all(a.equal(b) for a, b in zip(epoch(prefetch), expected, strict=True))

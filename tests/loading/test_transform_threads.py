@@ -81,7 +81,9 @@ def test_rows_go_in_parts_and_what_needs_the_batch_gets_it(train: MemmapDataset,
     assert {*lengths} == {(30, False)}
 
 
-def test_per_sample_gets_whole_batches_for_its_own_threads(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_per_sample_gets_whole_batches_for_its_own_threads(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts, original = [], PerSample.__call__
 
     def call(self: PerSample, batch: Any) -> Any:

@@ -185,7 +185,9 @@ def test_a_folder_with_other_things_is_refused(images: Path, tmp_path: Path) -> 
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/mine.txt").touch()
     for resume in (False, True):
-        with pytest.raises(OptionsError, match=r"is not empty \(it holds mine.txt\) and was not made by pack requantize"):
+        with pytest.raises(
+            OptionsError, match=r"is not empty \(it holds mine.txt\) and was not made by pack requantize"
+        ):
             requantize(images, tmp_path / "tree", quality=3, resume=resume)
     assert [path.name for path in (tmp_path / "tree").iterdir()] == ["mine.txt"]
 
@@ -308,9 +310,7 @@ def test_a_folder_of_dest_that_leads_elsewhere_is_refused(images: Path, tmp_path
     assert store_bytes(images) == before
 
 
-def test_a_dest_in_a_store_or_at_the_end_of_a_broken_link_is_refused(
-    images: Path, store: Path, tmp_path: Path
-) -> None:
+def test_a_dest_in_a_store_or_at_the_end_of_a_broken_link_is_refused(images: Path, store: Path, tmp_path: Path) -> None:
     before = store_bytes(store)
     with pytest.raises(OptionsError, match="lies in the store"):
         requantize(images, store / "new", quality=4)
@@ -344,7 +344,9 @@ def test_a_path_that_is_too_long_is_one_sentence(
     assert run(["requantize", str(images), str(deep), "-q", "4", "--quiet"]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "File name too long. Its name, or the path to it, is too long there: choose a DEST with a shorter path" in said
+    assert (
+        "File name too long. Its name, or the path to it, is too long there: choose a DEST with a shorter path" in said
+    )
 
 
 @pytest.mark.parametrize(("other", "what"), [({"quality": 5}, "quality"), ({"size": 20}, "size")])

@@ -213,6 +213,9 @@ def test_many_changed_sources_are_counted_and_the_first_few_named(
     photo(50, 50, 3).save(images / "class2/007.jpg")  # not packed yet: no change
     assert run([str(images), str(out), "--size", "32", "--resume"]) == 0
     names = "class0/000.jpg, class0/001.jpg, class0/002.jpg, class0/003.jpg, class0/004.jpg and 3 more"
-    assert f"{names} changed since the pack was interrupted: all images from the block of the first" in capsys.readouterr().out
+    assert (
+        f"{names} changed since the pack was interrupted: all images from the block of the first"
+        in capsys.readouterr().out
+    )
     pack(images, tmp_path / "whole", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "whole")

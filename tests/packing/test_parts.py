@@ -248,7 +248,9 @@ def test_parts_of_other_decoders_are_refused(images: Path, tmp_path: Path, monke
 def test_a_part_of_a_sealed_store_with_other_options_is_not_advised_to_overwrite(images: Path, tmp_path: Path) -> None:
     _pack_parts(images, tmp_path / "out", 2)
     seal_parts(tmp_path / "out")
-    with pytest.raises(PackError, match=r"is finished, but with other options .*\. Choose another OUT, or remove it\.$"):
+    with pytest.raises(
+        PackError, match=r"is finished, but with other options .*\. Choose another OUT, or remove it\.$"
+    ):
         _pack_parts(images, tmp_path / "out", 2, [1], size=16, resume=True)
 
 

@@ -331,7 +331,9 @@ def test_a_column_is_not_lost_in_silence(images: Path, tmp_path: Path) -> None:
     names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
     path.write_text("path,label,age\n" + "".join(f"{name},{name.split('/')[0]},{len(name)}\n" for name in names))
     pack(path, out, size=32, root=images, target_column="label")
-    refused(images, out, r"out has the column age, which .*images does not have\. Give the list that it was packed from")
+    refused(
+        images, out, r"out has the column age, which .*images does not have\. Give the list that it was packed from"
+    )
 
 
 def test_an_update_reports_other_values_of_further_targets(images: Path, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from packer.pixels.formats import jpeg, turbojpeg
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 
-pytestmark = pytest.mark.skipif(not turbojpeg.JpegDecoder().is_available, reason="libturbojpeg reports what libjpeg warns of")
+pytestmark = pytest.mark.skipif(
+    not turbojpeg.JpegDecoder().is_available, reason="libturbojpeg reports what libjpeg warns of"
+)
 
 SIZE = (320, 256)
 PHOTO = photo(*SIZE, seed=3)
@@ -58,7 +60,9 @@ def test_what_is_cut_away_shows_behind_a_stuffed_byte_too(mode: str, marker: byt
             decoded(odd)
     else:
         row = decoded(odd)
-        assert row.pixels == Decoder(Geometry(SIZE[1], SIZE[0], "squash"), exact=True).row(data).pixels or mode == "CMYK"
+        assert (
+            row.pixels == Decoder(Geometry(SIZE[1], SIZE[0], "squash"), exact=True).row(data).pixels or mode == "CMYK"
+        )
         assert "2 extraneous bytes" in row.done["warnings"][0]
         assert "decoded" not in row.done
         with pytest.raises(DecodeError, match="--strict"):

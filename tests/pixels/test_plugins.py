@@ -247,7 +247,9 @@ def test_parts_that_two_versions_of_a_library_decoded_are_not_sealed(
     with monkeypatch.context() as patch:
         patch.setattr(plugins, "library", lambda _: plugins.Library(was.formats, "pillow-x 99"))
         pack(images, out, size=32, workers=1, part="2/2")
-    expected = rf"part 1/2 of .* was packed with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now pillow-x 99\)"
+    expected = (
+        rf"part 1/2 of .* was packed with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now pillow-x 99\)"
+    )
     with pytest.raises(PackError, match=expected):
         seal_parts(out)
     pack(images, out, size=32, workers=1, part="2/2", overwrite=True)

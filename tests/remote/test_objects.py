@@ -100,4 +100,7 @@ def test_the_code_of_an_answer_is_told_and_not_its_body(body: str) -> None:
         f"Error GET http://h/x?X-Amz-Credential=hush - Server returned non-2xx status code: 503 Busy: {body}"
     )
     text: Callable[[BaseException], str] = objects._text
-    assert text(error) == "Error GET http://h/x?X-Amz-Credential=*** - Server returned non-2xx status code: 503 Busy, SlowDown"
+    assert (
+        text(error)
+        == "Error GET http://h/x?X-Amz-Credential=*** - Server returned non-2xx status code: 503 Busy, SlowDown"
+    )

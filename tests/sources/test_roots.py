@@ -576,9 +576,7 @@ def test_progress_says_which_image_is_waited_for_until_it_is_read(
     assert seen[-1] == ""
 
 
-def test_progress_says_what_cannot_be_listed(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_says_what_cannot_be_listed(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Progress] = []
     Listing(monkeypatch).fail("scandir", "class1", errno.EIO, times=1)
     pack(images, tmp_path / "out", size=32, progress=seen.append)

@@ -40,7 +40,9 @@ def resize(disk: Path, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("share", [5, 25, 50, 75, 95, 99, 101, 110])
-def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(disk: Path, tmp_path: Path, share: int) -> None:
+def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(
+    disk: Path, tmp_path: Path, share: int
+) -> None:
     images = make_tree(tmp_path / "images")
     command = [*PACK, str(images), str(disk / "out"), "--size", "64", "--json"]
     resize(disk, NEED * share // 100)

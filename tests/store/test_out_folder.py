@@ -140,7 +140,9 @@ def drop(*folders: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["update", "overwrite", "merge"])
-def test_what_the_system_dropped_into_a_store_goes_with_it_and_is_reported(way: str, images: Path, tmp_path: Path) -> None:
+def test_what_the_system_dropped_into_a_store_goes_with_it_and_is_reported(
+    way: str, images: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     pack(images, out, size=32)
     before = store_bytes(out)

@@ -15,9 +15,7 @@ from torch.utils.data import DataLoader
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
 
-SENTENCE = (
-    r"torchvision takes images uint8\[..., C, H, W\], and was given a whole (Image|Ragged)Batch. Write transform=PerSample"
-)
+SENTENCE = r"torchvision takes images uint8\[..., C, H, W\], and was given a whole (Image|Ragged)Batch. Write transform=PerSample"
 
 # Of v1 and v2: what each is made with, where it needs something.
 GIVEN: dict[str, tuple[Any, ...]] = {

@@ -661,7 +661,10 @@ def test_to_device_leaves_no_context_on_another_device() -> None:
         ),
         (lambda: RandomResizedCrop(8, ratio=(math.inf, math.inf)), "ratio is (inf, inf), expected two numbers above 0"),
         (lambda: ColorJitter(math.inf), "brightness is inf, expected 0 or more"),
-        (lambda: Normalize([0.5], [math.inf]), "mean [0.5] and std [inf]: expected one finite number of each a channel"),
+        (
+            lambda: Normalize([0.5], [math.inf]),
+            "mean [0.5] and std [inf]: expected one finite number of each a channel",
+        ),
         (lambda: Normalize([math.nan], [1]), "mean [nan] and std [1]: expected one finite number of each a channel"),
         (lambda: ColorJitter(-0.1), "brightness is -0.1, expected 0 or more"),
         (lambda: ColorJitter(contrast=(2, 1)), "contrast is (2, 1), expected 0 or more"),

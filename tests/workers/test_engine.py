@@ -413,7 +413,9 @@ def test_what_is_stopped_for_longer_than_the_timeout_costs_no_image_and_no_decod
     process = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
-        while not (pid := _read(out.with_suffix(".pid"))) or not _is_stopped(process.pid if who != "the worker" else pid):
+        while not (pid := _read(out.with_suffix(".pid"))) or not _is_stopped(
+            process.pid if who != "the worker" else pid
+        ):
             assert time.monotonic() < deadline, "nothing was stopped"
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.01)

@@ -152,7 +152,9 @@ class Scene:
         """Run the engine, a move of the script whenever it has heard all workers out; then they obey. Returns the results."""
         tasks = (Task(n, 2 * n, ["", ""], [0, 0]) for n in range(blocks))
         options: dict[str, Any] = {"timeout": self.timeout, "launcher": None if self.is_local else self}
-        engine = engines.LocalEngine(self, workers=workers, move=self.move if self.moves else None, at_most=at_most, **options)  # type: ignore[arg-type]
+        engine = engines.LocalEngine(
+            self, workers=workers, move=self.move if self.moves else None, at_most=at_most, **options
+        )  # type: ignore[arg-type]
         looks = 0
 
         def ready() -> None:
