@@ -111,6 +111,7 @@ class Cut:
     Global step s takes positions [s * W * B, (s + 1) * W * B); rank r takes the r-th B of them. So the global order does
     not depend on the world size, and a checkpoint is the position reached. The last, short step is shared evenly; where it
     does not divide, it wraps around to the epoch's first rows, so that every rank has the same number of steps and rows.
+    Without pad each of its rows is one rank's alone: later ranks have one less, or no such step.
     """
 
     count: int
@@ -118,6 +119,7 @@ class Cut:
     drop_last: bool
     rank: int = 0
     world_size: int = 1
+    pad: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -133,21 +135,37 @@ class Cut:
             )
 
     def steps(self, position: int = 0) -> int:
-        """Steps from a global position to the epoch's end."""
-        left, whole = self.count - position, self.batch_size * self.world_size
-        return max(0, left // whole if self.drop_last else -(-left // whole))
+        """Steps of this rank from a global position to the epoch's end."""
+        done, tail = divmod(max(0, self.count - position), self.batch_size * self.world_size)
+        return done + (not self.drop_last and tail > (0 if self.pad else self.rank))
 
     def span(self, position: int) -> tuple[int, int]:
         """Return this rank's [start, stop) of the step at a global position; stop may exceed count: wrap around."""
-        share = self.batch_size
+        share, left = self.batch_size, self.count - position
+        if not self.pad and not self.drop_last and left < share * self.world_size:
+            # 5 rows of 3 ranks -> [0, 2), [2, 4), [4, 5)
+            share, more = divmod(left, self.world_size)
+            start = position + self.rank * share + min(self.rank, more)
+            return start, start + share + (self.rank < more)
         if not self.drop_last:
-            share = min(share, -(-(self.count - position) // self.world_size))
+            share = min(share, -(-left // self.world_size))
         start = position + self.rank * share
         return start, start + share
 
     def next_position(self, position: int) -> int:
         """Return the global position after the step at this one."""
         return min(position + self.batch_size * self.world_size, self.count)
+
+
+def passes(order: Callable[[int], Callable[[int, int], Rows]], count: int, start: int, stop: int) -> Rows:
+    """Return [start, stop) of passes over count rows that follow each other: order(n) gives the rows of pass n."""
+    pieces = [np.zeros(0, dtype=np.int64)]
+    while start < stop:
+        done, inside = divmod(start, count)
+        take = min(stop - start, count - inside)
+        pieces.append(order(done)(inside, inside + take))
+        start += take
+    return np.concatenate(pieces[1:]) if len(pieces) != 2 else pieces[1]
 
 
 def wrap(rows_at: Callable[[int, int], Rows], count: int, start: int, stop: int) -> Rows:

@@ -1,13 +1,24 @@
-"""Which of the datasets that were joined each row of a dataset is from, for weights by name."""
+"""Which of the datasets that were joined each row is from, and an order that mixes them in given shares.
+
+The order is arithmetic on (seed, position), as those of `order.py` are.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from reader.order import passes, permuted
 from reader.rows import Rows
+
+# Shares are whole numbers of so many rows.
+PERIOD = 10_000
+# Parts of `permuted` that no order of one store uses.
+_PATTERN, _DATASETS = -1, -2
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +32,85 @@ class Groups:
         """Return those of some positions."""
         return Groups(self.names, self.of[positions])
 
-    def positions(self, name: str) -> Rows:
-        """Return the positions that are from one of the datasets."""
-        return np.flatnonzero(self.of == self.names.index(name))
+
+class Mixture:
+    """An endless order: the datasets take turns as one pattern of 10,000 rows says, which repeats.
+
+    So any 10,000 rows that follow each other have the same number of each dataset's. A dataset's rows come in passes, each a
+    permutation of its own: none comes twice before all have come once.
+
+    Args:
+        groups: which dataset each position is of.
+        weights: of each dataset by name, in any proportion.
+
+    Raises:
+        ValueError: weights do not name each dataset once, are no shares, or give one to a dataset without rows.
+    """
+
+    def __init__(self, groups: Groups | None, weights: Mapping[str, float], *, seed: int) -> None:
+        self._quotas, self._seed = _quotas(groups, weights), seed
+        assert groups is not None
+        self._positions = [np.flatnonzero(groups.of == n) for n in range(len(groups.names))]
+        for name, quota, positions in zip(groups.names, self._quotas, self._positions, strict=True):
+            if quota and not len(positions):
+                raise ValueError(f"weights give {name!r} a share, but the dataset has no row of it.")
+        self.pattern = np.repeat(np.arange(len(self._quotas)), self._quotas)[
+            permuted(PERIOD, 0, PERIOD, seed=seed, part=_PATTERN)
+        ]
+        # how many of its dataset stand before each turn: of the pattern [1, 0, 0, 1] it is [0, 0, 1, 1]
+        self._before = np.empty(PERIOD, np.int64)
+        for n, quota in enumerate(self._quotas):
+            self._before[self.pattern == n] = np.arange(quota)
+
+    @property
+    def drawn(self) -> Rows:
+        """The positions that come at all, sorted."""
+        return np.sort(np.concatenate([p for p, quota in zip(self._positions, self._quotas, strict=True) if quota]))
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return turns [start, stop), counted from the first of epoch 0 on."""
+        turns = np.arange(start, stop)
+        inside, found = turns % PERIOD, np.empty(stop - start, np.int64)
+        which = self.pattern[inside]
+        for n in np.unique(which).tolist():
+            at = np.flatnonzero(which == n)
+            # the draws of a dataset follow each other without a gap
+            first = int(turns[at[0]]) // PERIOD * self._quotas[n] + int(self._before[inside[at[0]]])
+            found[at] = self._draws(n, first, first + len(at))
+        return found
+
+    def _draws(self, n: int, start: int, stop: int) -> Rows:
+        """Return draws [start, stop) of one dataset."""
+        positions, seed = self._positions[n], self._seed
+
+        def order(done: int) -> Callable[[int, int], Rows]:
+            """Return the order of a pass."""
+            return lambda first, last: permuted(len(positions), first, last, seed=seed, epoch=done, part=_DATASETS - n)
+
+        return positions[passes(order, len(positions), start, stop)]
+
+
+def _quotas(groups: Groups | None, weights: Mapping[str, float]) -> list[int]:
+    """Return how many of 10,000 rows are each dataset's: those whose exact share is nearest to one more get one more."""
+    if groups is None:
+        raise ValueError(
+            f"weights name {', '.join(map(repr, weights)) or 'nothing'}, and names are those of datasets that reader.concat"
+            " joined. Give one weight a row, float[N]."
+        )
+    names = groups.names
+    if len({*names}) < len(names) or {*names} != {*weights}:
+        raise ValueError(
+            f"weights name {', '.join(map(repr, weights)) or 'nothing'}, expected each of {', '.join(map(repr, names))} once;"
+            " 0 leaves one out, and concat({...}) gives other names."
+        )
+    values = [weights[name] for name in names]
+    if not all(isinstance(v, int | float) and math.isfinite(v) and v >= 0 for v in values) or not sum(values):
+        raise ValueError(f"weights are {dict(weights)}, expected finite numbers of 0 or more, not all 0.")
+    exact = [PERIOD * value / sum(values) for value in values]
+    quotas = [int(share) for share in exact]
+    for n in sorted(range(len(names)), key=lambda n: quotas[n] - exact[n])[: PERIOD - sum(quotas)]:
+        quotas[n] += 1
+    for name, value, quota in zip(names, values, quotas, strict=True):
+        if value and not quota:
+            raise ValueError(f"the weight of {name!r}, {value}, is less than one row of {PERIOD:,}: give more, or 0.")
+    return quotas

@@ -30,7 +30,9 @@ def room_on(schedule: Schedule, device: torch.device, processes: int) -> Room | 
     free, dataset = free_bytes(device), schedule.dataset
     if free is None:
         return None
-    has_windows = schedule.order == "block" and schedule.cut.world_size == 1 and dataset.is_whole
+    has_windows = (
+        schedule.order == "block" and schedule.cut.world_size == 1 and dataset.is_whole and schedule.has_whole_epochs
+    )
     windows_bytes = _WINDOWS_HELD * window_bytes(dataset.manifest) if has_windows else 0
     sharing = ranks_sharing(processes, torch.cuda.device_count())
     total = total_bytes(device) if sharing > 1 else 0

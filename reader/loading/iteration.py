@@ -119,6 +119,11 @@ class Iteration:
         return self._schedule.steps_left(self._begin)
 
     @property
+    def is_empty(self) -> bool:
+        """Say whether it began at the beginning of an epoch and gave no batch."""
+        return not self._begin and not self._progress.is_taken
+
+    @property
     def ready(self) -> int:
         """Batches of a group that was taken: the next so many steps ask nothing of the thread."""
         return len(self._ready)

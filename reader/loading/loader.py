@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -65,9 +65,13 @@ class MemmapLoader:
         seed: with the epoch, fixes the order.
         drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and where it does not divide,
             wrap around to the epoch's first rows, so that all have the same number of steps.
-        weights: float[N]; rows are drawn with replacement in proportion to them.
+        weights: float[N]; rows are drawn with replacement in proportion. Or of the datasets that `concat` joined, by name:
+            {"a": 0.7, "b": 0.3} gives those shares, exact over any 10,000 rows, each dataset in passes over all its rows.
         sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it then
             decides order and ranks. Batches that it gives are taken as they are, whatever batch_size says.
+        epoch_rows: rows of an epoch, of all ranks; None: as many as there are. The order continues in the next epoch.
+        pad: False gives each row of the last step to one rank alone, for evaluation: some ranks then have one row less there, or
+            one step less.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
         transform: without one the dataset's, where that is one of `reader.transforms`.
             Called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
@@ -132,8 +136,10 @@ class MemmapLoader:
         shuffle: bool | str = False,
         seed: int = 0,
         drop_last: bool = False,
-        weights: Weights | None = None,
+        weights: Weights | Mapping[str, float] | None = None,
         sampler: Iterable[Item] | None = None,
+        epoch_rows: int | None = None,
+        pad: bool = True,
         device: str | torch.device = "cpu",
         transform: Transform | None = None,
         prefetch: int = 2,
@@ -160,12 +166,14 @@ class MemmapLoader:
         self.schedule = Schedule(
             dataset,
             whole_number("batch_size", batch_size),
-            order=chosen_order(shuffle, dataset, is_weighted=weights is not None, is_sampled=sampler is not None),
+            order=chosen_order(shuffle, dataset, weights=weights, is_sampled=sampler is not None),
             seed=whole_number("seed", seed),
             drop_last=truth("drop_last", drop_last),
             ranks=(ranks.rank, ranks.world_size),
             weights=weights,
             sampler=checked_sampler(sampler),
+            epoch_rows=None if epoch_rows is None else whole_number("epoch_rows", epoch_rows),
+            pad=truth("pad", pad),
         )
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
@@ -216,7 +224,7 @@ class MemmapLoader:
 
     @property
     def order(self) -> str:
-        """The order of rows: "sequential", "full", "block", "weighted" or "sampler"."""
+        """The order of rows: "sequential", "full", "block", "weighted", "mixture" or "sampler"."""
         return self.schedule.order
 
     @property
@@ -262,6 +270,24 @@ class MemmapLoader:
 
     def __iter__(self) -> Iteration:
         return self.begin(*self.upcoming())
+
+    def forever(self) -> Iterator[Any]:
+        """Give the batches of epoch after epoch, from where `iter` would begin; the state is that of the loop.
+
+        Raises:
+            ValueError: an epoch has no batch.
+
+        Example:
+            >>> from reader import MemmapDataset
+            >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=64, shuffle=True)
+            >>> [step for step, (images, targets) in zip(range(4), loader.forever())]
+            [0, 1, 2, 3]
+        """
+        while True:
+            iteration = iter(self)
+            yield from iteration
+            if iteration.is_empty:
+                raise ValueError(f"an epoch of {self!r} has no batch, so that to wait for one would not end.")
 
     def upcoming(self) -> tuple[int, int]:
         """Return epoch and position of the next pass, for the ranks that there are now."""

@@ -93,7 +93,7 @@ class Producer:
     def _begun(
         self, epoch: int, steps: Iterator[Steps], finish: Finish, copier: CudaCopier | None
     ) -> Iterator[Begun[Group]]:
-        ends = self._schedule.blocks(epoch).window_end if self._schedule.order == "block" else _no_window
+        ends = self._schedule.window_end(epoch) if self._schedule.order == "block" else _no_window
         ahead = self._gathering.read_ahead(epoch, steps, ends, tell_plan(self._schedule, epoch))
         try:
             for group in steps if ahead is None else ahead:

@@ -156,7 +156,8 @@ def tell_plan(schedule: Schedule, epoch: int) -> Place:
     Returns where in the first order the blocks of a position stand; 0 where there is none.
     """
     remote = schedule.dataset.remote
-    if remote is None or not _is_small(remote) or schedule.order not in ("block", "sequential"):
+    is_known = schedule.order in ("block", "sequential") and schedule.has_whole_epochs
+    if remote is None or not _is_small(remote) or not is_known:
         return lambda position: 0
     windows, later = _in_order(schedule, epoch, remote), _in_order(schedule, epoch + 1, remote)
     remote.plan([[block for _, blocks in order for block in blocks] for order in (windows, later)])

@@ -5,9 +5,10 @@ Reads targets at most, for a look at how the rows lie; never a pixel.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,9 +17,10 @@ import torch
 
 from reader import system
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.groups import Mixture
 from reader.format.manifest import PAGE_BYTES, Manifest
-from reader.loading.validation import Item, Weights, checked_weights, sampled_rows, yields_batches
-from reader.order import BlockOrder, Cut, drawn, permuted, wrap
+from reader.loading.validation import Item, Weights, check_epoch, checked_weights, sampled_rows, yields_batches
+from reader.order import BlockOrder, Cut, drawn, passes, permuted, wrap
 from reader.rows import Rows, Steps
 
 # Smaller batches are gathered and queued in groups of so much: what each costs besides its copy, Python and thread switching,
@@ -50,8 +52,11 @@ class Schedule:
     """The steps of every epoch of a dataset, for one rank.
 
     Args:
-        order: "sequential", "full", "block", "weighted" (by weights, float[N]) or "sampler" (as it says).
+        order: "sequential", "full", "block", "weighted" (by weights, float[N]), "mixture" (by weights of joined datasets) or
+            "sampler" (as it says).
         ranks: rank and world size.
+        epoch_rows: of an epoch; None: as many as there are. The order continues from one epoch to the next.
+        pad: see `Cut`.
     """
 
     def __init__(
@@ -63,18 +68,34 @@ class Schedule:
         seed: int,
         drop_last: bool,
         ranks: tuple[int, int],
-        weights: Weights | None,
+        weights: Weights | Mapping[str, float] | None,
         sampler: Iterable[Item] | None,
+        epoch_rows: int | None = None,
+        pad: bool = True,
     ) -> None:
         self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
         self.cut: Cut
-        self.drop_last, self.sampler = drop_last, sampler
+        self.drop_last, self.sampler, self.pad = drop_last, sampler, pad
+        check_epoch(epoch_rows, is_sampled=sampler is not None, pad=pad)
+        self.epoch_rows = len(dataset) if epoch_rows is None else epoch_rows
         self._epoch_set = getattr(self._asks_epoch(), "epoch", None)
-        self._cumulative = None if weights is None else checked_weights(weights, len(dataset))
-        self.rows_id = _rows_id(dataset, self._cumulative)
+        self._cumulative = self._mixture = None
         # what any epoch reads of it; a sampler may give other rows in another epoch, so of all it may give
-        self.part = dataset if self._cumulative is None else _drawn_part(dataset, self._cumulative)
+        self.part = dataset
+        if isinstance(weights, Mapping):
+            self._mixture = Mixture(dataset.groups, weights, seed=seed)
+            self.part = dataset.subset(self._mixture.drawn)
+        elif weights is not None:
+            self._cumulative = checked_weights(weights, len(dataset))
+            self.part = _drawn_part(dataset, self._cumulative)
+        by = self._cumulative if self._mixture is None else self._mixture.pattern
+        self.rows_id = _rows_id(dataset, by, None if self.has_whole_epochs else self.epoch_rows)
         self.cut_for(*ranks)
+
+    @property
+    def has_whole_epochs(self) -> bool:
+        """Whether an epoch of the order is one pass over all rows."""
+        return self.epoch_rows == len(self.dataset)
 
     def cut_for(self, rank: int, world_size: int) -> None:
         """Cut every epoch from now on for this rank.
@@ -83,7 +104,8 @@ class Schedule:
             OrderError: there is no such rank, or drop_last leaves it nothing.
         """
         # a sampler may give more rows than there are, or fewer
-        self.cut = Cut(len(self.dataset), self.batch_size, self.drop_last and self.sampler is None, rank, world_size)
+        drop_last = self.drop_last and self.sampler is None
+        self.cut = Cut(self.epoch_rows, self.batch_size, drop_last, rank, world_size, self.pad)
 
     def steps_left(self, position: int) -> int:
         """Return the steps from a position to the epoch's end (of a sampler: all steps).
@@ -110,7 +132,8 @@ class Schedule:
         """Return how many rows of all ranks' step at this position count, where some come twice; else 0."""
         left = self.cut.count - position
         whole = self.batch_size * self.cut.world_size
-        return left if self.sampler is None and left < whole and left % self.cut.world_size else 0
+        comes_twice = self.pad and left < whole and left % self.cut.world_size
+        return left if self.sampler is None and comes_twice else 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of a sampler that has set_epoch, as torch's DistributedSampler has; or of the one that it draws from."""
@@ -182,19 +205,43 @@ class Schedule:
             position = self.cut.next_position(position)
             yield PlannedBatch(wrap(rows_at, self.cut.count, start, stop), start, position)
 
-    def blocks(self, epoch: int) -> BlockOrder:
-        """Return an epoch's order of shuffle="block"."""
-        return BlockOrder(self.cut.count, block_rows(self.dataset.manifest), WINDOW_BLOCKS, seed=self.seed, epoch=epoch)
+    def blocks(self, done: int) -> BlockOrder:
+        """Return the order of shuffle="block" of one pass over all rows; where epochs are whole, of that epoch."""
+        rows = block_rows(self.dataset.manifest)
+        return BlockOrder(len(self.dataset), rows, WINDOW_BLOCKS, seed=self.seed, epoch=done)
+
+    def window_end(self, epoch: int) -> Callable[[int], int]:
+        """Return what says, of a position of an epoch of shuffle="block", where the window that holds it ends."""
+        count, base = len(self.dataset), epoch * self.epoch_rows
+        blocks = functools.lru_cache(maxsize=2)(self.blocks)
+
+        def end(position: int) -> int:
+            """Return the end of the window."""
+            # behind the epoch stand its first rows again, which ranks share
+            done, inside = divmod(base + position % self.cut.count, count)
+            stop = done * count + blocks(done).window_end(inside) - base
+            return position - position % self.cut.count + min(stop, self.cut.count)
+
+        return end
 
     def _rows_at(self, epoch: int) -> Callable[[int, int], Rows]:
-        count = self.cut.count
+        base = epoch * self.epoch_rows
         if self._cumulative is not None:
             cumulative = self._cumulative
             return lambda start, stop: drawn(cumulative, start, stop, seed=self.seed, epoch=epoch)
+        if self._mixture is not None:
+            mixture = self._mixture
+            return lambda start, stop: mixture.rows(base + start, base + stop)
+        order = functools.lru_cache(maxsize=2)(self._pass)
+        return lambda start, stop: passes(order, len(self.dataset), base + start, base + stop)
+
+    def _pass(self, done: int) -> Callable[[int, int], Rows]:
+        """Return the order of one pass over all rows."""
+        count = len(self.dataset)
         if self.order == "full":
-            return lambda start, stop: permuted(count, start, stop, seed=self.seed, epoch=epoch)
+            return lambda start, stop: permuted(count, start, stop, seed=self.seed, epoch=done)
         if self.order == "block":
-            return self.blocks(epoch).rows
+            return self.blocks(done).rows
         return lambda start, stop: np.arange(start, stop, dtype=np.int64)
 
     def _sampled_batches(self, items: Iterator[Item], position: int) -> Iterator[PlannedBatch]:
@@ -224,16 +271,21 @@ class Schedule:
             return None
 
 
-def chosen_order(shuffle: bool | str, dataset: MemmapDataset, *, is_weighted: bool, is_sampled: bool) -> str:
+def chosen_order(
+    shuffle: bool | str, dataset: MemmapDataset, *, weights: Weights | Mapping[str, float] | None, is_sampled: bool
+) -> str:
     """Return the order that a loader's arguments stand for.
 
     Raises:
         ValueError: they ask for two at once, or shuffle for none that there is.
     """
+    is_weighted = weights is not None
     if is_weighted + is_sampled + (shuffle is not False) > 1:
         raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
-    if is_weighted or is_sampled:
-        return "weighted" if is_weighted else "sampler"
+    if is_weighted:
+        return "mixture" if isinstance(weights, Mapping) else "weighted"
+    if is_sampled:
+        return "sampler"
     if shuffle is True:
         return "full" if dataset.remote is None and _fits_in_memory(dataset) else "block"
     if shuffle is False:
@@ -293,9 +345,10 @@ def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, 
     return cut
 
 
-def _rows_id(dataset: MemmapDataset, cumulative: npt.NDArray[np.float64] | None) -> int:
-    """Return a number that differs where the same positions would be other rows."""
+def _rows_id(dataset: MemmapDataset, weights: npt.NDArray[Any] | None, epoch_rows: int | None) -> int:
+    """Return a number that differs where the same positions would be other rows; epoch_rows: where epochs are no passes."""
     known = int(dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
-    for array in (dataset.store_rows(np.arange(len(dataset))) if not dataset.is_whole else None, cumulative):
+    rows = None if dataset.is_whole else dataset.store_rows(np.arange(len(dataset)))
+    for array in (rows, weights, None if epoch_rows is None else np.array([epoch_rows])):
         known = known if array is None else known ^ zlib.crc32(array.tobytes())
     return known

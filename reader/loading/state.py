@@ -9,7 +9,7 @@ from reader.loading.schedule import Schedule
 from reader.loading.validation import whole_number
 
 # A state names its order by position in this list: append only.
-_ORDERS = ("sequential", "full", "block", "weighted", "sampler")
+_ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")
 
 
 @dataclass
@@ -97,7 +97,7 @@ class LoopState:
             )
         for key, what in (
             ("rows", "number of rows"),
-            ("store", "store, subset or weights"),
+            ("store", "store, subset or weights, or epoch_rows"),
             ("seed", "seed"),
             ("order", "order"),
         ):

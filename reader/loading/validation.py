@@ -149,6 +149,15 @@ def _checked_cuda(device: torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
+def check_epoch(epoch_rows: int | None, *, is_sampled: bool, pad: bool) -> None:
+    """Raise ValueError for an epoch of no rows, or of a sampler, which says itself what an epoch is."""
+    if epoch_rows is not None and epoch_rows < 1:
+        raise ValueError(f"epoch_rows is {epoch_rows}, expected 1 or more, or None.")
+    if is_sampled and (epoch_rows is not None or not pad):
+        name = "pad=False" if epoch_rows is None else "epoch_rows"
+        raise ValueError(f"{name} is for orders of the loader: what an epoch is, the sampler decides.")
+
+
 def checked_weights(weights: Weights, count: int) -> npt.NDArray[np.float64]:
     """Return the cumulative sums, float64[count], of a list, array or tensor of weights; raises ValueError."""
     try:
