@@ -8,8 +8,8 @@ setup(
     ext_modules=[
         Extension(
             "packer.pixels.native._native",
-            ["packer/pixels/native/native.c", "packer/pixels/native/resample.c", "packer/pixels/native/sums.c"],
-            depends=["packer/pixels/native/resample.h", "packer/pixels/native/sums.h"],
+            [f"packer/pixels/native/{name}.c" for name in ("native", "resample", "sums", "unfilter")],
+            depends=[f"packer/pixels/native/{name}.h" for name in ("resample", "sums", "unfilter")],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-ffp-contract=off", "-fvisibility=hidden"],
             optional=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.clock import StageClock
 from packer.options import MAX_PIXELS
-from packer.pixels.formats import jpeg
+from packer.pixels.formats import jpeg, png
 from packer.pixels.geometry import Geometry
 from packer.pixels.native.live import native
 from packer.pixels.row import Row
@@ -45,6 +45,7 @@ class Decoder:
         self._rules = RowRules(geometry, _MODES[channels], exact, strict, max_pixels, icc == "convert", bit_depth)
         self._clock = clock or StageClock("decode")
         self._one_pass, self._resize_seconds = native().row, native().resize_seconds
+        self._unfilter = native().unfilter if bit_depth is None else None
         self._made: PictureDecoder | None = None
 
     def row(self, data: bytes) -> Row:
@@ -61,6 +62,8 @@ class Decoder:
                 orientation = self._pictures.orientation(data) if header.may_be_rotated else 1
                 if orientation == 1 and (row := self._native_row(data, header)):
                     return row
+        elif row := self._plain_png_row(data):
+            return row
         return self._pictures.row(data, header, orientation)
 
     def upright_size(self, data: bytes) -> tuple[int, int]:
@@ -81,6 +84,25 @@ class Decoder:
 
             self._made = PictureDecoder(self._rules, self._clock)
         return self._made
+
+    def _plain_png_row(self, data: bytes) -> Row | None:
+        """Take the pixels of a plain PNG as they are; None: it is none, or is to be resized or turned gray."""
+        geometry, channels = self._rules.geometry, len(self._rules.mode)
+        if self._unfilter is None or geometry is None or (plain := png.read_plain(data)) is None:
+            return None
+        size = plain.width, plain.height
+        self._rules.check_pixels(*size, len(data))
+        is_served = (plain.channels, channels) in ((1, 1), (1, 3), (3, 3))
+        if not is_served or not geometry.resized(*size) == geometry.row_size(size) == size:
+            return None
+        lines = plain.filtered()
+        pixels = None if lines is None else self._unfilter(lines, plain.height, plain.channels)
+        if pixels is None:
+            return None
+        if plain.channels < channels:
+            pixels = png.gray_to_rgb(pixels)
+        # as Pillow's: where pixels are decoded says nothing of them
+        return Row(pixels, geometry.content(size), *size, {"decoder": "Pillow", "format": "PNG"})
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader) -> Row | None:
         """Decode, resize and crop in one pass; None: that is not to be had here, or something is wrong with the data."""

@@ -3,9 +3,9 @@
     python -m scripts.stress.fuzz_native --seconds 600 --seed 1
 
 Builds packer/pixels/native with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
-calls row() on damaged small JPEGs, resize() on random pixels, with random sizes, origins and filters, and sums() and crc32()
-on bytes of any length, in a process of its own. Afterwards some of the calls are made twice more: the second time they may hold
-no more memory.
+calls row() on damaged small JPEGs, resize() on random pixels, with random sizes, origins and filters, and sums(), crc32() and
+unfilter() on bytes of any length, in a process of its own. Afterwards some of the calls are made twice more: the second time
+they may hold no more memory.
 Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
 sanitizer's report.
 """
@@ -106,6 +106,7 @@ def fuzz(native: Any, seconds: float, seed: int) -> dict[str, Any]:
             function, arguments = _sums, (native, pixels, channels)
             counts["sums_calls"] += 1
             _check_sums(*arguments)
+            _check_unfilter(native, rng)
         elif rng.random() < 0.2:
             function, arguments = native.resize, _resize_arguments(rng)
             counts["resize_calls"] += 1
@@ -130,6 +131,14 @@ def _check_sums(native: Any, pixels: bytes, channels: int) -> None:
     parts = [pixels[channel::channels] for channel in range(channels)]
     expected = *map(sum, parts), *(sum(value * value for value in part) for part in parts)
     assert found is None or found == expected
+
+
+def _check_unfilter(native: Any, rng: random.Random) -> None:
+    """Undo filters of random lines, of which some have a number that is no filter's."""
+    channels = rng.randint(1, 4)
+    height, line_bytes = rng.randint(1, 9), channels * rng.randint(1, 20)
+    lines = b"".join(bytes([rng.randrange(6)]) + rng.randbytes(line_bytes) for _ in range(height))
+    assert (native.unfilter(lines, height, channels) is None) == (5 in lines[:: 1 + line_bytes])
 
 
 def _sums(native: Any, pixels: bytes, channels: int) -> Any:

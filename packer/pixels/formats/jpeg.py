@@ -45,6 +45,8 @@ class JpegHeader:
 
 def read_header(data: bytes) -> JpegHeader | None:
     """Walk the segments up to the first scan; None where the data is no JPEG or breaks off before a frame header."""
+    if not data.startswith(b"\xff\xd8"):
+        return None
     size, may_be_rotated = len(data), False
     frame: tuple[int, int] | None = None
     profile: list[bytes] = []

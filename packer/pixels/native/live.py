@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from packer.pixels.formats import jpeg
 
 # as native.c has it; both change with the functions
-INTERFACE = 3
+INTERFACE = 4
 
 Pair = tuple[int, int]
 # uint8 without gaps, arrays of numpy included
@@ -47,6 +47,12 @@ class Crc32Of(Protocol):
     def __call__(self, data: Pixels, value: int = 0, /) -> int: ...
 
 
+class UnfilterOf(Protocol):
+    """Undoes PNG's filters of lines of 8 bits a channel, each with its filter's number in front; None: one is of no filter."""
+
+    def __call__(self, lines: bytes, height: int, channels: int, /) -> bytes | None: ...
+
+
 @dataclass(frozen=True)
 class Native:
     """The compiled functions, each None where it is not used, for the reason, or zlib's crc32. is_missing: they are not built."""
@@ -57,6 +63,7 @@ class Native:
     crc32: Crc32Of = zlib.crc32
     # what row() has taken in this process to resize
     resize_seconds: Callable[[], float] = float
+    unfilter: UnfilterOf | None = None
     reason: str = ""
     is_missing: bool = False
 
@@ -71,8 +78,9 @@ def native() -> Native:
         return Native(reason=needs, is_missing=True)
     if getattr(_native, "INTERFACE", None) != INTERFACE:
         return Native(reason="built from other sources than these: build it again", is_missing=True)
+    known = Native(None, _native.resize, _native.sums, _native.crc32, _native.resize_seconds, _native.unfilter)
     own, other = jpeg.version_in(_native.library()), jpeg.library_version()
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
-        return Native(None, _native.resize, _native.sums, _native.crc32, reason=f"not used to decode: {found}")
-    return Native(_native.row, _native.resize, _native.sums, _native.crc32, _native.resize_seconds)
+        return replace(known, reason=f"not used to decode: {found}")
+    return replace(known, row=_native.row)

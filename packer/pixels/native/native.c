@@ -19,13 +19,14 @@
 
 #include "resample.h"
 #include "sums.h"
+#include "unfilter.h"
 
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "libjpeg-turbo 2.1 or newer is needed: skipping lines of a progressive JPEG may never end before"
 #endif
 
 /* Of the functions and what they do, as live.py expects it: a file that was built from other sources is not used. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 /* libjpeg computes the columns and lines at a crop's edge from fewer neighbours than those of the whole picture. */
 #define MARGIN 16
@@ -322,11 +323,34 @@ static PyObject *sums(PyObject *module, PyObject *args) {
         for (int at_group = i % channels; at_group < GROUP; at_group += channels)
             total += (i < channels ? totals : square_totals)[at_group];
         PyObject *number = PyLong_FromUnsignedLongLong(total);
-        if (!number || PyTuple_SetItem(both, i, number)) {
+        if (!number || PyTuple_SetItem(both, i, number))
             Py_CLEAR(both);
-        }
     }
     return both;
+}
+
+PyDoc_STRVAR(unfilter_doc,
+    "unfilter(lines, height, channels) -> bytes | None\n\n"
+    "Undo PNG's filters of lines of 8 bits a channel, each with its filter's number in front. None: one is no filter's.");
+
+static PyObject *unfilter_lines(PyObject *module, PyObject *args) {
+    const char *lines;
+    Py_ssize_t size, height, channels;
+    if (!PyArg_ParseTuple(args, "y#nn", &lines, &size, &height, &channels))
+        return NULL;
+    Py_ssize_t line_bytes = height > 0 ? size / height - 1 : 0;
+    if (height < 1 || channels < 1 || line_bytes < channels || size % height || line_bytes % channels) {
+        PyErr_SetString(PyExc_ValueError, "expected complete lines of one pixel or more");
+        return NULL;
+    }
+    PyObject *pixels = PyBytes_FromStringAndSize(NULL, size - height);
+    if (!pixels)
+        return NULL;
+    uint8_t *out = (uint8_t *)PyBytes_AsString(pixels);
+    if (unfilter((const uint8_t *)lines, (size_t)height, (size_t)line_bytes, (size_t)channels, out))
+        return pixels;
+    Py_DECREF(pixels);
+    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(crc32_doc, "crc32(data, value) -> int\n\nReturn zlib's crc32 of data behind that of which value is the crc32.");
@@ -361,6 +385,7 @@ static PyMethodDef methods[] = {
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},
     {"resize_seconds", resize_seconds, METH_NOARGS, resize_seconds_doc},
+    {"unfilter", unfilter_lines, METH_VARARGS, unfilter_doc},
     {NULL, NULL, 0, NULL},
 };
 
