@@ -259,7 +259,13 @@ def test_the_notebook_packs_shows_and_trains(tmp_path: Path, monkeypatch: pytest
     make_tree(tmp_path / "sample" / "images")
     (tmp_path / "examples").mkdir()
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
-    assert all(not cell.get("outputs") for cell in notebook.cells)
+    saved = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    texts = [text for output in saved for text in [output.get("text", ""), *output.get("data", {}).values()]]
+    assert [output["output_type"] for output in saved if output["output_type"] == "error"] == []
+    assert sum(text.count("data:image/jpeg;base64,") for text in texts) == 24
+    assert "held-out images right" in "".join(texts)
+    for cell in notebook.cells:
+        cell["outputs"] = []
     nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path / "examples")}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
