@@ -25,6 +25,7 @@ STAGES = {
     "write": "rows into the page cache",
     "serve": "hand out blocks, take results",
     "sync": "rows to disk",
+    "upload": "rows to the URL that is packed to",
     "journal": "blocks into the journal, to disk",
     "seal": "all other files, to disk",
     "wait": "for another process or thread: work, its turn, results",

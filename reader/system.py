@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import math
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Pages looked at: the share is then known to about 6 %.
 _PROBES = 256
 # Of a system that does not say how much memory it has.
 _ENDLESS = 1 << 62
+# fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_PUNCH = 0x01 | 0x02
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "hugetlbfs")
 _NETWORK_FILE_SYSTEMS = (
     "nfs",
@@ -191,3 +196,29 @@ def _cgroup_folders() -> Iterator[tuple[Path, str, str]]:
         for folder in (inner, *inner.parents):
             if folder.is_relative_to(root):
                 yield folder, *names
+
+
+def punch_hole(descriptor: int, start: int, size_bytes: int) -> None:
+    """Free bytes of a file, which are zeros then.
+
+    Raises:
+        OSError: this system or file system cannot.
+    """
+    import ctypes
+
+    libc = _libc()
+    if libc is None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+    if libc.fallocate(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(size_bytes)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+@functools.cache
+def _libc() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc if hasattr(libc, "fallocate") else None

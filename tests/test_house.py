@@ -59,10 +59,8 @@ def may_import(module: str, other: str) -> bool:
     if above == below or module in DOORS:
         return True
     if above.split(".")[0] != below.split(".")[0]:
-        is_open = below in ("reader.format", "reader.system") or (above, below) == (
-            "packer.operations",
-            "reader.remote",
-        )
+        is_open = below in ("reader.format", "reader.system")
+        is_open |= below == "reader.remote" and (above == "packer.operations" or "store.remote" in module)
         return is_open or (module == "packer.cli.bench" and below == "reader.bench")
     if above == "reader.transforms":
         return below in ("reader.store", "reader.format", "reader.epoch", "reader.system")

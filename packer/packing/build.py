@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,11 +42,12 @@ from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.filesystem import error_path
 from reader.format.journal import Header
-from reader.format.manifest import PIXELS, read_manifest
+from reader.format.manifest import PIXELS, Block, Manifest, read_manifest
 from reader.format.unfinished import PARTS
 from reader.system import available_cpus
 
 if TYPE_CHECKING:
+    from packer.store.remote.upload import Upload
     from packer.store.reuse import ReusedLines
     from packer.workers.ray import RayWorkers
 
@@ -67,8 +68,9 @@ class Build:
         *,
         replaces: bool | None = None,
         held: list[Lock] | None = None,
+        upload: Upload | None = None,
     ) -> None:
-        self._part, self._parent = part, out
+        self._part, self._parent, self._upload = part, out, upload
         self._inputs, self._options, self._split = inputs, options, split
         self._clock = clock
         self._profile: Profile = {}
@@ -140,18 +142,19 @@ class Build:
         self._committed, journal = self._resume(header) if begun else self._begin(header)
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
+            if self._upload is not None:
+                self._upload.start(self._committed.size_bytes)
             if self._options.update or journals.read_header(self._folder.out).update:
                 self._reuse(header)
-            check_room(self._folder.out, self._sizes)
-            for name in self._row_files:
-                self._allocate(name)
+            self._take_room()
             self._clock.enter("serve")
             self._run_blocks(header.block_inputs, journal)
             if self._part is not None:
                 return self._completed(self._part_report(), resumed_from)
             self._clock.enter("seal")
             self._options.report(self._progress("seal", self._span.stop))
-            sealed = seal(self._folder.out, header, self._job.layout, self._inputs)
+            commit = None if self._upload is None else self._commit_at_url
+            sealed = seal(self._folder.out, header, self._job.layout, self._inputs, commit=commit)
         finally:
             journal.close()
         if sealed is None:
@@ -220,6 +223,15 @@ class Build:
         span = None if self._part is None else self._span
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
 
+    def _take_room(self) -> None:
+        """Take the disk space of the files of rows; to a URL, of which a few blocks are here at once, of none."""
+        if self._upload is not None:
+            check_room(self._folder.out, self._sizes | {PIXELS: 0})
+            return
+        check_room(self._folder.out, self._sizes)
+        for name in self._row_files:
+            self._allocate(name)
+
     def _allocate(self, name: str) -> None:
         room = self._sizes[name]
         allocate(
@@ -256,7 +268,8 @@ class Build:
             for result in engine.run(tasks, begun.size_bytes, ready=ready):
                 if committer is None:
                     rows = [self._folder.out / name for name in self._row_files]
-                    committer = Committer(rows, journal, begun.inputs_stop, begun.rows_stop, workers=workers)
+                    done = begun.inputs_stop, begun.rows_stop
+                    committer = Committer(rows, journal, *done, workers=workers, upload=self._upload)
                 self._take(result)
                 committer.put(result)
                 ready()
@@ -317,6 +330,17 @@ class Build:
         return Progress(stage, done, total, self._committed.rejected, self._committed.source_bytes, self._split)
 
     # -- end
+
+    def _commit_at_url(self, manifest: Manifest, blocks: Iterable[Block]) -> None:
+        """Commit at the URL; a store there stays where too much was rejected."""
+        assert self._upload is not None
+        if self._upload.found.has_store and manifest.rejected > self._options.allowed_rejects(manifest.inputs):
+            raise PackError(
+                f"{manifest.rejected} of {manifest.inputs} inputs were rejected, more than --max-rejects"
+                f" {self._options.max_rejects}: {self._upload.url} still holds the store that was to be replaced. Allow more and"
+                " continue with --resume."
+            )
+        self._upload.commit(manifest, blocks)
 
     def _part_report(self) -> PackReport:
         blocks = (result for result, _ in journals.read_blocks(self._folder.out))

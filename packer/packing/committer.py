@@ -1,4 +1,7 @@
-"""Blocks on their way to being committed: rows synced, then their line in the journal, in a thread beside the workers."""
+"""Blocks on their way to being committed: rows synced, or sent to a URL, then their line in the journal.
+
+In a thread beside the workers.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import os
 import queue
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packer.clock import StageClock
 from packer.store.blocks import Result
 from packer.store.journal import Journal
 from packer.system import BINARY
 from reader.format.filesystem import error_path
+
+if TYPE_CHECKING:
+    from packer.store.remote.upload import Upload
 
 # For each worker, while as many more are being committed: a death costs them. Of 4.0 seconds that 1,000 photographs took on 2
 # workers, `put` waited 0.02 for room (2026-11-21, ext4).
@@ -22,10 +29,22 @@ class Committer:
     """Syncs written rows and appends their lines, in a thread of its own, so that no worker waits for the disk.
 
     Blocks that arrive while a sync runs are committed together by the next one.
+
+    Args:
+        upload: what sends rows and journal to the URL that is packed to; None: they stay here.
     """
 
-    def __init__(self, rows: list[Path], journal: Journal, inputs_done: int, rows_done: int, *, workers: int) -> None:
-        self._journal, self._files = journal, rows
+    def __init__(
+        self,
+        rows: list[Path],
+        journal: Journal,
+        inputs_done: int,
+        rows_done: int,
+        *,
+        workers: int,
+        upload: Upload | None = None,
+    ) -> None:
+        self._journal, self._files, self._upload = journal, rows, upload
         self._inputs, self._rows = inputs_done, rows_done
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS * workers)
@@ -74,15 +93,25 @@ class Committer:
                 last = None in batch
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
                 if results:
-                    self._clock.enter("sync")
-                    for path, descriptor in zip(self._files, self._descriptors, strict=True):
-                        with error_path(path):
-                            getattr(os, "fdatasync", os.fsync)(descriptor)
+                    self._save(results)
                     self._inputs += sum(result.inputs for result in results)
                     self._rows += sum(result.rows for result in results)
                     self._clock.enter("journal")
                     self._journal.append(results, self._inputs, self._rows)
+                    if self._upload is not None:
+                        self._upload.put_journal()
         except BaseException as e:  # it belongs to the caller: `put` and `finish` raise it
             self._error = e
             while not last:  # `put` must never wait for a thread that is gone
                 last = self._results.get() is None
+
+    def _save(self, results: list[Result]) -> None:
+        """Bring rows where a crash leaves them."""
+        if self._upload is not None:
+            self._clock.enter("upload")
+            self._upload.put_blocks(results)
+            return
+        self._clock.enter("sync")
+        for path, descriptor in zip(self._files, self._descriptors, strict=True):
+            with error_path(path):
+                getattr(os, "fdatasync", os.fsync)(descriptor)

@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packer.clock import StageClock
 from packer.errors import EngineError, OptionsError, PackError, ScanError, SourceError
@@ -19,7 +20,7 @@ from packer.inputs.labels import as_multi_hot
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
-from packer.options import PackOptions, lasting_path
+from packer.options import PackOptions, is_url, lasting_path
 from packer.packing.build import Build, release, swap_in
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
@@ -39,6 +40,9 @@ from packer.workers.block_worker import PackJob
 from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted
 
+if TYPE_CHECKING:
+    from packer.store.remote.uploads import Uploads
+
 Images = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -49,7 +53,8 @@ def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> P
     Args:
         images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
-        out: the store to make; with splits, the folder that holds one store a split.
+        out: the store to make; with splits, the folder that holds one store a split. Or the URL of a folder, s3://bucket/out:
+            rows go straight there, and only a few blocks lie on the local disk, in the system's folder for temporary files.
         options: the fields of `PackOptions`, as keywords.
 
     Raises:
@@ -63,7 +68,12 @@ def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> P
         >>> pack(images_path, out_path, size=32).rows
         6
     """
-    return pack_sources(images, resolved_out(out), options)
+    if not is_url(out):
+        return pack_sources(images, resolved_out(out), options)
+    from packer.store.remote.uploads import Uploads
+
+    with Uploads(os.fspath(out), named_sources(images), options) as uploads:
+        return uploads.renamed(pack_sources(images, uploads.folder, options, uploads=uploads))
 
 
 def pack_parts(
@@ -72,8 +82,12 @@ def pack_parts(
     options: PackOptions,
     clock: StageClock,
     make_job: Callable[..., PackJob] = PackJob,
+    uploads: Uploads | None = None,
 ) -> PackReport:
-    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a PackJob."""
+    """Pack each split into a store below target, or all there is into target itself; make_job takes the fields of a PackJob.
+
+    uploads: to a URL, for which target stands.
+    """
     stores = {split: target / split if split else target for split in parts}
     if options.part is not None:
         return _pack_one_part(parts, stores, target, options, clock)
@@ -88,6 +102,8 @@ def pack_parts(
         shape = (1, 1)  # nothing will be decoded, or each row has a shape of its own
     else:
         shape = options.sides or common_size(parts, options, target)
+    if uploads is not None:
+        uploads.announce([stores[split] for split in unfinished])
     # where one store is replaced, all that is packed is made beside the old: train and val change together
     replaces = any(replaces_store(stores[split], options) for split in unfinished)
     for split in unfinished if replaces else ():
@@ -107,6 +123,7 @@ def pack_parts(
                 make_job,
                 replaces=replaces,
                 held=held,
+                upload=None if uploads is None else uploads.of(stores[split]),
             )
             reports[split] = build.run()
             builds.append(build)
@@ -117,6 +134,8 @@ def pack_parts(
             swap_in(builds, held)
     finally:
         release(held, tuple(held))
+    if uploads is not None:
+        uploads.reveal()
     return reports[""] if "" in reports else _splits_report(target, stores, {split: reports[split] for split in parts})
 
 
@@ -202,10 +221,12 @@ def pack_sources(
     target: Path,
     options: PackOptions,
     check: Callable[[dict[str, Inputs]], None] | None = None,
+    uploads: Uploads | None = None,
 ) -> PackReport:
     """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`.
 
-    check: called with the inputs of each split before anything is made, to raise where they may not be packed.
+    check: called with the inputs of each split before anything is made, to raise where they may not be packed. uploads: to a
+    URL, for which target stands.
     """
     sources = named_sources(images)
     clock = StageClock("list")
@@ -225,7 +246,7 @@ def pack_sources(
     if check is not None:
         check(parts)
     clock.enter("begin")
-    return pack_parts(parts, target, options, clock)
+    return pack_parts(parts, target, options, clock, uploads=uploads)
 
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:

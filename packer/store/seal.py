@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,20 @@ _JOURNAL_BYTES, _SAMPLE_BYTES = 300, 200
 # The manifest, each meta.json and the lock: a disk allocates full pages.
 _FEW_FILES_BYTES = 32 << 10
 
+Commit = Callable[[Manifest, Iterable[Block]], None]
+
 
 def seal(
-    out: Path, header: Header, layout: RowLayout, inputs: Inputs, blocks: Iterable[Result] | None = None
+    out: Path,
+    header: Header,
+    layout: RowLayout,
+    inputs: Inputs,
+    blocks: Iterable[Result] | None = None,
+    commit: Commit | None = None,
 ) -> Manifest | None:
     """Turn committed blocks, those of OUT's journal or the given ones, into a finished store; None where they hold no row.
+
+    commit: called instead of writing the manifest, once everything it names is synced.
 
     The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
     notes of the inputs.
@@ -61,7 +70,7 @@ def seal(
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
-    manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks)
+    manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks, commit)
     of_split = f"{header.split}: " if header.split else ""
     inputs.notes += [f"{of_split}{note}" for note in written.notes()]
     return manifest
@@ -87,19 +96,27 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
 
 
 def commit_manifest(
-    out: Path, fields: dict[str, Any], files: dict[str, FileEntry], blocks: Iterable[Block]
+    out: Path,
+    fields: dict[str, Any],
+    files: dict[str, FileEntry],
+    blocks: Iterable[Block],
+    commit: Commit | None = None,
 ) -> Manifest:
     """Write what follows from the fields of a manifest, sync all names, then the manifest itself: from then on OUT is a store.
 
     Args:
         files: of each file that is there, synced.
+        commit: called instead of writing the manifest.
     """
     manifest = Manifest(**fields, files=files | _metadata_entries(fields, files))
     for name, content in metadata_files(manifest).items():
         write_synced(out / name, content)
     for folder in [out / EXTRAS] * bool(manifest.extras) + [out / "_tensordict", out]:
         sync_folder(folder)
-    write_atomically(out / MANIFEST, encode_manifest(manifest, blocks))
+    if commit is None:
+        write_atomically(out / MANIFEST, encode_manifest(manifest, blocks))
+    else:
+        commit(manifest, blocks)
     return manifest
 
 

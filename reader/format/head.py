@@ -27,6 +27,8 @@ OWN_MASKS = "own-masks"
 READER_FEATURES = (OWN_SIZES, OWN_MASKS)
 # What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
 GENERATIONS = "generations"
+# and of one whose pixels lie there as objects of their own
+BLOCK_OBJECTS = "block-objects"
 
 _MOST_VERSION = 1 << 31
 _FEATURES_NAMED = 3

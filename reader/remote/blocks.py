@@ -15,10 +15,11 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
+from reader import system
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
-from reader.remote.eviction import Plan, check_punch, chosen, punch
+from reader.remote.eviction import Plan, check_punch, chosen
 from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
 from reader.remote.objects import MissingObjectError
 from reader.remote.opening import ON_DEMAND, Source, fetch_file, write_beside
@@ -231,7 +232,7 @@ class BlockFetcher:
         starts, name, wrong = self._folder.starts, self._source.name(PIXELS), 0
         for _ in range(_TRIES):
             try:
-                whole = self._source.objects.read(name, starts[run[0]], starts[run[-1] + 1])
+                whole = self._source.read_pixels(self._folder.objects, starts[run[0]], starts[run[-1] + 1])
             except StoreError as e:
                 raise self._replaced(e) from None
             base = starts[run[0]]
@@ -286,7 +287,7 @@ class BlockFetcher:
         # marked on disk before their bytes go
         self._table.forget(leaving)
         for block in leaving:
-            punch(self._pixels, self._folder.starts[block], self._folder.size(block))
+            system.punch_hole(self._pixels, self._folder.starts[block], self._folder.size(block))
 
     def _is_abandoned(self, block: int) -> bool:
         if block in self._under_way or not self._locks.take(block):

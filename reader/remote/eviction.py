@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import ctypes
-import errno
-import functools
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
+from reader import system
 from reader.format.errors import StoreError
 from reader.remote.folder import GUARDED_SHARE, CacheFolder
 
-# fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-_PUNCH = 0x01 | 0x02
 _MOST_GUARDED_BYTES = 512 << 20
 
 
@@ -89,20 +83,6 @@ def chosen(folder: CacheFolder, plan: Plan, need: int, is_free: Callable[[int], 
     return found
 
 
-def punch(descriptor: int, start: int, size_bytes: int) -> None:
-    """Free bytes of a file, which are zeros then.
-
-    Raises:
-        OSError: this system or file system cannot.
-    """
-    libc = _libc()
-    if libc is None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-    if libc.fallocate(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(size_bytes)):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
 def check_punch(cache: Path) -> None:
     """Raise StoreError where nothing can be freed in a cache: it must hold all of a store then."""
     path = cache / f".probe.{os.getpid()}"
@@ -110,7 +90,7 @@ def check_punch(cache: Path) -> None:
         with open(path, "w+b") as file:
             file.write(b"x" * 8192)
             file.flush()
-            punch(file.fileno(), 0, 4096)
+            system.punch_hole(file.fileno(), 0, 4096)
     except OSError as e:
         raise StoreError(
             f"cache {cache} cannot be made smaller than the store: its file system punches no holes ({e.strerror}). Choose"
@@ -119,11 +99,3 @@ def check_punch(cache: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-@functools.cache
-def _libc() -> Any:
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    return libc if hasattr(libc, "fallocate") else None

@@ -95,7 +95,7 @@ class PixelStream:
         self._source.look()
         if self._source.digest != folder.manifest.digest:
             raise StoreError(f"{url} was replaced by another store just now. Give the same command again.")
-        size = folder.manifest.files[PIXELS].size_bytes
+        self._objects, size = folder.objects, folder.manifest.files[PIXELS].size_bytes
         self._spans = iter([(start, min(start + _REQUEST_BYTES, size)) for start in range(0, size, _REQUEST_BYTES)])
         self._pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
         self._coming: deque[concurrent.futures.Future[memoryview]] = deque()
@@ -122,9 +122,8 @@ class PixelStream:
 
     def _more(self) -> bool:
         """Have some bytes; False: there are no more."""
-        name = self._source.name(PIXELS)
         while len(self._coming) < _REQUESTS and (span := next(self._spans, None)) is not None:
-            self._coming.append(self._pool.submit(self._source.objects.read, name, *span))
+            self._coming.append(self._pool.submit(self._source.read_pixels, self._objects, *span))
         if not self._held and self._coming:
             self._held = self._coming.popleft().result()
         return bool(self._held)

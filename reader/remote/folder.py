@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reader import system
+from reader.format.block_objects import BlockObjects
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import size_text
@@ -66,6 +67,7 @@ class CacheFolder:
                 f"{self.inside / MANIFEST} lists a block of {size_text(self.largest)}, expected {size_text(_MOST_BLOCK_BYTES)} at"
                 " most of a store that is read from a URL. Copy it: pack pull URL OUT"
             )
+        self.objects = BlockObjects((block.size_bytes for block in blocks), self.manifest.files[PIXELS].size_bytes)
         self.table = Table(self.inside / TABLE, len(blocks))
 
     @property

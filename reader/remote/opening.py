@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from reader.format.block_objects import BlockObjects
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, size_text
@@ -37,6 +38,7 @@ class Source:
 
     def __init__(self, url: str) -> None:
         self.objects, self.folder, self.digest, self.head = Objects(url), "", "", b""
+        self._has_block_objects = False
 
     @property
     def url(self) -> str:
@@ -55,7 +57,7 @@ class Source:
         """
         try:
             head = bytes(self.objects.read(MANIFEST))
-            digest, folder = read_pointer(head, f"{self.url}/{MANIFEST}")
+            digest, folder, has_block_objects = read_pointer(head, f"{self.url}/{MANIFEST}")
             if folder:
                 head = bytes(self.objects.read(f"{folder}/{MANIFEST}"))
                 if read_head(io.BytesIO(head), f"{self.url}/{folder}/{MANIFEST}").digest != digest:
@@ -64,7 +66,20 @@ class Source:
                     )
         except MissingObjectError as e:
             raise MissingObjectError(f"{self.url} is no store that can be read: {e}") from None
-        self.digest, self.folder, self.head = digest, folder, head
+        self.digest, self.folder, self.head, self._has_block_objects = digest, folder, head, has_block_objects
+
+    def read_pixels(self, objects: BlockObjects, start: int, stop: int) -> memoryview:
+        """Return bytes [start, stop) of the pixels; may be called by several threads.
+
+        objects: where its objects begin, should it have some.
+
+        Raises:
+            StoreError: they cannot be had.
+        """
+        if not self._has_block_objects:
+            return self.objects.read(self.name(PIXELS), start, stop)
+        parts = [self.objects.read(self.name(name), *span) for name, *span in objects.pieces(start, stop)]
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
 def prepared(url: str, cache: Path, digest: str | None) -> tuple[Path, Source]:

@@ -24,9 +24,9 @@ from test_remote import fsspec, s3, s3_server  # noqa: F401 (fixtures)
 from packer import OptionsError, PackError, ScanError, pack, pull, push
 from packer.cli.app import run
 from packer.errors import DiskFullError
-from packer.operations.transfer.objects import LocalObjects, RemoteObjects, open_objects
-from packer.operations.transfer.remote_store import RECORD, PushRecord, inspect_url
 from packer.store import blocks
+from packer.store.remote.at_url import RECORD, PushRecord, inspect_url
+from packer.store.remote.objects import LocalObjects, RemoteObjects, open_objects
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 from reader.format.manifest import MANIFEST, PIXELS, read_manifest
 from reader.format.pointer import encode_pointer, read_pointer
@@ -35,7 +35,7 @@ from reader.format.unfinished import PULLED
 # The command, killed before it changes something at the URL for the n-th time.
 _KILLED = """
 import os, signal, sys
-from packer.operations.transfer import objects
+from packer.store.remote import objects
 from packer.cli.app import run
 left = int(sys.argv[1])
 def dying(change):

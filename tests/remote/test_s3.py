@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_tree
+from conftest import make_tree, store_bytes
 from test_remote import fsspec, s3, s3_server  # noqa: F401 (fixtures)
 
-from packer import pack, push
+from packer import pack, pull, push
+from packer.cli.app import run
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import MANIFEST
 
@@ -86,3 +87,21 @@ def test_a_complete_cache_copied_elsewhere_is_a_store(url: str, many_blocks: Pat
     assert remote.store is not None
     shutil.copytree(remote.path, tmp_path / "copy", ignore=shutil.ignore_patterns(".remote"))
     assert torch.equal(MemmapDataset(tmp_path / "copy")[:][0], MemmapDataset(many_blocks)[:][0])
+
+
+def test_a_store_that_is_packed_straight_to_s3_is_read_there(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tree(tmp_path / "images", each=3)
+    pack(tmp_path / "images", tmp_path / "out", size=16, workers=1)
+    place = url.replace("/deep/out", "/packed/out")
+    assert run([str(tmp_path / "images"), place, "--size", "16", "--quiet", "--workers", "1"]) == 0
+    assert run(["verify", place]) == 0
+    assert f"{place} is intact: 9 rows, " in capsys.readouterr().out
+    remote, local = MemmapDataset(place, cache=tmp_path / "cache"), MemmapDataset(tmp_path / "out")
+    assert torch.equal(remote[2:7][0], local[2:7][0])
+    assert sorted(torch.cat([b.rows for b in MemmapLoader(remote, 4, shuffle=True, as_tuple=False)]).tolist()) == [
+        *range(9)
+    ]
+    pull(place, tmp_path / "pulled")
+    assert store_bytes(tmp_path / "pulled") == store_bytes(tmp_path / "out")

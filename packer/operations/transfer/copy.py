@@ -11,8 +11,8 @@ from pathlib import Path
 
 from packer.checksums import sha256_file
 from packer.errors import DiskFullError, OptionsError, PackError, RemoteError
-from packer.operations.transfer.objects import open_objects
 from packer.sources.object_storage import reason
+from packer.store.remote.objects import open_objects
 from packer.system import FULL
 from packer.text import system_reason
 from reader.format.errors import StoreError

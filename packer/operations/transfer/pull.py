@@ -18,8 +18,6 @@ from pathlib import Path
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
-from packer.operations.transfer.objects import LocalObjects
-from packer.operations.transfer.remote_store import name_in, read_store
 from packer.store import journal as journals
 from packer.store.disk_space import allocate, check_room
 from packer.store.files import sync_folder, write_at, write_atomically
@@ -33,11 +31,15 @@ from packer.store.out_folder import (
     remove_working_folder,
     sync_names,
 )
+from packer.store.remote.at_url import name_in, read_store
+from packer.store.remote.objects import LocalObjects
 from packer.system import BINARY
+from reader.format.block_objects import BlockObjects
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, Block, FileEntry, Manifest, read_manifest
+from reader.format.pointer import Pointer
 from reader.format.shown import redacted, shown
 from reader.format.unfinished import PARTS, PULLED, unfinished_message
 
@@ -60,7 +62,7 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
     copy = Transfer(url, progress)
     _check_outside(root, copy)
     with copy.explaining("read", root):
-        head, folder = read_store(copy.objects, copy.url)
+        head, found = read_store(copy.objects, copy.url)
     if (root / MANIFEST).exists():
         return _already_there(copy, root, head)
     _check_out(root, copy.url, head)
@@ -84,9 +86,9 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
             for name, entry in manifest.files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 if name == PIXELS:
-                    _pull_pixels(copy, root / name, name_in(folder, name), manifest, blocks)
+                    _pull_pixels(copy, root / name, found, manifest, blocks)
                 else:
-                    _pull_file(copy, root / name, name_in(folder, name), entry)
+                    _pull_file(copy, root / name, name_in(found.folder, name), entry)
         for parent in {(root / name).parent for name in manifest.files}:
             sync_folder(parent)
         sync_names(root)
@@ -206,11 +208,17 @@ def _pull_file(copy: Transfer, path: Path, name: str, entry: FileEntry) -> None:
     copy.count(entry.size_bytes, is_copied=True)
 
 
-def _pull_pixels(copy: Transfer, path: Path, name: str, manifest: Manifest, blocks: list[Block]) -> None:
+def _pull_pixels(copy: Transfer, path: Path, found: Pointer, manifest: Manifest, blocks: list[Block]) -> None:
     """Bring each block whose checksum is not right yet, several at a time; all are on disk when it returns."""
     size_bytes, is_new = manifest.files[PIXELS].size_bytes, not path.exists()
     ends = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
     starts = {block.start: end for block, end in zip(blocks, ends, strict=False)}
+    objects = BlockObjects((block.size_bytes for block in blocks), size_bytes) if found.has_block_objects else None
+
+    def read(start: int, stop: int) -> bytes:
+        """Return bytes [start, stop) of the pixels at the URL."""
+        pieces = [(PIXELS, start, stop)] if objects is None else objects.pieces(start, stop)
+        return b"".join(copy.objects.read(name_in(found.folder, name), *span) for name, *span in pieces)
 
     def bring(block: Block) -> tuple[int, bool]:
         """Have a block's rows in the local file; returns how many bytes they are and whether they were copied."""
@@ -219,7 +227,7 @@ def _pull_pixels(copy: Transfer, path: Path, name: str, manifest: Manifest, bloc
             return block.size_bytes, False
         crc32 = 0
         for start, stop in spans:
-            data = copy.objects.read(name, start, stop)
+            data = read(start, stop)
             crc32 = zlib.crc32(data, crc32)
             if len(data) != stop - start or (stop == spans[-1][1] and crc32 != block.crc32):
                 raise _damaged(copy, f"{PIXELS}, rows {block.start} to {block.stop - 1},")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from packer.errors import OptionsError, PackError
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer, file_digest
-from packer.operations.transfer.objects import LocalObjects
-from packer.operations.transfer.remote_store import (
+from packer.store.out_folder import enclosing_store
+from packer.store.remote.at_url import (
     RECORD,
     Pushed,
     PushRecord,
@@ -25,10 +25,12 @@ from packer.operations.transfer.remote_store import (
     name_in,
     read_record,
 )
-from packer.store.out_folder import enclosing_store
+from packer.store.remote.objects import LocalObjects
+from reader.format.block_objects import BlockObjects
+from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, Manifest
+from reader.format.manifest import MANIFEST, PIXELS, Manifest
 from reader.format.pointer import encode_pointer, generation_of
 from reader.format.shown import shown
 
@@ -148,6 +150,10 @@ class _Push:
         objects = self.copy.objects
         for name, entry in self.manifest.files.items():
             target = name_in(self.folder, name)
+            if name == PIXELS and self.is_there and self.found.has_block_objects:
+                self._check_block_objects()
+                self.copy.count(entry.size_bytes, is_copied=False)
+                continue
             if sent.get(name) == entry.digest and objects.size(target) == entry.size_bytes:
                 self.copy.count(entry.size_bytes, is_copied=False)
                 continue
@@ -161,6 +167,17 @@ class _Push:
                 self._check_record()
                 objects.put(RECORD, PushRecord(self.manifest.digest, self.folder, sent).to_bytes())
             self.copy.count(entry.size_bytes, is_copied=True)
+
+    def _check_block_objects(self) -> None:
+        """See that the pixels of a store that was packed straight to the URL are all there; raises PackError."""
+        blocks = (block.size_bytes for block in read_blocks(self.root))
+        wanted = BlockObjects(blocks, self.manifest.files[PIXELS].size_bytes).names()
+        there = set(self.copy.objects.below(name_in(self.folder, PIXELS)))
+        if lacking := [name for name in wanted if name_in(self.folder, name) not in there]:
+            raise PackError(
+                f"{self.copy.url} lacks {len(lacking)} of {len(wanted)} objects of its pixels, such as"
+                f" {name_in(self.folder, lacking[0])}. Remove what is there, and push again."
+            )
 
     def _commit(self) -> None:
         """Write the manifest, by which the URL holds this store, after a look that no other push was faster."""
@@ -229,6 +246,8 @@ def _check_url(url: str, manifest: Manifest, found: Pushed, overwrite: bool) -> 
         return
     if found.has_store:
         what = f"another store ({_short(found.store)}; to be pushed is {_short(manifest.digest)})"
+    elif found.record is not None and found.record.is_pack:
+        what = "an unfinished pack"
     elif found.record is not None:
         what = f"an unfinished push of another store ({_short(found.record.store)})"
     else:

@@ -12,9 +12,9 @@ from pathlib import Path
 from packer.errors import OptionsError, PackError
 from packer.inputs.splits import split_folders, stores_of
 from packer.operations.transfer.copy import CopyReport, OnBytes, Transfer
-from packer.operations.transfer.objects import open_objects
 from packer.operations.transfer.pull import pull_store
 from packer.operations.transfer.push import announce, check_push, push_store
+from packer.store.remote.objects import open_objects
 from reader.format.check import check_store
 from reader.format.manifest import MANIFEST
 from reader.format.shown import redacted

@@ -1,7 +1,8 @@
-"""What lies at a URL that a store is pushed to or pulled from: a store, an unfinished push, both, nothing, or something else.
+"""What lies at a URL of stores: a store, an unfinished push or pack, both, nothing, or something else.
 
 A first push has the plain names of a store. One that replaces another store is below generations/<digest>/, and manifest.json
-names that folder: one small file, by which the URL changes from the old store to the new one. Writes nothing.
+names that folder: one small file, by which the URL changes from the old store to the new one. A store that is packed straight to
+a URL has such a folder always, and its pixels are objects of their own. Writes nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from packer.errors import PackError
-from packer.operations.transfer.objects import LocalObjects, RemoteObjects
 from packer.store.out_folder import is_dropped, is_manifest
+from packer.store.remote.objects import LocalObjects, RemoteObjects
 from reader.format.errors import StoreError
 from reader.format.head import GENERATIONS, MOST_FETCHED_MANIFEST_BYTES
+from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
-from reader.format.pointer import read_pointer
+from reader.format.pointer import Pointer, read_pointer
 
 # What a push under way has sent. Beside the manifest, gone with the last that the push leaves behind.
 RECORD = ".pushing.json"
@@ -31,7 +33,8 @@ _SMALL = ("meta.json", SAMPLES, REJECTED)
 # the files of a store, and of a copy to a disk that was killed
 _OWN = re.compile(
     rf"(?:{GENERATIONS}/[0-9a-f]{{16}}/)?(?:\.?meta\.json|\.?{SAMPLES}|\.?{REJECTED}|\.?{MANIFEST}"
-    rf"|{_FOLDER}/(?:extras/)?\.?(?:meta\.json|[A-Za-z0-9_-]+\.memmap))(?:\.tmp)?"
+    rf"|{_FOLDER}/(?:extras/)?\.?(?:meta\.json|[A-Za-z0-9_-]+\.memmap)"
+    rf"|{_FOLDER}/pixels\.memmap/\.?[0-9]{{16,}}|{re.escape(FOLDER)}/journal/\.?[0-9]{{16,}})(?:\.tmp)?"
 )
 
 Objects = LocalObjects | RemoteObjects
@@ -39,11 +42,19 @@ Objects = LocalObjects | RemoteObjects
 
 @dataclass(frozen=True)
 class PushRecord:
-    """What the record of a push says: of which store, into which folder ("": plain names), and what was sent: name -> digest."""
+    """What the record of a push or pack says: of which store, into which folder ("": plain names), what was sent: name -> digest.
+
+    A pack does not know its store yet: "", as in a record that makes no sense, which has no folder either.
+    """
 
     store: str
     folder: str
     files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_pack(self) -> bool:
+        """Whether a pack is under way, no push."""
+        return not self.store and bool(self.folder)
 
     def to_bytes(self) -> bytes:
         """Return what is put at the URL."""
@@ -61,6 +72,7 @@ class Pushed:
     content: bytes = b""
     store: str = ""
     folder: str = ""
+    has_block_objects: bool = False
     record: PushRecord | None = None
     foreign: str = ""
 
@@ -86,10 +98,10 @@ def inspect_url(objects: Objects, url: str) -> Pushed:
     content = _read_manifest(objects, url, MANIFEST)
     if not is_manifest(content):
         return Pushed(record=record, foreign=MANIFEST)
-    store = folder = ""
+    found = Pointer("", "", has_block_objects=False)
     with contextlib.suppress(StoreError):
-        store, folder = read_pointer(content, f"{url}/{MANIFEST}")
-    return Pushed(content, store, folder, record)
+        found = read_pointer(content, f"{url}/{MANIFEST}")
+    return Pushed(content, *found, record)
 
 
 def read_record(objects: Objects) -> PushRecord | None:
@@ -120,8 +132,8 @@ def leftovers(objects: Objects, folder: str) -> list[str]:
     return [name for name in found if _OWN.fullmatch(name)]
 
 
-def read_store(objects: Objects, url: str) -> tuple[bytes, str]:
-    """Return the manifest of the store at a URL, as the store that was pushed has it, and the folder where it is.
+def read_store(objects: Objects, url: str) -> tuple[bytes, Pointer]:
+    """Return the manifest of the store at a URL, as the store that was pushed has it, and where it is.
 
     Raises:
         PackError: there is no store, or its manifest is damaged.
@@ -130,20 +142,25 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, str]:
     try:
         content = _read_manifest(objects, url, MANIFEST)
     except FileNotFoundError:
-        if read_record(objects) is None:
+        if (record := read_record(objects)) is None:
             raise
+        if record.is_pack:
+            raise PackError(
+                f"{url} holds no store yet: a pack to it was interrupted or is under way. Resume it by the same pack command and"
+                " --resume."
+            ) from None
         raise PackError(
             f"{url} holds no store yet: a push to it was interrupted or is under way. End it by: pack push OUT {url}"
         ) from None
     if not is_manifest(content):
         raise PackError(f"{url} holds no store: its {MANIFEST} is another program's. Look at the URL.")
-    digest, folder = read_pointer(content, f"{url}/{MANIFEST}")
-    if folder:
-        name = name_in(folder, MANIFEST)
+    found = read_pointer(content, f"{url}/{MANIFEST}")
+    if found.folder:
+        name = name_in(found.folder, MANIFEST)
         content = _read_manifest(objects, url, name)
-        if read_pointer(content, f"{url}/{name}") != (digest, ""):
+        if read_pointer(content, f"{url}/{name}") != (found.digest, "", False):
             raise PackError(f"{url}/{name} is not what {url}/{MANIFEST} names. Push the store again.")
-    return content, folder
+    return content, found
 
 
 def _read_manifest(objects: Objects, url: str, name: str) -> bytes:

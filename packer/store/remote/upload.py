@@ -1,0 +1,285 @@
+"""A store that is packed straight to a URL: its blocks as objects, its journal in pieces, and last its manifest.
+
+On the local disk there is a folder as of any pack, whose file of rows has holes where blocks were sent. What is at the URL is
+enough to resume: the folder is made anew of it. Knows nothing of how rows are made.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import os
+import random
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+from packer.errors import OptionsError, PackError
+from packer.sources.object_storage import is_refused, reason
+from packer.store import journal as journals
+from packer.store.blocks import Result
+from packer.store.files import write_synced
+from packer.store.remote.at_url import (
+    RECORD,
+    Objects,
+    Pushed,
+    PushRecord,
+    inspect_url,
+    leftovers,
+    name_in,
+    read_record,
+    read_store,
+)
+from packer.system import BINARY
+from reader import system
+from reader.format.block_objects import OBJECT_BYTES, BlockObjects, object_name
+from reader.format.filesystem import error_path
+from reader.format.head import GENERATIONS
+from reader.format.manifest import MANIFEST, PIXELS, Block, Manifest, encode_manifest, read_manifest
+from reader.format.pointer import encode_pointer, read_pointer
+
+# Below a store's folder at the URL, each named by the byte of the journal where it begins.
+PIECES = f"{journals.FOLDER}/journal"
+# Sent at once; each holds an object, 8 MiB as a rule.
+_REQUESTS = 8
+# Seconds between the tries of a request, each shortened by up to a half: half a minute of a server that is throttling.
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+_T = TypeVar("_T")
+
+
+class Upload:
+    """One store on its way to a URL.
+
+    Args:
+        url: as it is shown. folder: the local one, in which it is made.
+    """
+
+    def __init__(self, url: str, objects: Objects, folder: Path) -> None:
+        self.url, self._objects, self._folder = url, objects, folder
+        self.found: Pushed = inspect_url(objects, url)
+        self._generation = self.found.record.folder if self.found.record else ""
+        # of the pixels, and of the journal, what is at the URL
+        self._sent_bytes = self._journal_bytes = 0
+        # what was committed
+        self._manifest = b""
+        # where pieces of the journal begin, and last where it ends
+        self._journal_bounds = [0]
+        self._pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a pack to the URL was interrupted, or is under way: not one that has committed what it made."""
+        record = self.found.record
+        return record is not None and record.is_pack and record.folder != self.found.folder
+
+    def fetch_journal(self, *, is_all: bool = True) -> None:
+        """Bring the journal of the interrupted pack into the folder, and an empty file of rows; or the journal's header alone."""
+        begins = self._pieces()[: None if is_all else 1]
+        content, bounds = bytearray(), [0]
+        reads = [self._pool.submit(self._objects.read, self._piece(begin)) for begin in begins]
+        for begin, piece in zip(begins, self._done(reads), strict=True):
+            if begin == len(content):  # else it is left of a run that was cut off
+                content += piece
+                bounds.append(len(content))
+        self._journal_bounds = bounds
+        for name, data in ((journals.JOURNAL, content), (PIXELS, b"")):
+            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_synced(self._folder / name, bytes(data))
+
+    def fetch_store(self) -> None:
+        """Bring all of the finished store into the folder, but its pixels, of which it has only holes.
+
+        What an interrupted pack has left at the URL behind its commit is removed.
+        """
+        content, found = read_store(self._objects, self.url)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_synced(self._folder / MANIFEST, content)
+        for name, entry in read_manifest(self._folder).files.items():
+            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if name == PIXELS:
+                write_synced(self._folder / name, b"")
+                os.truncate(self._folder / name, entry.size_bytes)
+            else:
+                self._objects.fetch(name_in(found.folder, name), self._folder / name)
+        if self.found.record is not None:
+            self._clean()
+
+    def announce(self) -> None:
+        """Say at the URL that a store is being packed to it, in a folder where nothing is, unless one is resumed."""
+        if not self.is_begun or not self._generation:
+            self._generation = f"{GENERATIONS}/{secrets.token_hex(8)}"
+            record = PushRecord("", self._generation).to_bytes()
+            if self.found.record is not None or self.found.has_store:
+                self._retried(lambda: self._objects.put(RECORD, record))
+                return
+            try:
+                self._retried(lambda: self._objects.create(RECORD, record))
+            except FileExistsError:
+                raise _taken_over(self.url) from None
+
+    def forget(self) -> None:
+        """Begin anew, not where the interrupted pack stopped."""
+        self._generation = ""
+
+    def start(self, size_bytes: int) -> None:
+        """Begin behind so many bytes of pixels, at the end of the folder's journal; what the URL has of another one goes."""
+        journal_end = (self._folder / journals.JOURNAL).stat().st_size
+        bounds = [bound for bound in self._journal_bounds if bound <= journal_end]
+        self._sent_bytes, self._journal_bytes = size_bytes, bounds[-1]
+        self._remove([self._piece(begin) for begin in self._pieces() if begin not in bounds[:-1]])
+        self.put_journal()
+
+    def put_blocks(self, results: Sequence[Result]) -> None:
+        """Send the rows of blocks, each compared with its checksum, and free them in the file of rows.
+
+        Raises:
+            PackError: they cannot be sent.
+        """
+        path = self._folder / PIXELS
+        with error_path(path):
+            descriptor = os.open(path, os.O_RDWR | BINARY)
+        try:
+            begin, spans = self._sent_bytes, list[tuple[int, int]]()
+            for result in results:
+                spans += self._checked_spans(descriptor, begin, result)
+                begin += result.size_bytes
+            self._done([self._pool.submit(self._put_span, descriptor, *span) for span in spans])
+            with error_path(path):
+                system.punch_hole(descriptor, self._sent_bytes, begin - self._sent_bytes)
+            self._sent_bytes = begin
+        finally:
+            os.close(descriptor)
+
+    def put_journal(self) -> None:
+        """Send what the journal has that is not at the URL; what it names must be there.
+
+        Raises:
+            PackError: it cannot be sent.
+        """
+        path = self._folder / journals.JOURNAL
+        with error_path(path), open(path, "rb") as file:
+            file.seek(self._journal_bytes)
+            piece = file.read()
+        if piece:
+            self._put(f"{PIECES}/{self._journal_bytes:016d}", piece)
+            self._journal_bytes += len(piece)
+
+    def commit(self, manifest: Manifest, blocks: Iterable[Block]) -> None:
+        """Send all files but the pixels, then the manifest, by which the URL holds the store, and remove what it replaces.
+
+        Raises:
+            PackError: something cannot be sent, an object is missing, or another has begun at the URL meanwhile.
+        """
+        blocks = list(blocks)
+        for name in manifest.files:
+            if name != PIXELS:
+                self._put(name, (self._folder / name).read_bytes())
+        objects = BlockObjects((block.size_bytes for block in blocks), manifest.files[PIXELS].size_bytes)
+        for begin, end in itertools.pairwise(objects.bounds):
+            if begin >= self._sent_bytes:  # the filling
+                self._put(object_name(begin), bytes(end - begin))
+        there, wanted = set(self._below(PIXELS)), {name_in(self._generation, name) for name in objects.names()}
+        if lacking := sorted(wanted - there):
+            raise PackError(f"{self.url}/{lacking[0]} is gone: it was sent before. Start anew with --overwrite.")
+        # of blocks whose sources changed between two runs
+        self._remove(sorted(there - wanted))
+        content = encode_manifest(manifest, blocks)
+        self._put(MANIFEST, content)
+        self._check_record()
+        # the manifest that was encoded has none yet
+        digest = read_pointer(content, MANIFEST).digest
+        pointer = encode_pointer(digest, self._generation, has_block_objects=True)
+        self._retried(lambda: self._objects.put(MANIFEST, pointer))
+        self._manifest = content
+        self._clean()
+
+    def reveal(self) -> None:
+        """Put the manifest into the folder too, for what compares stores that were just packed: it holds no pixels."""
+        if self._manifest:
+            write_synced(self._folder / MANIFEST, self._manifest)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    # -- requests
+
+    def _checked_spans(self, descriptor: int, begin: int, result: Result) -> list[tuple[int, int]]:
+        """Compare a block, of which the first byte is begin, with its checksum; returns its objects: first byte, bytes."""
+        crc32, end = 0, begin + result.size_bytes
+        spans = [(start, min(OBJECT_BYTES, end - start)) for start in range(begin, end, OBJECT_BYTES)]
+        for start, size_bytes in spans:
+            crc32 = zlib.crc32(os.pread(descriptor, size_bytes, start), crc32)
+        if crc32 != result.crc32:
+            raise PackError(
+                f"{self._folder / PIXELS} does not hold what was written to it: its disk is damaged. Set TMPDIR to a folder on"
+                " another disk, and continue with --resume."
+            )
+        return spans
+
+    def _put_span(self, descriptor: int, start: int, size_bytes: int) -> None:
+        self._put(object_name(start), os.pread(descriptor, size_bytes, start))
+
+    def _clean(self) -> None:
+        """Remove all but the store; last the record, by which a resume knows that something may be left."""
+        self._remove([*self._below(PIECES), *leftovers(self._objects, self._generation), RECORD])
+
+    def _put(self, name: str, content: bytes) -> None:
+        self._retried(lambda: self._objects.put(name_in(self._generation, name), content))
+
+    def _piece(self, begin: int) -> str:
+        return name_in(self._generation, f"{PIECES}/{begin:016d}")
+
+    def _pieces(self) -> list[int]:
+        return sorted(int(name.rpartition("/")[2]) for name in self._below(PIECES))
+
+    def _below(self, folder: str) -> list[str]:
+        return self._objects.below(name_in(self._generation, folder))
+
+    def _remove(self, names: Sequence[str]) -> None:
+        """Remove objects, the last one when all others are gone."""
+        self._done([self._pool.submit(self._objects.remove, name) for name in names[:-1]])
+        for name in names[-1:]:
+            self._objects.remove(name)
+
+    def _done(self, futures: Sequence[Future[_T]]) -> list[_T]:
+        """Return the results of requests; when one has failed, after those that are under way."""
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+            concurrent.futures.wait(futures)
+
+    def _check_record(self) -> None:
+        """See that nothing else has begun at the URL."""
+        record = read_record(self._objects)
+        if record is None or record.folder != self._generation:
+            raise _taken_over(self.url)
+
+    def _retried(self, put: Callable[[], None]) -> None:
+        begun = time.monotonic()
+        for pause in (*_PAUSES, None):
+            try:
+                put()
+                return
+            except (FileExistsError, OptionsError):
+                raise
+            except Exception as e:
+                if pause is None or is_refused(e):
+                    seconds = time.monotonic() - begun
+                    raise PackError(
+                        f"{self.url} cannot be written: {reason(e)}. It was tried for {seconds:.0f} s. What was sent is kept:"
+                        " continue with --resume."
+                    ) from None
+            time.sleep(pause * random.uniform(0.5, 1))
+
+
+def _taken_over(url: str) -> PackError:
+    return PackError(f"another pack or push to {url} has begun meanwhile. Look at what is there: pack info {url}")

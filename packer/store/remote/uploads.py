@@ -1,0 +1,219 @@
+"""A pack to a URL: a folder on the local disk that stands for it, and what is at the URL brought there as far as needed.
+
+The pipeline packs into that folder as into any; `packer.store.remote.upload` sends what is committed there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from packer.errors import DiskFullError, OptionsError, PackError, ScanError, SourceError
+from packer.inputs.splits import split_folders
+from packer.options import PackOptions, is_url
+from packer.report import PackReport
+from packer.sources.object_storage import reason
+from packer.store import journal as journals
+from packer.store.files import remove_tree
+from packer.store.out_folder import check_destination
+from packer.store.remote.objects import LocalObjects, WebObjects, open_objects
+from packer.store.remote.upload import Upload
+from reader import system
+from reader.format.errors import StoreError
+from reader.format.filesystem import error_path
+from reader.format.shown import redacted, shown
+from reader.format.unfinished import command_to_resume
+
+_FOLDER = "out"
+_PROBE_BYTES = 8192
+
+
+class Uploads:
+    """The stores of one pack on their way to a URL. Use it as a context: the folder that stands for the URL is gone behind that.
+
+    Args:
+        sources: IMAGES, as text.
+
+    Raises:
+        OptionsError: the URL holds something else, or an option does not go with a URL.
+        PackError: it cannot be looked at, or a store or an unfinished pack is in the way.
+    """
+
+    def __init__(self, url: str, sources: list[str], options: PackOptions) -> None:
+        self._url, self._given, self._options = redacted(url).rstrip("/"), url.rstrip("/"), options
+        self._uploads: dict[Path, Upload] = {}
+        self._splits: list[str] = []
+        _check_options(self._url, options)
+        _check_outside(self._given, sources)
+        self._scratch = tempfile.TemporaryDirectory(prefix="pixpack-")
+        # stands for the URL
+        self.folder = Path(os.path.realpath(self._scratch.name)) / _FOLDER
+        try:
+            _check_punch(self.folder.parent)
+            with self._naming():
+                self._look()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def of(self, store: Path) -> Upload:
+        """Return what sends the store that is made in this folder."""
+        if store not in self._uploads:
+            below = store.relative_to(self.folder).as_posix()
+            place = "" if below == "." else f"/{below}"
+            with self._naming():
+                self._uploads[store] = Upload(f"{self._url}{place}", open_objects(f"{self._given}{place}"), store)
+        return self._uploads[store]
+
+    def announce(self, stores: Iterable[Path]) -> None:
+        """Say at the URL that these will be packed; a finished one is replaced.
+
+        Raises:
+            PackError: the URL holds the stores of splits, and this is none of them.
+        """
+        for store in stores:
+            if store == self.folder and self._splits:
+                raise PackError(
+                    f"{self._url} holds the stores of the splits {', '.join(self._splits)}. Choose another OUT."
+                )
+            upload = self.of(store)
+            if store.exists() and not journals.has_begun(store):
+                remove_tree(store)
+            if self._options.overwrite and not self._options.resume:
+                upload.forget()
+            with self._naming():
+                upload.announce()
+
+    def reveal(self) -> None:
+        """Make the folder one of stores without pixels, for what compares them."""
+        for upload in self._uploads.values():
+            upload.reveal()
+
+    def renamed(self, report: PackReport) -> PackReport:
+        """Return a report of the URL, not of the folder that stands for it."""
+        splits = {split: self.renamed(one) for split, one in report.splits.items()}
+        notes = [self._named(note) for note in report.notes]
+        return dataclasses.replace(report, out=self._named(report.out), notes=notes, splits=splits)
+
+    def __enter__(self) -> Uploads:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for upload in self._uploads.values():
+            upload.close()
+        shutil.rmtree(self._scratch.name, ignore_errors=True)
+        self._scratch.cleanup()
+        # a full disk is the local one
+        if isinstance(error, PackError | OptionsError | ScanError) and not isinstance(error, DiskFullError):
+            text = self._named(str(error))
+            if text != str(error):
+                raise type(error)(text) from None
+
+    # -- what is at the URL
+
+    def _look(self) -> None:
+        """Find what is at the URL; refuse what is in the way, and bring here what a resume needs."""
+        top = self.of(self.folder)
+        if top.found.has_store or top.found.record is not None:
+            self._look_at(top, self.folder)
+            return
+        names = open_objects(self._given).top()
+        splits = [split for split in split_folders(names) if split]
+        if top.found.foreign and not splits:
+            raise OptionsError(
+                f"{self._url} is not empty (it holds {shown(top.found.foreign)}) and holds no store. Choose another URL, or an"
+                " empty folder."
+            )
+        self._splits = [split for split in splits if self.of(self.folder / split).found.has_store]
+        for split in splits:
+            self._look_at(self.of(self.folder / split), self.folder / split)
+
+    def _look_at(self, upload: Upload, store: Path) -> None:
+        found, options = upload.found, self._options
+        if upload.is_begun:
+            if options.resume:
+                upload.fetch_journal()
+            elif not options.overwrite:
+                upload.fetch_journal(is_all=False)
+                raise PackError(
+                    f"{upload.url} is incomplete: its pack was interrupted. Resume with: {_command(store, self._named)} (or start"
+                    " anew with --overwrite)."
+                )
+        elif found.record is not None and not found.record.is_pack:
+            if not options.overwrite:
+                raise PackError(
+                    f"{upload.url} holds an unfinished push. End it by: pack push OUT {upload.url} (or start anew with"
+                    " --overwrite)."
+                )
+        elif found.has_store:
+            if options.resume:
+                upload.fetch_store()
+            elif not options.overwrite:
+                raise PackError(
+                    f"{upload.url} already holds a store. Replace it with --overwrite, or choose another OUT."
+                )
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Turn what storage raises into one sentence."""
+        try:
+            yield
+        except (PackError, OptionsError, ScanError, StoreError, SourceError):
+            raise
+        except Exception as e:
+            raise PackError(f"{self._url} cannot be looked at: {reason(e)}. Look at the URL.") from None
+
+    def _named(self, text: str) -> str:
+        return text.replace(str(self.folder), self._url)
+
+
+def _check_options(url: str, options: PackOptions) -> None:
+    """Refuse what needs a folder that all processes of a pack see."""
+    for name, is_given, instead in (
+        ("--part", options.part is not None, "Pack the parts into a folder"),
+        ("--engine ray", options.engine == "ray", "Pack into a folder that all nodes see"),
+        ("--masks", options.masks is not None and not options.has_own_sizes, "Pack into a folder, or with --fit none"),
+    ):
+        if is_given:
+            raise OptionsError(f"{name} does not go with the URL {url} as OUT. {instead}, then: pack push FOLDER {url}")
+
+
+def _check_outside(url: str, sources: list[str]) -> None:
+    """Refuse a URL that is IMAGES or lies in it, or in a store on this disk; raises OptionsError."""
+    objects = open_objects(url)
+    if isinstance(objects, WebObjects):
+        objects.put("", b"")  # raises
+    if isinstance(objects, LocalObjects):
+        check_destination([source for source in sources if not is_url(source)], objects.root)
+    for source in (source.rstrip("/") for source in sources if is_url(source)):
+        if url == source or url.startswith(f"{source}/"):
+            raise OptionsError(f"OUT {redacted(url)} is IMAGES itself, or lies inside it. Choose a folder outside it.")
+
+
+def _check_punch(folder: Path) -> None:
+    """Refuse a folder for temporary files where the blocks that were sent could not be freed; raises PackError."""
+    path = folder / "probe"
+    try:
+        with error_path(path), open(path, "w+b") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            system.punch_hole(file.fileno(), 0, _PROBE_BYTES // 2)
+        path.unlink()
+    except OSError as e:
+        raise PackError(
+            f"{folder} cannot hold the blocks on their way to a URL: its file system punches no holes ({e.strerror}). Set TMPDIR"
+            " to a folder on another disk, or pack into a folder, then: pack push"
+        ) from None
+
+
+def _command(store: Path, named: Callable[[str], str]) -> str:
+    """Return the command that resumes the pack to a URL."""
+    if not journals.has_begun(store):
+        return "the same command and --resume"
+    return named(command_to_resume(store, journals.read_header(store)))

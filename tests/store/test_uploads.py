@@ -1,0 +1,292 @@
+"""A pack straight to a URL: the store that a pack into a folder makes, a few blocks here, and resumed from what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_tree, store_bytes
+from test_remote import fsspec
+
+from packer import OptionsError, PackError, pack, pull, push
+from packer.cli.app import run
+from packer.report import Progress
+from packer.store import blocks
+from packer.store.remote import upload
+from packer.store.remote.at_url import RECORD, PushRecord
+from packer.store.remote.objects import RemoteObjects
+from reader import system
+from reader.format import block_objects
+from reader.format.manifest import MANIFEST, PIXELS
+
+URL = "memory://bucket/out"
+
+
+class Stopped(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture(autouse=True)
+def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Objects in this process's memory; packs with forked workers and blocks of 2 inputs."""
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    yield
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tree(tmp_path_factory.mktemp("images"), classes=2, each=9)
+
+
+@pytest.fixture(scope="module")
+def local(images: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+        pack(images, images.parent / "local", size=16, workers=1)
+    return images.parent / "local"
+
+
+def _there() -> list[str]:
+    return sorted(name.removeprefix("/bucket/out/") for name in fsspec.filesystem("memory").store)
+
+
+def _pulled(tmp_path: Path, url: str = URL) -> dict[str, bytes]:
+    shutil.rmtree(tmp_path / "pulled", ignore_errors=True)
+    pull(url, tmp_path / "pulled")
+    return store_bytes(tmp_path / "pulled")
+
+
+def _stopping(monkeypatch: pytest.MonkeyPatch, left: int) -> Callable[[], int]:
+    """End the process before it changes something at the URL for the n-th time; returns how many changes there were."""
+    count = 0
+
+    def dying(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(self: RemoteObjects, *arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > left:
+                raise Stopped
+            return change(self, *arguments)
+
+        return changed
+
+    for name in ("put", "create", "send", "remove"):
+        monkeypatch.setattr(RemoteObjects, name, dying(getattr(RemoteObjects, name)))
+    return lambda: count
+
+
+def test_what_is_pulled_is_the_store_of_a_local_pack(images: Path, local: Path, tmp_path: Path) -> None:
+    report = pack(images, URL, size=16, workers=1)
+    assert (report.out, report.rows) == (URL, 18)
+    assert _pulled(tmp_path) == store_bytes(local)
+    names = [name.split("/", 2)[-1] for name in _there() if name.startswith("generations/")]
+    assert [name for name in names if name.startswith(PIXELS)] == [f"{PIXELS}/{n * 1536:016d}" for n in range(9)]
+    assert [name for name in _there() if not name.startswith("generations/")] == [MANIFEST]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_size": 24}])
+def test_rows_with_sizes_of_their_own_and_large_blocks_are_cut_into_objects(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+) -> None:
+    for module in (block_objects, upload):
+        monkeypatch.setattr(module, "OBJECT_BYTES", 1000)
+    pack(images, URL, fit="none", workers=1, **options)
+    pack(images, tmp_path / "out", fit="none", workers=1, **options)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+
+
+def test_splits_go_to_a_url_each(images: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(images, tmp_path / "splits" / split)
+    report = pack(tmp_path / "splits", URL, size=16, workers=1)
+    assert report.splits["val"].out == f"{URL}/val"
+    assert pack(tmp_path / "splits", URL, size=16, workers=1, resume=True).resumed_from == 36
+    pack(tmp_path / "splits", tmp_path / "out", size=16, workers=1)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+    with pytest.raises(
+        PackError, match="memory://bucket/out holds the stores of the splits train, val. Choose another"
+    ):
+        pack(images, URL, size=16, workers=1, overwrite=True)
+
+
+def test_the_local_disk_holds_a_few_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tree, most = make_tree(tmp_path / "images", classes=2, each=60, size=(8, 8)), 0
+
+    def look(progress: Progress) -> None:
+        nonlocal most
+        found = list(tmp_path.glob(f"pixpack-*/out/{PIXELS}"))
+        most = max(most, *(path.stat().st_blocks * 512 for path in found), 0)
+
+    report = pack(tree, URL, size=64, workers=1, progress=look)
+    # 60 blocks of 24 KiB: 4 that a worker may hold, 2 that wait, 2 that are sent
+    assert 0 < most <= 10 * 24576 < report.store_bytes / 5
+    assert not list(tmp_path.glob("pixpack-*"))
+
+
+@pytest.mark.parametrize("part", range(7))
+def test_a_pack_that_was_killed_anywhere_is_resumed(
+    images: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    # of an uninterrupted pack: the record, the journal's header, a block and its line each, the files, and what is removed
+    with monkeypatch.context() as patch:
+        _stopping(patch, 2 + 5 * part)
+        with contextlib.suppress(Stopped):
+            pack(images, URL, size=16, workers=1)
+    left = _there()
+    if MANIFEST not in left:
+        with pytest.raises(
+            PackError, match="memory://bucket/out is incomplete: its pack was interrupted. Resume with: pack "
+        ):
+            pack(images, URL, size=16, workers=1)
+        with pytest.raises(PackError, match=r"holds no store yet: a pack to it was interrupted .* and --resume"):
+            pull(URL, tmp_path / "pulled")
+    report = pack(images, URL, size=16, workers=1, resume=True)
+    assert report.resumed_from > 0 or part == 0
+    assert _pulled(tmp_path) == store_bytes(local)
+    assert not [name for name in _there() if "journal" in name or name == RECORD]
+
+
+def test_a_source_that_changed_meanwhile_is_packed_again_with_all_behind_it(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = shutil.copytree(images, tmp_path / "tree")
+    with monkeypatch.context() as patch:
+        _stopping(patch, 16)
+        with pytest.raises(Stopped):
+            pack(tree, URL, size=16, workers=1)
+    changed = sorted(tree.rglob("*.jpg"))[3]
+    shutil.copyfile(sorted(tree.rglob("*.jpg"))[12], changed)
+    # and once more interrupted, behind the cut
+    with monkeypatch.context() as patch:
+        _stopping(patch, 12)
+        with pytest.raises(Stopped):
+            pack(tree, URL, size=16, workers=1, resume=True)
+    assert pack(tree, URL, size=16, workers=1, resume=True).changed_count == 0
+    pack(tree, tmp_path / "out", size=16, workers=1)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+
+
+def test_a_store_that_is_replaced_stays_until_the_new_one_is_there(
+    images: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(local, URL)
+    with pytest.raises(PackError, match="memory://bucket/out already holds a store. Replace it with --overwrite"):
+        pack(images, URL, size=8, workers=1)
+    with monkeypatch.context() as patch:
+        _stopping(patch, 20)
+        with pytest.raises(Stopped):
+            pack(images, URL, size=8, workers=1, overwrite=True)
+    assert _pulled(tmp_path) == store_bytes(local)
+    assert pack(images, URL, size=8, workers=1, resume=True).resumed_from > 0
+    pack(images, tmp_path / "out", size=8, workers=1)
+    assert _pulled(tmp_path) == store_bytes(tmp_path / "out")
+    assert [name for name in _there() if not name.startswith("generations/")] == [MANIFEST]
+    # and by a push, which removes the objects
+    push(local, URL, overwrite=True)
+    assert _pulled(tmp_path) == store_bytes(local)
+    assert not [name for name in _there() if f"{PIXELS}/" in name]
+
+
+def test_a_store_where_too_much_is_rejected_replaces_none(images: Path, local: Path, tmp_path: Path) -> None:
+    push(local, URL)
+    tree = shutil.copytree(images, tmp_path / "tree")
+    sorted(tree.rglob("*.jpg"))[0].write_bytes(b"no image")
+    with pytest.raises(
+        PackError, match="1 of 18 inputs were rejected, more than --max-rejects 1%: memory://bucket/out still"
+    ):
+        pack(tree, URL, size=16, workers=1, overwrite=True)
+    assert _pulled(tmp_path) == store_bytes(local)
+    assert pack(tree, URL, size=16, workers=1, resume=True, max_rejects=1).rows == 17
+
+
+def test_of_a_finished_one_resume_confirms_and_push_sends_nothing(images: Path, local: Path) -> None:
+    pack(images, URL, size=16, workers=1)
+    before = _there()
+    assert pack(images, URL, size=16, workers=1, resume=True).resumed_from == 18
+    with pytest.raises(PackError, match="memory://bucket/out is finished, but with other options"):
+        pack(images, URL, size=8, workers=1, resume=True)
+    assert push(local, URL).copied_bytes == 0
+    assert _there() == before
+    gone = next(name for name in before if f"{PIXELS}/" in name)
+    fsspec.filesystem("memory").rm_file(f"/bucket/out/{gone}")
+    with pytest.raises(PackError, match="lacks 1 of 9 objects of its pixels, such as generations/"):
+        push(local, URL)
+
+
+def test_another_that_begins_at_the_url_is_seen_before_the_manifest(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = RemoteObjects.put
+
+    def taken(self: RemoteObjects, name: str, content: bytes) -> None:
+        if name.endswith("samples.jsonl"):
+            put(self, RECORD, PushRecord("sha256:other", "").to_bytes())
+        put(self, name, content)
+
+    monkeypatch.setattr(RemoteObjects, "put", taken)
+    with pytest.raises(PackError, match="another pack or push to memory://bucket/out has begun meanwhile"):
+        pack(images, URL, size=16, workers=1)
+    assert MANIFEST not in _there()
+
+
+def test_requests_are_tried_again_and_an_end_is_one_sentence(
+    images: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "_PAUSES", (0.0, 0.0))
+    put, failures = RemoteObjects.put, 0
+
+    def failing(self: RemoteObjects, name: str, content: bytes) -> None:
+        nonlocal failures
+        failures += 1
+        if failures % 3 or is_down:
+            raise OSError("SlowDown: reduce your request rate")
+        put(self, name, content)
+
+    monkeypatch.setattr(RemoteObjects, "put", failing)
+    is_down = True
+    with pytest.raises(PackError, match=r"bucket/out cannot be written: SlowDown: .* continue with --resume") as caught:
+        pack(images, URL, size=16, workers=1)
+    assert "\n" not in str(caught.value)
+    is_down, failures = False, 0
+    monkeypatch.setattr(upload, "_REQUESTS", 1)
+    pack(images, URL, size=16, workers=1, resume=True)
+    assert _pulled(tmp_path) == store_bytes(local)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"size": 16, "part": "1/2"}, "--part does not go with the URL memory://bucket/out as OUT. Pack the parts"),
+        ({"size": 16, "engine": "ray"}, "--engine ray does not go with the URL"),
+        ({"size": 16, "boxes": "labels", "masks": "boxes"}, "--masks does not go with the URL"),
+    ],
+)
+def test_what_needs_a_folder_is_refused(images: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(OptionsError, match=says):
+        pack(images, URL, **options)
+    assert _there() == []
+
+
+def test_a_url_that_holds_something_else_is_refused_unchanged(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fsspec.filesystem("memory").pipe_file("/bucket/out/notes.txt", b"mine")
+    assert run(["pack", str(images), URL, "--size", "16", "--quiet"][1:]) == 2
+    assert "memory://bucket/out is not empty (it holds notes.txt) and holds no store." in capsys.readouterr().err
+    assert _there() == ["notes.txt"]
+    with pytest.raises(OptionsError, match="is IMAGES itself, or lies inside it"):
+        pack("memory://bucket", URL, size=16)
+    with pytest.raises(OptionsError, match="https://host/out is a web server's, which is only read"):
+        pack(images, "https://host/out", size=16)
+    monkeypatch.setattr(system, "punch_hole", lambda *_: (_ for _ in ()).throw(OSError(95, "Operation not supported")))
+    with pytest.raises(PackError, match=r"its file system punches no holes \(Operation not supported\). Set TMPDIR"):
+        pack(images, "memory://bucket/other", size=16)
