@@ -272,7 +272,7 @@ def docstrings(module: ModuleType) -> list[str]:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_the_version_is_one_everywhere() -> None:

@@ -23,7 +23,7 @@ from reader import MemmapDataset
 
 PEERS = Path(__file__).resolve().parents[1] / "scripts" / "studies" / "peers"
 RESULTS = PEERS / "results"
-PAGE, README = PEERS.parents[2] / "docs" / "benchmarks" / "peers.md", PEERS.parents[2] / "README.md"
+PAGE = PEERS.parents[2] / "docs" / "benchmarks" / "peers.md"
 KEPT = sorted(RESULTS.glob("*.json"))
 
 pytestmark = [
@@ -254,10 +254,10 @@ def test_results_of_a_full_run_are_kept_with_their_machine(path: Path, peers: An
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_the_readme_tells_the_figures_that_are_kept(path: Path, peers: Any) -> None:
+def test_the_page_has_the_figures_that_are_kept(path: Path, peers: Any) -> None:
     report, show = json.loads(path.read_text()), peers("_show")
     row = next(
-        line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(f"| [{report['peer']}]")
+        line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| [{report['peer']}]")
     )
     packs = [line[3] for line in show.pack_lines([report])] or ["none"]
     assert [cell.strip() for cell in row.split("|")[2:5]] == [

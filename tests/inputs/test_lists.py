@@ -43,7 +43,7 @@ def scanned(manifest: Path, text: str, *, classes: tuple[str, ...] | None = None
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a line of the README, with this environment's `pack` and `python` first in PATH."""
+    """Run a line of the guide, with this environment's `pack` and `python` first in PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
@@ -66,9 +66,9 @@ def test_a_shell_pipeline_packs_what_find_lists(images: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_the_pipelines_of_the_readme_run_as_they_stand(images: Path, tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    commands = [line for line in text.splitlines() if line.startswith("find photos")]
+def test_the_pipelines_of_the_guide_run_as_they_stand(images: Path, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / "lists-and-archives.md").read_text(encoding="utf-8")
+    commands = [line for line in text.splitlines() if line.startswith("find photos") and "train.py" in line]
     assert [command.count("train.py") for command in commands] == [1, 1]
     images.rename(tmp_path / "photos")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
