@@ -47,13 +47,13 @@ class StageClock:
         self._stage, self._since = stage, time.perf_counter() - seconds
 
     def enter(self, stage: str) -> None:
-        """End the stage under way and begin this one."""
+        """End the stage in progress and begin this one."""
         now = time.perf_counter()
         self._seconds[self._stage] += now - self._since
         self._stage, self._since = stage, now
 
     def charge(self, stage: str, seconds: float) -> None:
-        """Charge seconds of the stage under way to another."""
+        """Charge seconds of the stage in progress to another."""
         self._since += seconds
         self._seconds[stage] += seconds
 

@@ -218,7 +218,7 @@ class InputOptions(LabelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(_Options):
-    """How many processes decode, what a broken image does to the pack, and who hears how far it is.
+    """How many processes decode, what a broken image does to the pack, and where progress is reported.
 
     Args:
         workers: processes; None: the CPUs that this process may use.

@@ -92,7 +92,7 @@ def cached_share(path: Path, first_bytes: int | None = None, *, offset: Callable
         size_bytes = os.fstat(file.fileno()).st_size if first_bytes is None else first_bytes
         if size_bytes == 0:
             return 1.0
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbours
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbors
         # not seeded: to ask for a page may bring it in, and the next time these would all be there
         draw = random.SystemRandom().randrange
         place = (lambda: draw(size_bytes)) if offset is None else offset

@@ -129,7 +129,7 @@ class _Lines:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._said = clock, clock()
-        # of the stage under way: its name, when it began and with what done, and what was done at its last line
+        # of the stage in progress: its name, when it began and with what done, and what was done at its last line
         self._stage, self._begun, self._first, self._shown = "", 0.0, 0, 0
         self._is_waiting = False
 

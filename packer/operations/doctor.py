@@ -41,7 +41,7 @@ OK, ADVICE, MISSING = "ok", "advice", "missing"
 class Finding:
     """One result of a check. level: "ok", "advice" (works, but could be better), "missing" (packing needs it).
 
-    mend: how to fix it; a key of the JSON report.
+    `mend`: how to fix it; a key of the JSON report.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a store records of how its labels were read, and what an update may do to them: nothing in silence.
+"""What a store records of how its labels were read, and what an update may do to them: nothing without a message.
 
 Compares classes, targets and paths of a store's rows with those of the inputs that are listed now; opens no image and writes
 nothing.

@@ -99,7 +99,7 @@ class LocalSource:
 
     def _open(self) -> int:
         """Open the file; raises SourceError where what it lies on is to blame for that it cannot be."""
-        # NONBLOCK: opening a FIFO without a writer would wait for ever
+        # NONBLOCK: opening a FIFO without a writer would wait forever
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
         try:
             return os.open(self.path, flags)

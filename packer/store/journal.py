@@ -1,4 +1,4 @@
-"""The record of a pack under way, in OUT/.packing: which blocks are safely on disk.
+"""The record of a pack in progress, in OUT/.packing: which blocks are safely on disk.
 
 One line a block, appended only after the block's rows are synced; a resume keeps the longest prefix of complete
 lines. The lines themselves: `reader.format.journal`.

@@ -196,7 +196,7 @@ def replacement(out: Path) -> Path:
 
 
 def is_finished(out: Path) -> bool:
-    """Whether OUT holds a store and no pack that replaces it is under way or announced."""
+    """Whether OUT holds a store and no pack that replaces it is in progress or announced."""
     refresh_names(out / MANIFEST)  # another host may have just finished it
     return (out / MANIFEST).is_file() and not is_replaced(out)
 

@@ -1,6 +1,6 @@
 """Who does which block: keep workers busy, and replace one that dies or stalls.
 
-A block under way is cut into pieces where it must be: an image that cost a worker stands alone, a worker with nothing to do gets
+A block in progress is cut into pieces where it must be: an image that cost a worker stands alone, a worker without work gets
 what another has not begun, and a piece ends where its rows are many bytes. What is known of a piece and of a worker is in
 `pieces.py`, where rows go in `offsets.py`. How workers start and answer is `processes.py`'s, what becomes of a finished block
 the caller's.

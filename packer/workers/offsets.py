@@ -1,4 +1,4 @@
-"""The blocks under way, in order, and where in the file the rows of each piece go. Knows no workers and decodes nothing.
+"""The blocks in progress, in order, and where in the file the rows of each piece go. Knows no workers and decodes nothing.
 
 A piece gets its offset once all pieces before it are counted, or on a guess; after a wrong guess what follows it is moved.
 """
@@ -53,11 +53,11 @@ class Offsets:
         return bool(self._blocks)
 
     def pieces(self) -> Iterator[Piece]:
-        """Pass through all pieces under way, in order."""
+        """Pass through all pieces in progress, in order."""
         return (piece for pieces in self._blocks.values() for piece in pieces)
 
     def cut(self, piece: Piece, stop: int) -> Piece:
-        """Cut a piece under way; returns the rest, which no worker has yet."""
+        """Cut a piece in progress; returns the rest, which no worker has yet."""
         rest = piece.cut(stop, self._guessed_bytes)
         pieces = self._blocks[piece.task.block]
         pieces.insert(pieces.index(piece) + 1, rest)
@@ -98,7 +98,7 @@ class Offsets:
             self._give()
 
     def finished(self) -> Iterator[Result]:
-        """Yield results of blocks up to the first whose rows are not at their final offset; they are no longer under way."""
+        """Yield results of blocks up to the first whose rows are not at their final offset; they are no longer in progress."""
         for piece in self.pieces():
             if piece.is_in_place:
                 continue

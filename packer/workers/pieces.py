@@ -1,4 +1,4 @@
-"""A piece of a block under way, and a worker as the engine knows it: what it was given, and for how long it has stood still.
+"""A piece of a block in progress, and a worker as the engine knows it: what it was given, and for how long it has stood still.
 
 Decides nothing: who gets which piece, and who is replaced, is `engine.py`'s.
 """
@@ -19,7 +19,7 @@ _JOIN_SECONDS = 5.0
 
 @dataclass(eq=False)
 class Piece:
-    """Inputs of a block that follow each other, under way.
+    """Inputs of a block that follow each other, in progress.
 
     task: as it is given out next.
     result: of its last decoding, even where that worker is gone: what it takes is counted.

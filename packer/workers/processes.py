@@ -162,7 +162,7 @@ def signals_held() -> Iterator[None]:
 
 
 def begin_worker() -> None:
-    """Begin a process that works for this one: SIGINT is the parent's to hear, and Pillow says nothing on stderr."""
+    """Begin a process that works for this one: SIGINT is for the parent, and Pillow says nothing on stderr."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:  # what its parent ignores stays so, as in the command
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -222,18 +222,18 @@ class _End:
 
 
 class _Orders:
-    """What a worker was sent and has not done, in order. One thread hears, another obeys."""
+    """What a worker was sent and has not done, in order. One thread receives, another obeys."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._messages: deque[tuple[Any, ...]] = deque()
         # of the task that is decoded: its first input, the next that is not begun, and where it ends
         self._start = self._next = self._stop = 0
-        # of tasks that were given back, so that a message under way to write them is dropped
+        # of tasks that were given back, so that a message in progress to write them is dropped
         self._released: set[int] = set()
 
     def add(self, message: tuple[Any, ...]) -> None:
-        """Hear a message."""
+        """Receive a message."""
         with self._changed:
             self._messages.append(message)
             self._changed.notify()
@@ -308,7 +308,7 @@ def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any], started: float
 
 
 def _drain(end: _End, orders: _Orders, worker: Worker) -> None:
-    """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait for ever."""
+    """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait forever."""
     try:
         while True:
             message = end.recv()

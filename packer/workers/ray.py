@@ -129,7 +129,7 @@ class RayWorkers:
                 raise EngineError(f"Ray cannot be reached: {' '.join(str(e).split())[:200]}") from None
         self._key = secrets.token_bytes(32)
         self._listener = Listener((ray.util.get_node_ip_address(), 0), backlog=1024, authkey=self._key)
-        # a node that cannot start a worker would be waited for for ever
+        # a node that cannot start a worker would be waited for forever
         self._listener._listener._socket.settimeout(_POLL_SECONDS)  # type: ignore[attr-defined]
         # actor, the number that it will send, what it will return
         self._starting: list[tuple[Any, str, Any]] = []

@@ -50,7 +50,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     if system.file_system(path) in MEMORY_FILE_SYSTEMS:
         raise NotMeasured("the store is on a file system in memory.")
     if most <= least:
-        raise NotMeasured(f"{size_text(most)} of rows are too few to tell the disk from the page cache.")
+        raise NotMeasured(f"{size_text(most)} of rows are too few to distinguish the disk from the page cache.")
     drop(path, least)
     begun = time.perf_counter()
     read_through(path, least)

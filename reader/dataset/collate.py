@@ -75,7 +75,7 @@ class Step(list[int]):
         return Rows(self._make(), len(self), _refuse_row)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # an error here would be one of the thread that feeds a DataLoader's workers, which then wait for ever
+        # an error here would be one of the thread that feeds a DataLoader's workers, which then wait forever
         return Step, (list(self), None, _refuse_process)
 
 

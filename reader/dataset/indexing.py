@@ -36,7 +36,7 @@ def checked_position(index: int, count: int, path: Path) -> int:
 
 
 def checked_positions(index: object, count: int, path: Path) -> Rows:
-    """Check and normalise any list of rows to int64[B] in [0, count).
+    """Check and normalize any list of rows to int64[B] in [0, count).
 
     Raises:
         IndexError: it is no list of rows, or there is no such row.

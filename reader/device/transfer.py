@@ -51,7 +51,7 @@ class CudaCopier:
         self._in_flight: deque[tuple[cuda.Event, Batch]] = deque()
 
     def send(self, batch: Batch) -> DeviceBatch:
-        """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are under way already.
+        """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are in progress already.
 
         Raises:
             TransferError: the device reports an error, of this copy or of what ran before.

@@ -71,7 +71,7 @@ class Producer:
         if self._resident is not None:
             yield from paced(_later(self._resident, steps), claim)
             return
-        # slots in all: of the copies under way, depth + 1, of the batch that is sent next, and of the one begun behind it
+        # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of the one begun behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
         try:

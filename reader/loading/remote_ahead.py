@@ -151,7 +151,7 @@ def blocks_of(dataset: MemmapDataset, remote: RemoteStore, rows: Rows) -> list[i
 
 
 def tell_plan(schedule: Schedule, epoch: int) -> Place:
-    """Tell a cache that cannot hold all in which order this epoch and the next one use its blocks, where that is known.
+    """Inform a cache that cannot hold all in which order this epoch and the next one use its blocks, where that is known.
 
     Returns where in the first order the blocks of a position stand; 0 where there is none.
     """

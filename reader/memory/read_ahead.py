@@ -90,7 +90,7 @@ class ReadAhead:
         self._file.close()
 
     def _start(self) -> None:
-        """Have one chunk to hand out and one under way."""
+        """Have one chunk to hand out and one in progress."""
         while len(self._chunks) < 2 and (rows := next(self._rows, None)) is not None:
             self._chunks.append(self._begin(rows))
 

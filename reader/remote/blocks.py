@@ -24,15 +24,15 @@ from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
 from reader.remote.objects import MissingObjectError
 from reader.remote.opening import ON_DEMAND, Source, fetch_file, write_beside
 
-# Requests under way: at 80 MB/s each, which is what object storage gives one connection, they fill a link of 10 Gbit/s.
+# Requests in progress: at 80 MB/s each, which is what object storage gives one connection, they fill a link of 10 Gbit/s.
 THREADS = 16
-# Of one request, where neighbours are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
+# Of one request, where neighbors are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
 REQUEST_BYTES = 16 << 20
 
-# What requests under way hold: twice what they do where no block is larger than a request.
+# What requests in progress hold: twice what they do where no block is larger than a request.
 _MOST_UNDER_WAY_BYTES = 2 * THREADS * REQUEST_BYTES
 
-# Requests under way while others are waited for: with less the link would be idle between two answers.
+# Requests in progress while others are waited for: with less the link would be idle between two answers.
 _BUSY_WHILE_WAITED = 4
 # Another process's fetch is looked for so often; it takes some ten times as long.
 _LOOK_SECONDS = 0.02
@@ -179,7 +179,7 @@ class BlockFetcher:
                 self._changed.notify_all()
 
     def _next_run(self) -> list[int]:
-        """Take the next block that is wanted and not there, with the neighbours behind it that are wanted too."""
+        """Take the next block that is wanted and not there, with the neighbors behind it that are wanted too."""
         for queue in (self._urgent, self._later):
             # what is waited for has the link to itself, but for what keeps it filled
             while queue and (queue is self._urgent or not self._waited or self._busy < _BUSY_WHILE_WAITED):

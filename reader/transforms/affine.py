@@ -20,7 +20,7 @@ Fill = float | Sequence[float] | None
 
 
 class RandomAffine:
-    """Rotate, shift, scale and shear each image at random, keeping its centre where it is, as torchvision does.
+    """Rotate, shift, scale and shear each image at random, keeping its center where it is, as torchvision does.
 
     Args:
         degrees: v draws the angle from -v to v, (low, high) from low to high; clockwise.

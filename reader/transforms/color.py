@@ -1,4 +1,4 @@
-"""Normalize, and jitter of colours: batched, on the device."""
+"""Normalize, and jitter of colors: batched, on the device."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Normalize(torch.nn.Module):
         return cls(manifest.mean, [value or 1.0 for value in manifest.std], dtype)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalise a batch or one image.
+        """Normalize a batch or one image.
 
         Raises:
             TypeError: what is no tensor: a list of images of different sizes, a batch with its targets.
@@ -83,7 +83,7 @@ class ColorJitter:
     Args:
         brightness, contrast, saturation: v draws the factor from max(0, 1 - v) to 1 + v, (low, high) from low to high;
             None or 0 leaves it out.
-        hue: v draws from -v to v, (low, high) from low to high, within -0.5..0.5 of a full turn of colours.
+        hue: v draws from -v to v, (low, high) from low to high, within -0.5..0.5 of a full turn of colors.
         seed: with the loader's seed, the epoch and the position in its order, fixes what is drawn for a row.
 
     Raises:

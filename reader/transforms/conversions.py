@@ -87,7 +87,7 @@ class Normalized:
         self.normalize = normalize
 
     def __call__(self, batch: Any) -> Any:
-        """Return a batch whose pixels are normalised floats[B, H, W, C]; a tensor is normalised as `Normalize` does.
+        """Return a batch whose pixels are normalized floats[B, H, W, C]; a tensor is normalized as `Normalize` does.
 
         Raises:
             ValueError: pixels are floats from 0 to 1 already.

@@ -152,7 +152,7 @@ def gaussian_blur(pixels: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[
 
 
 def hue(pixels: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """Turn the circle of colours by float32[B], -0.5..0.5 of a full turn. Gray stays gray."""
+    """Turn the circle of colors by float32[B], -0.5..0.5 of a full turn. Gray stays gray."""
     if pixels.shape[-1] == 1:
         return pixels.clone()
     scaled = pixels.float() * (1 / 255)

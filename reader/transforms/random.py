@@ -146,7 +146,7 @@ def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -
 
 
 # An op of its own, since torch.compile must neither trace the epoch, which would become a constant of the graph, nor record
-# it in a CUDA graph, which would replay one epoch for ever.
+# it in a CUDA graph, which would replay one epoch forever.
 @torch.library.custom_op(
     "pixpack::uniform",
     mutates_args=(),

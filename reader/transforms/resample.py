@@ -101,7 +101,7 @@ def resized_by_padding(
 def nearest(
     masks: torch.Tensor, boxes: torch.Tensor, height: int, width: int, grids: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Resize a box of each mask of uint8[B, H, W] to uint8[B, height, width]: the pixel under each new pixel's centre."""
+    """Resize a box of each mask of uint8[B, H, W] to uint8[B, height, width]: the pixel under each new pixel's center."""
     sample = torch.arange(len(masks), device=masks.device)[:, None, None]
     x0, y0, x1, y1 = boxes.unbind(-1)
     (top, new_height), (left, new_width) = _axes(grids, height, width)
@@ -247,6 +247,6 @@ def _resize_each(
 
 
 def _centres(start: torch.Tensor, stop: torch.Tensor, new_size: _Where, first: _Where, count: int) -> torch.Tensor:
-    """Give int64[B, count], the old pixel that holds each new pixel's centre: whole numbers, so that nothing rounds."""
+    """Give int64[B, count], the old pixel that holds each new pixel's center: whole numbers, so that nothing rounds."""
     odd = 2 * (torch.arange(count, device=start.device) + first) + 1
     return start[:, None] + odd * (stop - start)[:, None] // (2 * new_size)

@@ -65,7 +65,7 @@ def test_every_way_stands_beside_the_limit(report: BenchReport) -> None:
         assert way.gigabytes_per_second == pytest.approx(way.images_per_second * 3072 / 1e9, abs=1e-3)
         assert way.of_limit_p10 <= way.of_limit <= way.of_limit_p90
     assert report.first_batch_ms > 0
-    assert report.not_measured == {"disk": "276.5 kB of rows are too few to tell the disk from the page cache."}
+    assert report.not_measured == {"disk": "276.5 kB of rows are too few to distinguish the disk from the page cache."}
     assert (report.rows, report.batch_size, report.row_shape) == (90, 16, (32, 32, 3))
 
 

@@ -39,7 +39,7 @@ class CopyReport:
 
 
 class Transfer:
-    """A copy under way, counted."""
+    """A copy in progress, counted."""
 
     def __init__(self, url: str, progress: OnBytes | None) -> None:
         # as it is shown and recorded, without credentials; only what opens it knows them

@@ -43,7 +43,7 @@ from reader.format.pointer import Pointer
 from reader.format.shown import redacted, shown
 from reader.format.unfinished import PARTS, PULLED, unfinished_message
 
-# Where a pull under way comes from: what is begun from one URL is not continued from another.
+# Where a pull in progress comes from: what is begun from one URL is not continued from another.
 _SOURCE = f"{Path(PULLED).parent.as_posix()}/url.json"
 # Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
 _REQUESTS = 8

@@ -163,7 +163,7 @@ def _reason(complaint: str, lines: float) -> str:
 
 
 def _is_padding(complaint: str, content: bytes) -> bool:
-    """Tell whether what libjpeg leaves over before the end is no data."""
+    """Return whether what libjpeg leaves over before the end is no data."""
     left = _LEFT_OVER.search(complaint)
     if left is None or left[2] != "d9":
         return False
@@ -195,7 +195,7 @@ def _share_of_scans(complaint: str, bare: _Bare, decoder: JpegDecoder) -> float:
 
 
 def _share_of_intervals(bare: _Bare, decoder: JpegDecoder) -> float:
-    """Return the share of the intervals between restart markers that are there and lack nothing; 0: they cannot be told apart."""
+    """Return the share of the intervals between restart markers that lack nothing; 0: they cannot be distinguished."""
     sound = [_lacks_nothing(*interval, bare.header.components, decoder) for interval in bare.intervals()]
     return sum(sound) / len(sound) if sound else 0.0
 

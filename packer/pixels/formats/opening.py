@@ -100,7 +100,7 @@ def load_image(image: Image.Image, data: bytes) -> Orientation:
 
 
 def load_cut_jpeg(data: bytes, size: tuple[int, int]) -> Image.Image | None:
-    """Decode what came of a cut JPEG, gray, at an eighth of its size = (width, height); None where not one line came.
+    """Decode what became of a cut JPEG, gray, at an eighth of its size = (width, height); None where not one line came.
 
     Lines that did not come are of one gray. Takes little time and memory, as --max-pixels was checked.
     """

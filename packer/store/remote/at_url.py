@@ -22,7 +22,7 @@ from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.pointer import Pointer, read_pointer
 
-# What a push under way has sent. Beside the manifest, gone with the last that the push leaves behind.
+# What a push in progress has sent. Beside the manifest, gone with the last that the push leaves behind.
 RECORD = ".pushing.json"
 
 # A name and a digest for each of up to some thousand extras.
@@ -105,7 +105,7 @@ def inspect_url(objects: Objects, url: str) -> Pushed:
 
 
 def read_record(objects: Objects) -> PushRecord | None:
-    """Return the record of the push under way; None where there is none. Of one that makes no sense, an empty one."""
+    """Return the record of the push in progress; None where there is none. Of one that makes no sense, an empty one."""
     try:
         if objects.size(RECORD) > _MOST_RECORD_BYTES:
             return PushRecord("", "")
@@ -150,7 +150,7 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, Pointer]:
                 " --resume."
             ) from None
         raise PackError(
-            f"{url} holds no store yet: a push to it was interrupted or is under way. End it by: pack push OUT {url}"
+            f"{url} holds no store yet: a push to it was interrupted or is in progress. End it by: pack push OUT {url}"
         ) from None
     if not is_manifest(content):
         raise PackError(f"{url} holds no store: its {MANIFEST} is another program's. Look at the URL.")

@@ -1,0 +1,50 @@
+"""Documentation, help, messages and docstrings use no word of the list in docs/contributing/language.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_docs import DOCS, FORMAT, PAGES, README, ROOT, rows_of_table
+
+LANGUAGE = DOCS / "contributing" / "language.md"
+SOURCES = sorted(path for package in ("packer", "reader") for path in (ROOT / package).rglob("*.py"))
+OTHER = [ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
+CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]*`", re.M | re.S)
+
+
+def listed() -> list[str]:
+    """Return the words that are not used."""
+    rows = rows_of_table(LANGUAGE.read_text(encoding="utf-8"))
+    return [word for cells in rows for word in re.findall("`([^`]+)`", cells[0])]
+
+
+NOT_USED = re.compile(rf"\b(?:{'|'.join(sorted(listed(), key=len, reverse=True))})\b", re.I)
+
+
+def found(text: str) -> Iterator[str]:
+    """Yield what is found of them, with some words around each."""
+    for match in NOT_USED.finditer(text):
+        yield " ".join(text[max(0, match.start() - 40) : match.end() + 40].split())
+
+
+@pytest.mark.parametrize("path", [README, FORMAT, *OTHER, *PAGES], ids=lambda p: str(p.relative_to(ROOT)))
+def test_documents_use_plain_words(path: Path) -> None:
+    assert list(found(CODE.sub("", path.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_docstrings_help_and_messages_use_plain_words(path: Path) -> None:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    # a name, such as a key of JSON, is not prose
+    assert [said for text in texts if not text.isidentifier() for said in found(CODE.sub("", text))] == []
+
+
+def test_the_list_finds_what_it_lists() -> None:
+    assert len(listed()) > 40
+    assert list(found("The loader is told of it, and goes on.")) == ["The loader is told of it, and goes on."] * 2
+    assert list(found("It reports a mention of the neighborhood.")) == []
