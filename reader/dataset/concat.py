@@ -54,11 +54,11 @@ def concat(
 
 
 # By path and digest: what two datasets of one store share is mapped once.
-_Key = tuple[Path, str]
+_Key = tuple[Path, str, str]
 
 
 def _key(store: OpenedStore) -> _Key:
-    return store.path, store.manifest.digest
+    return store.path, store.manifest.digest, store.made_id
 
 
 def _stores_of(datasets: Sequence[MemmapDataset]) -> dict[_Key, OpenedStore]:
@@ -89,6 +89,10 @@ def _check_one_form(datasets: Sequence[MemmapDataset]) -> None:
                 " transform=."
             )
     for dataset in datasets:
+        if len(dataset.opened_store.parts) > 1 and dataset.opened_store.made_id:
+            raise ValueError(
+                "with_targets and with_extras of joined datasets come last: join all of them, then call it."
+            )
         if dataset.remote is not None:
             raise ValueError(
                 f"{dataset.remote} is at a URL, and concat takes stores on disk: fetch it first with pack pull."

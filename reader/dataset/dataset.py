@@ -19,13 +19,14 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from reader.dataset import collate
 from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
+from reader.dataset.made import Column, with_extras, with_targets
 from reader.dataset.opened_store import OpenedStore, fresh
 from reader.dataset.pil import check_pillow, pil_image
 from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of
 from reader.dataset.splits import check_classes, remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
-from reader.memory.buffers import BufferPool
+from reader.memory.buffers import FittingPool
 from reader.memory.gather import is_run
 from reader.rows import Rows, rows_named
 from reader.store import Batch, Images, RaggedBatch, Targets, names_targets, plain
@@ -99,7 +100,7 @@ class MemmapDataset(Dataset[Any]):
         self.opened_store = opened
         self.check_rows = opened.check_rows
         self.manifest, self.mapped = opened.manifest, opened.mapped
-        self._pool = BufferPool(0, keep=_LOOP_BUFFERS)
+        self._pool = FittingPool(keep=_LOOP_BUFFERS, has_room=self.manifest.has_own_sizes)
         self._targets: list[Any] | None = None
         self._samples: list[tuple[str, Any]] | None = None
 
@@ -113,13 +114,9 @@ class MemmapDataset(Dataset[Any]):
 
     def _repr_html_(self) -> str:
         """Show a notebook a contact sheet."""
-        from reader.dataset.preview import html_of, shown_positions
+        from reader.dataset.preview import html_of
 
-        shown = self.subset(shown_positions(len(self)))
-        # as it is stored, and rows know their numbers
-        shown.transform = shown.target_transform = shown.transforms = None
-        shown.as_tuple = shown.as_pil = False
-        return html_of(repr(self), self.manifest, (shown[i] for i in range(len(shown))))
+        return html_of(self)
 
     def __getstate__(self) -> dict[str, object]:
         opened = ("manifest", "mapped", "opened_store", "check_rows", "_pool", "_targets", "_samples")
@@ -194,7 +191,7 @@ class MemmapDataset(Dataset[Any]):
             return indices.made()
         if self.changes_samples:
             return [self._sample(int(i)) for i in indices]
-        batch = self._gather(self.positions(indices), self._leased if get_worker_info() is None else fresh)
+        batch = self._gather(self.positions(indices), self._pool.lease if get_worker_info() is None else fresh)
         if self.as_tuple:
             return collate.tuple_rows(*plain(batch, by_name=self.names_targets))
         collate.seeded(batch)
@@ -320,6 +317,19 @@ class MemmapDataset(Dataset[Any]):
         """Return a dataset of these rows of the store, whatever part of them this is; None: all."""
         return self.of_store(self.opened_store, rows)
 
+    def with_targets(self, targets: Column, *, classes: Sequence[str] | None = None) -> MemmapDataset:
+        """Return this dataset with other targets: int64[N] (-1: no label), uint8[N, K] of 0 and 1, or float32[N, K].
+
+        classes: their names; None: those of the store, which stays as it is. Raises ValueError where they do not fit the rows.
+        """
+        made = with_targets(self.opened_store, self.store_rows(np.arange(len(self))), targets, classes)
+        return self.of_store(made, self._rows, self.groups)
+
+    def with_extras(self, **extras: Column) -> MemmapDataset:
+        """Return this dataset with further tensors [N, ...], in `extras` of batches; raises ValueError where one does not fit."""
+        made = with_extras(self.opened_store, self.store_rows(np.arange(len(self))), extras)
+        return self.of_store(made, self._rows, self.groups)
+
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
         """Split at random into fraction and the rest; stratify keeps each class's share. Each part keeps store order.
 
@@ -384,15 +394,6 @@ class MemmapDataset(Dataset[Any]):
 
     def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] = fresh) -> Batch:
         return self.opened_store.gather(self.store_rows(positions), memory)
-
-    def _leased(self, size_bytes: int) -> torch.Tensor:
-        """Lease uint8[size_bytes]; the buffers kept are those of the size that was asked for last, or somewhat larger."""
-        pool = self._pool
-        if not size_bytes <= pool.size_bytes <= 2 * size_bytes:
-            # batches of rows with sizes of their own differ: a little room spares most of them a fresh buffer
-            room = size_bytes // 4 if self.manifest.has_own_sizes else 0
-            pool = self._pool = BufferPool(size_bytes + room, keep=_LOOP_BUFFERS)
-        return pool.lease(size_bytes)
 
     def _present(self, batch: Batch) -> Batch | tuple[Images, Targets]:
         return plain(batch, by_name=self.names_targets) if self.as_tuple else batch

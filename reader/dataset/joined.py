@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 
 from reader.dataset.alike import check_alike, joined_classes, joined_manifest
 from reader.dataset.opened_store import OpenedStore
@@ -40,17 +41,20 @@ class JoinedStores(OpenedStore):
     """
 
     def __init__(self, stores: Sequence[OpenedStore], classes: Sequence[str] | None) -> None:
-        self._classes = None if classes is None else list(classes)
+        self.made_id = ""
+        openers = [store.opener or functools.partial(OpenedStore, store.path) for store in stores]
+        given = None if classes is None else list(classes)
+        self.opener = functools.partial(open_joined, openers, [s.manifest.digest for s in stores], given)
         manifests = [store.manifest for store in stores]
         check_alike([(str(store.path), store.manifest) for store in stores])
         if os.name == "nt":
             raise StoreError("several stores are mapped side by side, which Windows cannot do: use Linux or macOS.")
-        self.path, self._remote = Path(" + ".join(str(store.path) for store in stores)), None
+        self.path, self.remote = Path(" + ".join(str(store.path) for store in stores)), None
         self._stores, self._firsts = stores, first_units([manifest.rows for manifest in manifests])
         self._pages = first_units([manifest.count("pixels") // PAGE_BYTES for manifest in manifests])
         names, self._tables = joined_classes([(str(store.path), store.manifest.classes) for store in stores], classes)
         self.manifest = joined_manifest(manifests, names)
-        self._begin()
+        self.begin()
         self.made = self._made()
         self.files = {
             name: RowFiles(
@@ -72,12 +76,6 @@ class JoinedStores(OpenedStore):
     def parts(self) -> list[tuple[OpenedStore, int]]:
         """The stores, each with the number of its first row."""
         return list(zip(self._stores, self._firsts, strict=True))
-
-    @property
-    def opener(self) -> Callable[[], OpenedStore]:
-        """What opens them again, in another process too."""
-        openers = [store.opener or functools.partial(OpenedStore, store.path) for store in self._stores]
-        return functools.partial(open_joined, openers, [s.manifest.digest for s in self._stores], self._classes)
 
     def numbers(self, rows: Rows) -> torch.Tensor:
         """Return the positions of rows among the rows of all stores, int64[*rows.shape]."""
@@ -114,6 +112,8 @@ class JoinedStores(OpenedStore):
             return self.gather(np.arange(start, stop), functools.partial(torch.empty, dtype=torch.uint8))
         batch, rows = store.slice(start - first, stop - first), np.arange(start, stop)
         for name in self.made.keys() - {"offsets", "mask_offsets"}:
+            if name.startswith("extras/") and batch.extras is None:
+                batch.extras = TensorDict({}, batch_size=[stop - start])
             held: Any = batch.extras if name.startswith("extras/") else batch
             held.set(name.removeprefix("extras/"), self.made[name][start:stop].clone())
         batch.rows = self.numbers(rows)
@@ -166,6 +166,10 @@ class JoinedStores(OpenedStore):
             made["extras/box_targets"] = self._column("extras/box_targets", -1, _renumbered)
         if self.manifest.has_content and not all(store.manifest.has_content for store in self._stores):
             made["content"] = self._column("content", 0, lambda values, table: values)
+        for name in self._specs.keys() - made.keys():
+            # of one that was given other targets or extras, these
+            if any(name in store.made for store in self._stores):
+                made[name] = self._column(name, 0, lambda values, table: values)
         if self.manifest.has_own_sizes:
             for name in ("offsets", "mask_offsets"):
                 if name in self._specs:

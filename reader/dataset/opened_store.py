@@ -51,6 +51,7 @@ class OpenedStore:
     mapped: all of it, for what copies from it; an ImageBatch, or a RaggedBatch where rows have sizes of their own.
     files: by tensor, but for those that were made in memory.
     made: tensors that stand in memory, in place of those of files or beside them.
+    made_id: differs where what a user made of them does.
 
     Of a remote store, path is its folder in the cache. Until that is complete, nothing but `read_units` may look at its pixels,
     which brings them there first, and all that is given is a copy.
@@ -60,10 +61,13 @@ class OpenedStore:
     """
 
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
-        self.path, self._remote = path, remote
+        self.path, self.remote = path, remote
         self.mapped: Batch
         self.files: dict[str, RowReader]
         self.made: dict[str, torch.Tensor] = {}
+        self.made_id = ""
+        # what opens it again, in another process too; None: its path says all
+        self.opener: Callable[[], OpenedStore] | None = None
         self.sources: Sources | JoinedSources
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
@@ -79,9 +83,9 @@ class OpenedStore:
         self._sizes = [(file, sizes[name]) for name, file in files.items()]
         self.files, self._row_files = {**files}, files
         self.sources = Sources(path, self.manifest, remote)
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Prepare the checks of rows, once the manifest is known."""
         self._specs = self.manifest.tensors
         self._values = RowValues(self.manifest)
@@ -92,11 +96,6 @@ class OpenedStore:
         """The stores that this one is of, each with the number of its first row: itself."""
         return [(self, 0)]
 
-    @property
-    def opener(self) -> Callable[[], OpenedStore] | None:
-        """What opens it again, in another process too; None: its path says all."""
-        return None
-
     def numbers(self, rows: Rows) -> torch.Tensor:
         """Return what rows are called in a batch, int64[*rows.shape]."""
         return torch.from_numpy(rows)
@@ -104,7 +103,7 @@ class OpenedStore:
     @property
     def is_local(self) -> bool:
         """Whether all pixels are on this machine, and stay."""
-        return self._remote is None or self._remote.is_complete
+        return self.remote is None or self.remote.is_complete
 
     def opened(self, name: str) -> RowSource:
         """Return what opens a tensor's file again, whatever has its name by now; all of a remote store is fetched.
@@ -112,8 +111,8 @@ class OpenedStore:
         Raises:
             StoreError: cache_size is too small for that, or something cannot be had.
         """
-        if self._remote is not None:
-            self._remote.complete()
+        if self.remote is not None:
+            self.remote.complete()
         return self._row_files[name].opened
 
     def check_files(self) -> None:
@@ -126,8 +125,9 @@ class OpenedStore:
         """A mapping for what is handed out, made when the first of it is."""
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self.opened("pixels")
-        maps = {name: map_file(file.opened, sizes[name]) for name, file in self._row_files.items()}
-        return Views(self.manifest, maps)
+        files = {name: file for name, file in self._row_files.items() if name not in self.made}
+        maps = {name: map_file(file.opened, sizes[name]) for name, file in files.items()}
+        return Views(self.manifest, maps, self.made)
 
     def row(self, row: int) -> Batch:
         """Return one row, without a batch dimension: a copy in memory of its own.
@@ -220,9 +220,9 @@ class OpenedStore:
         self._read_pixels(into.view(-1).numpy().data, reads_in_order(units))
 
     def _mapped(self) -> tuple[Manifest, Batch]:
-        if self._remote is None:
+        if self.remote is None:
             return open_store(self.path)
-        manifest = self._remote.folder.manifest
+        manifest = self.remote.folder.manifest
         return manifest, map_store(self.path, manifest)
 
     def _seen(self) -> tuple[int, int] | None:
@@ -272,18 +272,18 @@ class OpenedStore:
 
     def _read_pixels(self, memory: memoryview, reads: Sequence[Read]) -> None:
         file = self.files["pixels"]
-        if self._remote is None or self._remote.is_complete:
+        if self.remote is None or self.remote.is_complete:
             file.read(memory, reads)
             return
         # so that a small cache holds all that one read needs
-        most = max(1, self._remote.folder.largest // file.row_bytes)
+        most = max(1, self.remote.folder.largest // file.row_bytes)
         parts = [
             (start, min(most, row + count - start), slot + start - row)
             for row, count, slot in reads
             for start in range(row, row + count, most)
         ]
         spans = [(row * file.row_bytes, (row + count) * file.row_bytes) for row, count, _ in parts]
-        self._remote.read(spans, lambda some: file.read(memory, [parts[n] for n in some]))
+        self.remote.read(spans, lambda some: file.read(memory, [parts[n] for n in some]))
 
 
 class Views:
@@ -292,12 +292,16 @@ class Views:
     The storage of each is its rows alone: torch pickles, copies and sends whole storages.
     """
 
-    def __init__(self, manifest: Manifest, maps: dict[str, mmap.mmap | None]) -> None:
-        """maps: of each tensor's file, None where it has no bytes."""
-        self._manifest, self._maps = manifest, maps
+    def __init__(
+        self, manifest: Manifest, maps: dict[str, mmap.mmap | None], made: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        """maps: of each tensor's file, None where it has no bytes. made: those that stand in memory; they are copied."""
+        self._manifest, self._maps, self._made = manifest, maps, made or {}
 
     def tensor(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Return rows [start, stop) of a tensor."""
+        if name in self._made:
+            return self._made[name][start:stop].clone()
         spec = self._manifest.tensors[name]
         dtype, shape = getattr(torch, spec.dtype), (stop - start, *spec.row_shape)
         count = torch.Size(shape).numel()
@@ -307,12 +311,14 @@ class Views:
 
     def rows(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop) of a store whose rows have one size."""
-        return store_of(self._manifest, {name: self.tensor(name, start, stop) for name in self._maps})
+        return store_of(self._manifest, {name: self.tensor(name, start, stop) for name in self._manifest.tensors})
 
     @functools.cached_property
     def store(self) -> Batch:
         """All of the store."""
-        return store_of(self._manifest, {name: self.tensor(name, 0, self._manifest.count(name)) for name in self._maps})
+        return store_of(
+            self._manifest, {name: self.tensor(name, 0, self._manifest.count(name)) for name in self._manifest.tensors}
+        )
 
 
 def fresh(size_bytes: int) -> torch.Tensor:

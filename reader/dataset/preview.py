@@ -9,7 +9,6 @@ import base64
 import html
 import struct
 import zlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,16 +33,20 @@ def shown_positions(count: int) -> list[int]:
     return [position for position in dict.fromkeys(positions) if position < count]
 
 
-def html_of(title: str, manifest: Manifest, rows: Iterable[ImageBatch]) -> str:
-    """Return HTML of single rows, uint8[H, W, C] each, with their targets.
+def html_of(dataset: Any) -> str:
+    """Return HTML of some rows of a MemmapDataset, as they are stored, with their targets.
 
     Example:
         >>> from reader import MemmapDataset
         >>> MemmapDataset(store_path)._repr_html_().count("<img ")
         24
     """
-    tiles = "".join(_tile(manifest, row) for row in rows)
-    return f"<p><code>{html.escape(title)}</code></p><div>{tiles}</div>"
+    shown = dataset.subset(shown_positions(len(dataset)))
+    # rows then know their numbers
+    shown.transform = shown.target_transform = shown.transforms = None
+    shown.as_tuple = shown.as_pil = False
+    tiles = "".join(_tile(dataset.manifest, shown[i]) for i in range(len(shown)))
+    return f"<p><code>{html.escape(repr(dataset))}</code></p><div>{tiles}</div>"
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:

@@ -33,7 +33,7 @@ _log = logging.getLogger("reader")
 
 # Stores in memory, by path and digest, and on devices, each for as long as a loader reads it there.
 _copies: weakref.WeakValueDictionary[tuple[str, str], HostCopy] = weakref.WeakValueDictionary()
-_residents: weakref.WeakValueDictionary[tuple[str, str, str], Resident | ResidentImages] = weakref.WeakValueDictionary()
+_residents: weakref.WeakValueDictionary[tuple[str, ...], Resident | ResidentImages] = weakref.WeakValueDictionary()
 # Of one process: two threads that make loaders add rows one after the other. To fill a device makes a loader too.
 _adding = threading.RLock()
 
@@ -150,8 +150,8 @@ def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:
     return np.flatnonzero(is_read)
 
 
-def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, str, str]:
-    return str(dataset.path), dataset.manifest.digest, str(device)
+def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, ...]:
+    return str(dataset.path), dataset.manifest.digest, dataset.opened_store.made_id, str(device)
 
 
 def _byte_of(begins: Rows, sizes: Rows) -> Callable[[], int]:

@@ -64,6 +64,25 @@ class BufferPool:
         return memory[start : start + self.size_bytes]
 
 
+class FittingPool:
+    """Leases of any size, from buffers of the size that was asked for last, or somewhat larger; `keep` idle ones are held.
+
+    has_room: sizes differ from lease to lease: a little room spares most of them a fresh buffer.
+    """
+
+    def __init__(self, *, keep: int, has_room: bool) -> None:
+        self._keep, self._has_room = keep, has_room
+        self._pool = BufferPool(0, keep=keep)
+
+    def lease(self, size_bytes: int) -> torch.Tensor:
+        """Return uint8[size_bytes], as `BufferPool.lease` does."""
+        pool = self._pool
+        if not size_bytes <= pool.size_bytes <= 2 * size_bytes:
+            room = size_bytes // 4 if self._has_room else 0
+            pool = self._pool = BufferPool(size_bytes + room, keep=self._keep)
+        return pool.lease(size_bytes)
+
+
 def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
     try:
         # the guard of the device: in a new thread device 0 is current, and would get a context
