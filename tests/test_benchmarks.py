@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import numpy as np
 import PIL
 import pytest
 from conftest import make_tree, torchvision_or_skip
+
+from scripts.benchmarks import _disk_curve
 
 ROOT = Path(__file__).resolve().parents[1]
 PIXELS = "_tensordict/pixels.memmap"
@@ -379,3 +382,18 @@ def test_bench_remote_reads_each_row_over_a_link_and_from_its_cache(wide_store: 
     report = last_line(run("benchmarks.bench_remote", "--store", wide_store, *options))
     assert set(report["seconds"]) == {"limit", "first", "later", "local", "first batch"}
     assert all(values["median"] > 0 for values in report["seconds"].values())
+
+
+def test_a_disk_s_curve_has_a_rate_for_each_size_and_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_disk_curve, "DEPTHS", (1, 3))
+    monkeypatch.setattr(_disk_curve, "SIZES", (4096,))
+    (tmp_path / "rows").write_bytes(os.urandom(20 * 1000))
+    # of so small a file some pages are back as soon as one looks
+    monkeypatch.setattr(_disk_curve, "drop", lambda *_: None)
+    curves = _disk_curve.measure_curve(tmp_path / "rows", 1000, rounds=1, seconds=5.0)
+    assert [*curves] == ["past the page cache", "through it"]
+    for curve in curves.values():
+        assert {size: [*rates] for size, rates in curve.items()} == {1000: [1, 3], 4096: [1, 3]}
+    assert _disk_curve.best(curves, 1000) == max(rate for curve in curves.values() for rate in curve[1000].values())
+    lines = _disk_curve.table_lines(curves)
+    assert [len(line) for line in lines] == [3] * 5

@@ -24,10 +24,11 @@ from reader.memory.gather import on_threads
 from reader.rows import Rows
 from reader.store import MAP_NORESERVE
 
-# Sequential to any disk.
+# Sequential to any disk: one with a head reads 8 MiB between two seeks.
 READ_BYTES = 8 << 20
-# Enough to keep an SSD's queue filled; a disk with a head reads 8 MiB between two seeks.
-READERS = 4
+# Reads of 150 kB in random order need a deep queue: 4 under way gave 0.4 to 0.9 GB/s of a virtual SSD, 8 gave 0.8 to 1.2 and
+# 16 no more (bench_disk --curve; busy machine, 2026-11-23).
+READERS = 8
 # Reading through a gap this small costs less than another read.
 _GAP_BYTES = 128 << 10
 # O_DIRECT wants offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.

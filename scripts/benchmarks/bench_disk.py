@@ -1,6 +1,6 @@
 """How near does MemmapLoader come to the speed of the disk, when nothing of the store is in memory?
 
-    python -m scripts.benchmarks.bench_disk --rows 20000 --rounds 5
+    python -m scripts.benchmarks.bench_disk --rows 20000 --rounds 5 --curve --plot curve.png
 
 Ways, in turns, each with the file's pages dropped first (posix_fadvise) and seen to be gone:
 
@@ -10,7 +10,10 @@ Ways, in turns, each with the file's pages dropped first (posix_fadvise) and see
                    an epoch of MemmapLoader(residency="disk", shuffle=...), iter() and thread start included
     page faults    an epoch with shuffle="full" from the mapped file alone, as a memory-mapped reader without read-ahead does
 
-CPU seconds are this process's, all threads. The fastest of cat and direct in a round is the limit of that round. Checked:
+CPU seconds are this process's, all threads. The fastest of cat and direct in a round is the limit of that round.
+
+--curve also measures what the disk gives for reads in random order, by their size and how many are under way: the best for
+reads of a row's size is the limit of shuffle="full". --plot draws it (matplotlib). Checked:
 every epoch brings each row once, and a batch of each equals the raw file. --rows is what bench_read.py makes and keeps.
 """
 
@@ -19,8 +22,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +36,7 @@ from reader.format.manifest import PIXELS
 from reader.memory import residency
 from reader.memory.row_file import READ_BYTES, READERS, RowMemory, read_rows
 from scripts.benchmarks._bench import BenchError, machine, publish, ratio_cells, ratios, spread, table
+from scripts.benchmarks._disk_curve import best, measure_curve, plot, table_lines
 from scripts.benchmarks.arguments import READ_WORK, bench_parser
 from scripts.benchmarks.bench_read import cached_store
 from scripts.benchmarks.timing import in_turns, seconds
@@ -45,14 +51,22 @@ LOADERS: dict[str, tuple[str, str | bool]] = {
 
 
 def main() -> int:
-    options = bench_parser(__doc__, rows=20_000, rounds=5, json=None, store=None, work=READ_WORK).parse_args()
+    parser = bench_parser(__doc__, rows=20_000, rounds=5, json=None, store=None, work=READ_WORK)
+    parser.add_argument("--curve", action="store_true", help="also measure random reads by size and depth")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each point of the curve, at most")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve")
+    options = parser.parse_args()
     try:
         data = MemmapDataset(options.store or cached_store(options.work, options.rows, 224))
         report = measure(data, options.rounds)
+        if options.curve or options.plot:
+            add_curve(report, data, options)
     except (BenchError, NotMeasured, ValueError) as e:
         print(f"bench_disk: {e}", file=sys.stderr)
         return 1
     print(text(report))
+    if "curve" in report:
+        print(curve_text(report))
     publish(report, options.json)
     return 0
 
@@ -92,6 +106,25 @@ def measure(data: MemmapDataset, rounds: int) -> dict[str, Any]:
         "ratio_to_limit": {name: ratios(rates[name], limit) for name in ways},
         "ratio_to_cat": {name: ratios(rates[name], rates["cat"]) for name in ways},
     }
+
+
+def add_curve(report: dict[str, Any], data: MemmapDataset, options: Namespace) -> None:
+    """Measure random reads, and what share of their best the full shuffle has; draw them where asked."""
+    row_bytes = data.manifest.row_bytes
+    curves = measure_curve(data.path / PIXELS, row_bytes, min(2, options.rounds), options.seconds)
+    limit = best(curves, row_bytes)
+    full = report["gigabytes_per_second"]["full"]["median"]
+    report["curve"], report["row_bytes"] = curves, row_bytes
+    report["random_row_limit"], report["full_to_random_limit"] = limit, round(full / limit, 3)
+    if options.plot:
+        plot(curves, options.plot, f"{data.path / PIXELS}: rows of {row_bytes:,} bytes, best {limit:.2f} GB/s")
+
+
+def curve_text(report: dict[str, Any]) -> str:
+    """Draw the curve for a person."""
+    share, limit = report["full_to_random_limit"], report["random_row_limit"]
+    drawn = table(table_lines(report["curve"]))
+    return f"random reads, GB/s:\n{drawn}\nof rows' {limit:.2f} GB/s at the best depth a full shuffle has {share:.2f}"
 
 
 def epoch(data: MemmapDataset, where: str, shuffle: str | bool) -> None:

@@ -1,0 +1,104 @@
+"""What a disk gives for reads in random order: gigabytes a second by how many are under way and how large each is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from reader.bench.disk import drop
+from reader.memory.row_file import RowFile, RowMemory
+
+DEPTHS = (1, 2, 4, 8, 16, 32, 64)
+# beside the size of a row
+SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
+
+# size of a read -> how many are under way -> GB/s
+Curve = dict[int, dict[int, float]]
+
+
+def random_reads(path: Path, size_bytes: int, depth: int, seconds: float, *, past_cache: bool) -> float:
+    """Read pieces of a file whose pages were dropped, each once, in random order, on as many threads; returns GB/s.
+
+    past_cache: by O_DIRECT, where the file system has it.
+    """
+    total = os.stat(path).st_size
+    drop(path, total)
+    order = list(range(total // size_bytes))
+    random.Random(0).shuffle(order)
+    taken, end = itertools.count(), time.perf_counter() + seconds
+    read = [0] * depth
+    file = RowFile(path, size_bytes, past_cache=past_cache)
+    # a piece lies in memory where it lies within a block of the disk: see RowFile.align
+    period = file.align // math.gcd(file.align, size_bytes)
+
+    def work(number: int) -> None:
+        memory = RowMemory(period, size_bytes).bytes
+        while (index := next(taken)) < len(order) and time.perf_counter() < end:
+            row = order[index]
+            file.read(memory, [(row, 1, row % period)])
+            read[number] += size_bytes
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(depth)]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - begun
+    file.close()
+    return sum(read) / 1e9 / seconds
+
+
+def measure_curve(path: Path, row_bytes: int, rounds: int, seconds: float) -> dict[str, Curve]:
+    """Return the best of some rounds for each size and depth, past the page cache and through it."""
+    curves: dict[str, Curve] = {}
+    for _ in range(rounds):
+        for name, past_cache in (("past the page cache", True), ("through it", False)):
+            curve = curves.setdefault(name, {})
+            for size_bytes, depth in itertools.product(sorted({row_bytes, *SIZES}), DEPTHS):
+                rate = random_reads(path, size_bytes, depth, seconds, past_cache=past_cache)
+                known = curve.setdefault(size_bytes, {})
+                known[depth] = round(max(rate, known.get(depth, 0.0)), 3)
+    return curves
+
+
+def best(curves: dict[str, Curve], row_bytes: int) -> float:
+    """Return what random reads of a row's size reach at the best depth, either way."""
+    return max(max(curve[row_bytes].values()) for curve in curves.values())
+
+
+def table_lines(curves: dict[str, Curve]) -> list[list[str]]:
+    """Return the curves as a table: a line a size, a column a depth."""
+    lines = [["reads under way", *map(str, DEPTHS)]]
+    for name, curve in curves.items():
+        for size_bytes, rates in curve.items():
+            lines.append([f"{size_bytes / 1024:,.0f} KiB {name}", *(f"{rate:.2f}" for rate in rates.values())])
+    return lines
+
+
+def plot(curves: dict[str, Curve], path: Path, about: str) -> None:
+    """Draw the curves, a panel for each way."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(curves), figsize=(10, 4), sharey=True, squeeze=False)
+    for axes, (name, curve) in zip(panels[0], curves.items(), strict=True):
+        _lines(axes, name, curve)
+    panels[0][0].set_ylabel("GB/s")
+    figure.suptitle(about)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _lines(axes: Any, name: str, curve: Curve) -> None:
+    for size_bytes, rates in curve.items():
+        axes.plot([*rates], [*rates.values()], marker="o", label=f"{size_bytes / 1024:,.0f} KiB")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel(f"random reads under way, {name}")
+    axes.legend()
