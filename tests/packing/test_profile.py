@@ -130,7 +130,7 @@ def test_the_command_prints_the_table_where_asked(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("found ")
     assert lines[2].startswith("packed 24 of 24 images")
-    assert [line.split("  ")[0].strip() for line in lines[3:]] == [
+    assert [line.split("  ")[0].strip() for line in lines[3 : lines.index("to train from it:")]] == [
         "seconds",
         "main",
         "commit",

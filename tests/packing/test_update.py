@@ -20,7 +20,6 @@ from test_boxes import coco
 
 from packer import PackError, ScanError, pack, pack_dataset, update
 from packer.operations.verify import verify
-from packer.packing import build
 from packer.packing import update as updating
 from packer.pixels import decode
 from packer.report import Progress
@@ -467,7 +466,7 @@ def test_a_store_that_changes_once_it_was_checked_gives_no_row_and_costs_none(
                 out.rename(tmp_path / "moved")
                 (tmp_path / "other").rename(out)
 
-    monkeypatch.setattr(build, "ReusedLines", Lines)
+    monkeypatch.setattr(reused_rows, "ReusedLines", Lines)
     assert update(images, tmp_path / "out").kept == 0
     assert store_bytes(tmp_path / "out") == before
 
