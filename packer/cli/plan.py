@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -42,5 +43,7 @@ def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **opti
     with ProgressBar(hidden=quiet or as_json) as bar:
         options |= {"scale": parse_limits("--scale", scale), "ratio": parse_limits("--ratio", ratio)}
         found = run(images, **options, progress=bar.update)
-    print_report(found, summary(found), as_json=as_json, quiet=False)
+    channels = "" if options["channels"] == "rgb" else f" --channels {options['channels']}"
+    line = f"to pack it so: pack {shlex.quote(images)} OUT {found.recommended}{channels} --resume"
+    print_report(found, f"{summary(found)}\n{line}", as_json=as_json, quiet=False)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,18 @@ def test_a_plan_reports_the_bytes_that_packing_takes(mixed: Path, tmp_path: Path
     assert found.recommended.startswith("--fit none")
 
 
-def test_the_command_prints_a_plan(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_plan(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", str(mixed), "--crop", "56"]) == 0
     out = capsys.readouterr().out
     assert "30 images; 1 without a readable header: 60 x 60 (10)" in out
     assert out.count("recommended") == 1
+    line = out.splitlines()[-1]
+    assert line.startswith(f"to pack it so: pack {mixed} OUT --fit none")
+    words = shlex.split(line.partition(": pack ")[2].replace("OUT", str(tmp_path / "out")))
+    assert run([*words, "--max-rejects", "1", "--channels", "gray"]) == 0
+    capsys.readouterr()
+    assert run(["plan", str(mixed), "--crop", "56", "--channels", "gray"]) == 0
+    assert capsys.readouterr().out.endswith(" --channels gray --resume\n")
     assert run(["plan", str(mixed), "--crop", "56", "--scale", "0.5,1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["scale"] == [0.5, 1]
 
