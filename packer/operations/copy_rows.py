@@ -139,7 +139,7 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
     """
     # digests of label files show their change alone: those of several are none
     labels = [{**manifest.labels, "boxes": None} if len(manifests) > 1 else manifest.labels for manifest in manifests]
-    is_known = all(manifest.tells_labels for manifest in manifests) and all(other == labels[0] for other in labels)
+    is_known = all(manifest.records_labels for manifest in manifests) and all(other == labels[0] for other in labels)
     known = {name: value for name, value in labels[0].items() if value is not None} if is_known else {"unknown": True}
     return known | ({"classes": True} if is_list_given else {})
 

@@ -96,7 +96,7 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
         return f"other extras: {extras}"
     if inputs.boxes is not None and (room := manifest.extras["boxes"].row_shape[0]) != inputs.boxes.capacity:
         return f"room for another number of boxes in a row ({room}, now {inputs.boxes.capacity})"
-    if manifest.tells_labels and manifest.labels != inputs.labels:
+    if manifest.records_labels and manifest.labels != inputs.labels:
         return "other options for labels" + labels_difference(dict(manifest.labels), inputs.labels)
     return ""
 

@@ -74,7 +74,7 @@ def other_labels_options(manifest: Manifest, inputs: Inputs, options: PackOption
     recorded = label_files(manifest)
     had = {f"--{name}" for name, is_there in recorded.items() if is_there}
     given = {f"--{name}" for name in recorded if getattr(options, name) is not None}
-    was = manifest.labels if manifest.tells_labels else {}
+    was = manifest.labels if manifest.records_labels else {}
     if was.get("classes") and options.classes is None:
         had.add("--classes")
     for name in ("root", *_REUSED):
@@ -85,7 +85,7 @@ def other_labels_options(manifest: Manifest, inputs: Inputs, options: PackOption
             had |= {f"{word} {shlex.quote(cell)}" for cell in before if cell not in options.missing}
         elif before != now:
             had.add(word if before is True else f"{word} {shlex.quote(before)}")
-    if manifest.tells_labels and options.target_column is not None and not was.get("target_column"):
+    if manifest.records_labels and options.target_column is not None and not was.get("target_column"):
         given.add("--target-column")
     if forgotten := sorted(had - given):
         again = "them" if len(forgotten) > 1 else "it"
@@ -216,13 +216,13 @@ class LabelCheck:
     def _check_changed(self, out: Path, before: Manifest, now: Inputs, changed: _Named) -> None:
         """Refuse other targets for rows that stay, unless they are of the same column as before, or of one that is named now."""
         was, column = before.labels.get("target_column"), now.labels.get("target_column")
-        is_named = not before.tells_labels and self.given["target_column"] is not None
+        is_named = not before.records_labels and self.given["target_column"] is not None
         rows = "1 row" if changed.count == 1 else f"{changed.count} rows"
         if column is not None and (column == was or is_named):
             self.notes.append(f"{rows} of {out} had another target before: {changed}.")
             return
         changes = f"{rows} of {out} would have another target than before: {changed}."
-        if not before.tells_labels:
+        if not before.records_labels:
             raise PackError(
                 f"{changes} {out} does not record how its targets were read (format 1.0). If they are of the column"
                 f" {column or 'NAME'}, give --target-column {column or 'NAME'}; else {_ANEW}."

@@ -153,10 +153,10 @@ class MemmapDataset(Dataset[Any]):
         """All of the store, as views: an ImageBatch, or a RaggedBatch where rows have sizes of their own.
 
         Raises:
-            StoreError: a file was cut short.
+            StoreError: a file was cut short, or a target, content or shape of any row is none of this store's.
         """
         self.check_files()
-        return self.opened_store.views.store
+        return self.opened_store.whole
 
     def __getitem__(self, index: Index) -> Any:
         """Return one row (a copy, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy).

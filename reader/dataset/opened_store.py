@@ -129,6 +129,19 @@ class OpenedStore:
         maps = {name: map_file(file.opened, sizes[name]) for name, file in files.items()}
         return Views(self.manifest, maps, self.made)
 
+    @functools.cached_property
+    def whole(self) -> Batch:
+        """All of the store, as `views` has it, once targets, content and shapes of all rows are checked.
+
+        Raises:
+            StoreError: one is none of this store's; names the row.
+        """
+        store = self.views.store
+        self.check_rows(None)
+        if isinstance(self.mapped, RaggedBatch):
+            extents(self.mapped, np.arange(self.manifest.rows))
+        return store
+
     def row(self, row: int) -> Batch:
         """Return one row, without a batch dimension: a copy in memory of its own.
 

@@ -185,8 +185,8 @@ class Manifest:
         return {name: f"_tensordict/{name}.memmap" for name in self.tensors}
 
     @property
-    def tells_labels(self) -> bool:
-        """Whether it is known how labels were read: that labels says nothing of an option means that it was not used."""
+    def records_labels(self) -> bool:
+        """Whether the store records how labels were read: that labels says nothing of an option means that it was not used."""
         return self.version >= (1, 1) and not self.labels.get("unknown")
 
     @property

@@ -308,3 +308,12 @@ FAULTS: dict[str, Fault] = {
     "manifest.json is of holes": _after(lambda out: os.truncate(out / "manifest.json", 1 << 42)),
     "manifest.json is empty": _after(lambda out: os.truncate(out / "manifest.json", 0)),
 }
+
+
+def make_faulty(valid: Path, out: Path, name: str) -> Path:
+    """Write the hostile store of a fault, from one of the stores in `valid`."""
+    fault = FAULTS[name]
+    draft = Draft.copy(valid / fault.kind, out)
+    fault.change(draft)
+    fault.after(draft.seal())
+    return out

@@ -5,6 +5,7 @@ memory, time and files are watched; see `_hostile_trials`. Any failure is printe
 
     python -m scripts.stress.fuzz_stores --seconds 600 --seed 1
     python -m scripts.stress.fuzz_stores --seed 1 --only 1234 --keep mutant/     makes one again, tries it, and keeps it
+    python -m scripts.stress.fuzz_stores --faults --full     the stores of tests/hostile, one thing wrong with each, all commands
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from scripts.stress._hostile_faults import FAULTS, make_faulty
 from scripts.stress._hostile_mutants import make_mutant, make_valid, remove
 from scripts.stress._hostile_trials import FULL, QUICK, run_trials
 
@@ -38,6 +40,14 @@ def fuzz(work: Path, seed: int, numbers: Iterator[int], scope: str, seconds: flo
             remove(Path(store))
 
 
+def try_faults(work: Path, scope: str) -> Iterator[dict[str, Any]]:
+    """Try the stores of which one thing is wrong; yields what was found of each, with the name of its fault."""
+    valid = make_valid(work / "valid")
+    stores = {str(make_faulty(valid, work / str(number), name)): name for number, name in enumerate(FAULTS)}
+    for found in run_trials([Path(store) for store in stores], work / "trials", scope):
+        yield found | {"number": stores[found["store"]]}
+
+
 def main() -> int:
     """Run the command; exits with 1 where anything failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -47,6 +57,7 @@ def main() -> int:
     parser.add_argument(
         "--full", action="store_true", help="also push, pull, update, bench and the like: seconds a mutant"
     )
+    parser.add_argument("--faults", action="store_true", help="try the stores of which one thing is wrong, not mutants")
     parser.add_argument("--only", type=int, metavar="N", help="the mutant of this number alone")
     parser.add_argument("--keep", type=Path, help="with --only: leave the mutant there")
     options = parser.parse_args()
@@ -54,7 +65,9 @@ def main() -> int:
     begun, counts = time.monotonic(), {"mutants": 0, "opened": 0, "verified": 0, "failed": 0}
     with tempfile.TemporaryDirectory(prefix="pixpack-fuzz-") as folder:
         work = Path(folder)
-        for found in fuzz(work, options.seed, numbers, FULL if options.full else QUICK, options.seconds):
+        scope = FULL if options.full else QUICK
+        mutants = fuzz(work, options.seed, numbers, scope, options.seconds)
+        for found in try_faults(work, scope) if options.faults else mutants:
             counts["mutants"] += 1
             counts["opened"] += found["opens"]
             counts["verified"] += found["verifies"]

@@ -17,7 +17,7 @@ from packer.cli.app import run
 from packer.errors import OptionsError, PackError
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES
-from scripts.stress._hostile_faults import FAULTS
+from scripts.stress._hostile_faults import FAULTS, make_faulty
 from scripts.stress._hostile_stores import KINDS, Draft, valid_store
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
@@ -111,10 +111,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("served")
     for kind in KINDS:
         valid_store(root / kind, kind)
-    for number, fault in enumerate(FAULTS.values()):
-        draft = Draft.copy(root / fault.kind, root / str(number))
-        fault.change(draft)
-        fault.after(draft.seal())
+    for number, name in enumerate(FAULTS):
+        make_faulty(root, root / str(number), name)
     return root
 
 

@@ -68,7 +68,7 @@ def refused(images: Any, out: Path, text: str, error: Any = PackError, **options
 def test_a_pack_of_a_folder_records_nothing_of_labels(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     assert "labels" not in read_manifest(tmp_path / "out").to_json()
-    assert read_manifest(tmp_path / "out").tells_labels
+    assert read_manifest(tmp_path / "out").records_labels
 
 
 def test_columns_classes_and_digests_are_recorded_and_no_path(images: Path, tmp_path: Path) -> None:
@@ -113,10 +113,10 @@ def test_copies_of_rows_record_what_their_stores_do(images: Path, tmp_path: Path
     assert read_manifest(tmp_path / "some").labels == read_manifest(tmp_path / "one").labels
     merge([tmp_path / "one", tmp_path / "two"], tmp_path / "mixed")
     assert read_manifest(tmp_path / "mixed").labels == {"unknown": True}
-    assert not read_manifest(tmp_path / "mixed").tells_labels
+    assert not read_manifest(tmp_path / "mixed").records_labels
     as_1_0(tmp_path / "one")
     subset(tmp_path / "one", tmp_path / "again", rows=[1, 2])
-    assert not read_manifest(tmp_path / "again").tells_labels
+    assert not read_manifest(tmp_path / "again").records_labels
 
 
 # -- what is not given is read as before

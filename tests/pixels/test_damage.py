@@ -167,24 +167,52 @@ def test_the_share_of_intervals_between_restart_markers_decides(mode: str) -> No
         decoded(lacking(1), strict=True)
 
 
-def test_of_a_progressive_jpeg_the_scans_that_give_shapes_must_be_sound() -> None:
+def test_of_a_progressive_jpeg_95_percent_come_before_the_first_damaged_scan() -> None:
     data = encoded(progressive=True)
-    starts = [found.end() for found in re.finditer(rb"\xff\xda", data)]
-
-    def lacking(scan: int) -> bytes:
-        start = starts[scan] + data[starts[scan] + 1]
-        stop = re.compile(rb"\xff[^\0]").search(data, start)
-        assert stop
-        return data[: start + 2] + data[stop.start() :]
-
-    for scan in (0, 1):  # all of DC; the low frequencies of luma
-        with pytest.raises(DecodeError, match=rf"the JPEG lacks part of its data, in scan {scan + 1} of 10"):
-            decoded(lacking(scan))
-    row = decoded(lacking(9))
-    assert 0.3 < row.done["decoded"] < 1
-    assert row.done["decoded"] > decoded(lacking(5)).done["decoded"]
+    stop = re.compile(rb"\xff[^\0]")
+    begins = [found.start() for found in re.finditer(rb"\xff\xda", data)]
+    scans = [(begin, found.start()) for begin in begins if (found := stop.search(data, begin + 2))]
+    assert len(scans) == 10
+    for number in (0, 1, 4, 5, 6):  # of DC and luma, from the first bits to the last but one
+        begin, end = scans[number]
+        with pytest.raises(DecodeError, match=rf"the JPEG lacks part of its data, in scan {number + 1} of 10"):
+            decoded(data[: begin + 16] + data[end:])
+    begin, end = scans[9]
+    with pytest.raises(DecodeError, match="in scan 10 of 10"):
+        decoded(data[: begin + 3000] + data[end:])
+    for number in (2, 3, 7, 8):  # of colors alone
+        begin, end = scans[number]
+        assert 0.1 < decoded(data[: begin + 16] + data[end:]).done["decoded"] < 0.95
+    # as good as complete, without the last bits of luma: blurred, and not displaced
+    begin, end = scans[-1]
+    row = decoded(data[: begin + 16] + data[end:])
+    assert 0.95 <= row.done["decoded"] < 1
     difference = np.frombuffer(row.pixels, np.uint8).astype(int) - np.frombuffer(decoded(data).pixels, np.uint8)
     assert np.abs(difference).mean() < 6
+
+
+def test_an_interval_with_bytes_left_over_is_damaged() -> None:
+    """What is displaced in an interval may come to all of its units early; the rest of its bytes shows that."""
+    data = encoded(restart_marker_blocks=8)
+    at = content_at(data)
+    whole = re.split(rb"(\xff[\xd0-\xd7])", data[at:-2])
+    count = len(whole[::2])
+
+    def longer(intervals: int, added: bytes) -> bytes:
+        parts = list(whole)
+        for number in range(intervals):
+            parts[4 * number] += added
+        return data[:at] + b"".join(parts) + b"\xff\xd9"
+
+    assert count > 30
+    # fewer may be in the decoder's hands already
+    displaced = bytes(range(0x12, 0x26))
+    row = decoded(longer(1, displaced))
+    assert row.done["decoded"] == int((count - 1) / count * 100) / 100
+    with pytest.raises(DecodeError, match="20 bytes of it are left over"):
+        decoded(longer(count // 4, displaced))
+    for padding in (b"\0" * 20, b"abc"):
+        assert decoded(longer(count // 4, padding)).pixels == decoded(data).pixels
 
 
 def test_a_hostile_number_of_scans_or_intervals_takes_no_long_time() -> None:

@@ -175,7 +175,7 @@ def _share_of_scans(complaint: str, bare: _Bare, decoder: JpegDecoder) -> float:
     """Return the share of a progressive JPEG's data before its first damaged scan.
 
     Raises:
-        DecodeError: that scan is of those that give the picture its shapes; what others lack is sharpness.
+        DecodeError: it is less than a row may lack, and that scan is of DC or luma.
     """
     scans = list(bare.scans())
     sound, damaged = 0, len(scans)  # as many scans from the first on are sound; are not
@@ -186,23 +186,31 @@ def _share_of_scans(complaint: str, bare: _Bare, decoder: JpegDecoder) -> float:
         else:
             sound = count
     start, _, scan = scans[sound]
-    components, first_coefficient, precision = scan[5:-3:2], scan[-3], scan[-1]
-    # the first of a coefficient's scans gives its size; each that follows adds a bit
-    gives_shape = precision >> 4 == 0 and (first_coefficient == 0 or bare.frame[10] in components)
-    if gives_shape and _ODD_SCANS not in complaint:
+    share = start / max(1, len(bare.content))
+    components, first_coefficient = scan[5:-3:2], scan[-3]
+    # what is displaced in a scan gets values that it never had, in one that only adds bits too; in colors it is hardly seen
+    gives_shape = first_coefficient == 0 or bare.frame[10] in components
+    if gives_shape and share < _LEAST_DECODED and _ODD_SCANS not in complaint:
         raise DecodeError(f"{_reason(complaint, 0)}, in scan {sound + 1} of {len(scans)}")
-    return start / max(1, len(bare.content))
+    return share
 
 
 def _share_of_intervals(bare: _Bare, decoder: JpegDecoder) -> float:
-    """Return the share of the intervals between restart markers that lack nothing; 0: they cannot be distinguished."""
-    sound = [_lacks_nothing(*interval, bare.header.components, decoder) for interval in bare.intervals()]
-    return sum(sound) / len(sound) if sound else 0.0
+    """Return the share of the intervals between restart markers that lack nothing and leave nothing over.
 
-
-def _lacks_nothing(data: bytes, size: tuple[int, int], components: int, decoder: JpegDecoder) -> bool:
-    complaint = decoder.sound_part(data, size, components)[1]
-    return not complaint or _LEFT_OVER.search(complaint) is not None
+    0: they cannot be distinguished.
+    """
+    lacking = left_over = 0
+    intervals = bare.intervals()
+    for data, size in intervals:
+        complaint = decoder.sound_part(data, size, bare.header.components)[1]
+        if _LEFT_OVER.search(complaint):
+            left_over += not _is_padding(complaint, data)
+        else:
+            lacking += bool(complaint)
+    # where most leave bytes over, what the file says of its intervals is wrong, and not the data of each: hopper_bad_exif.jpg
+    damaged = lacking + (left_over if 2 * left_over <= len(intervals) else 0)
+    return (len(intervals) - damaged) / len(intervals) if intervals else 0.0
 
 
 def _after(data: bytes, header: jpeg.JpegHeader) -> str:
