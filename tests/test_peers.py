@@ -103,7 +103,7 @@ def test_a_peer_that_does_not_install_is_a_row_with_the_reason(
     assert json.loads(printed[-1])["peers"]["ffcv"]["not_installed"].startswith("pip: ERROR")
     page = (out / "README.md").read_text()
     assert "FFCV: not installed: pip: ERROR: no matching distribution (20" in page
-    assert not (out / "peers.png").exists()
+    assert not (out / "peers.svg").exists()
 
 
 def test_a_store_of_too_few_batches_is_refused(
@@ -250,7 +250,7 @@ def test_results_of_a_full_run_are_kept_with_their_machine(path: Path, peers: An
         tables = show.markdown([], [*show.lines_of(report), *show.pack_lines([report])]).splitlines()
         assert set(tables[2:]) <= set(page.splitlines())
     assert show.described(report) in page
-    assert (RESULTS / "peers.png").stat().st_size < 100_000
+    assert (RESULTS / "peers.svg").stat().st_size < 100_000
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
@@ -270,3 +270,18 @@ def test_the_page_has_the_figures_that_are_kept(path: Path, peers: Any) -> None:
 def test_the_reference_lists_every_peer(peers: Any) -> None:
     listed = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.M)
     assert sorted(listed) == peers("__main__").NAMES
+
+
+@pytest.mark.parametrize(
+    ("factor", "sentence"),
+    [
+        (0.99, "pixpack reads as fast as FFCV, the fastest peer"),
+        (1.09, "pixpack reads as fast as FFCV, the fastest peer"),
+        (1.52, "pixpack reads 1.5 times as fast as FFCV, the fastest peer"),
+        (0.5, "FFCV reads 2 times as fast as pixpack"),
+    ],
+)
+def test_the_title_of_the_chart_says_no_difference_that_is_none(peers: Any, factor: float, sentence: str) -> None:
+    show = peers("_show")
+    assert show.finding("FFCV, full", factor) == sentence
+    assert ("times" in show.bar_text(factor)) is (factor > 1.1)

@@ -34,8 +34,10 @@ from packer.errors import OptionsError
     metavar="S",
     help="About how long to measure.",
 )
-@click.option("--plot", type=StorePath(), metavar="FILE", help="Draw the figures into this PNG.")
-@click.option("--timeline", type=StorePath(), metavar="FILE", help="Run 16 batches and draw who did what when.")
+@click.option("--plot", type=StorePath(), metavar="FILE", help="Draw the figures into this PNG or SVG.")
+@click.option(
+    "--timeline", type=StorePath(), metavar="FILE", help="Run 16 batches and draw who did what when, as PNG or SVG."
+)
 @click.option("--trace", type=StorePath(), metavar="FILE", help="Write that run as a Chrome trace, JSON.")
 @click.option(
     "--residency",

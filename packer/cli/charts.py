@@ -47,6 +47,20 @@ _STYLE: Any = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
 }
+# Light color -> dark color of an SVG, which shows one or the other as the reader's system asks for.
+_DARK_MODE = {
+    "#ffffff": "#0d1117",
+    DARK: "#e6edf3",
+    GRAY: "#9aa7b4",
+    "#c5ccd3": "#46515c",
+    "#e7ebee": "#262d35",
+    "#dfe4e8": "#3a444e",
+    OTHER: "#66717d",
+    OURS: "#3f9fd3",
+    LIMIT: "#e8935a",
+}
+# A stage is named on its bar where that is so wide, as a share of the axes; else in the legend.
+_LABEL_SHARE = 0.06
 WIDTH_INCHES, DPI = 9.6, 105
 # All digits that a tick has: 2.5 is not 2, a million is not 1e+06.
 _TICKS = "{x:,.10g}"
@@ -79,7 +93,7 @@ def text(report: Report) -> str:
 
 
 def plot(report: Report, path: str | os.PathLike[str]) -> None:
-    """Draw the ways of each section as bars, and its limit as a line, into a PNG.
+    """Draw the ways of each section as bars, and its limit as a line, into a PNG, or an SVG by the suffix .svg.
 
     Raises:
         PictureError: matplotlib is missing.
@@ -95,7 +109,7 @@ def plot(report: Report, path: str | os.PathLike[str]) -> None:
 
 
 def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) -> None:
-    """Draw who did what when, a lane for each thread and stream, into a PNG.
+    """Draw who did what when, a lane for each thread and stream, into a PNG, or an SVG by the suffix .svg.
 
     Raises:
         PictureError: matplotlib is missing.
@@ -104,6 +118,7 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
     stages = [stage for stage in _COLORS if any(span["stage"] == stage for span in spans)]
     with _figure(path, 2.0 + 0.45 * len(lanes), timeline_finding(timeline), about) as figure:
         axes = figure.subplots()
+        unnamed: list[Any] = []
         # in the order of colors, waiting last: it may lie inside another stage
         for stage in stages:
             bars = [(span["start_ms"], span["stop_ms"] - span["start_ms"]) for span in spans if span["stage"] == stage]
@@ -115,12 +130,20 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
                 "linewidth": 0.4,
                 "label": _NAMES.get(stage, stage),
             }
-            axes.barh(positions, lengths, 0.76, left=starts, **style)
+            drawn = axes.barh(positions, lengths, 0.76, left=starts, **style)
+            longest = max(range(len(bars)), key=lengths.__getitem__)
+            if lengths[longest] >= _LABEL_SHARE * _end(timeline):
+                middle = starts[longest] + lengths[longest] / 2
+                color = DARK if stage == "wait" else "white"
+                axes.text(middle, positions[longest], style["label"], color=color, size=9, ha="center", va="center")
+            else:
+                unnamed.append(drawn)
         axes.set_yticks(range(0, -len(lanes), -1), lanes)
         axes.set_xlim(0, _end(timeline))
         axes.xaxis.set_major_formatter(_TICKS)
         axes.set_xlabel("ms")
-        figure.legend(loc="outside lower center", ncols=len(stages), frameon=False)
+        if unnamed:
+            figure.legend(handles=unnamed, loc="outside lower center", ncols=len(unnamed), frameon=False)
 
 
 def timeline_finding(timeline: Timeline) -> str:
@@ -221,6 +244,29 @@ def _figure(path: str | os.PathLike[str], height: float, title: str, about: str)
         # imports what a figure on a terminal need not wait for
         from packer.operations.pictures import SOFTWARE, save
 
+        if os.fspath(path).lower().endswith(".svg"):
+            save(path, svg_bytes(figure))
+            return
         drawn = io.BytesIO()
         figure.savefig(drawn, format="png", metadata=SOFTWARE)
         save(path, drawn.getvalue())
+
+
+def svg_bytes(figure: Any) -> bytes:
+    """Write a figure of matplotlib as an SVG with text as text, light or dark as the reader's system asks for; without a date."""
+    import matplotlib as mpl
+
+    from packer.operations.pictures import SVG_STYLE
+
+    written = io.BytesIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "pixpack"}):
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": "pixpack"})
+    rules = "".join(
+        f'[style*="{name}: {light}"]{{{name}:{dark}!important}}'
+        for light, dark in _DARK_MODE.items()
+        for name in ("fill", "stroke")
+    )
+    # text without a color of its own is black
+    style = f"{SVG_STYLE}@media (prefers-color-scheme:dark){{text:not([style*='fill']){{fill:#e6edf3}}{rules}}}</style>"
+    head, tag, rest = written.getvalue().decode().partition("<defs>")
+    return f"{head}{style}{tag}{rest}".encode()

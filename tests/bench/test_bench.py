@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import multiprocessing
+import re
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from PIL import Image
 from packer import pack
 from packer.cli.app import run
 from packer.cli.charts import _TICKS, DPI, WIDTH_INCHES, _bars, _finding, about, plot_timeline, text, timeline_finding
+from packer.errors import OptionsError
 from reader import MemmapDataset, MemmapLoader, system
 from reader.bench.disk import BY_THREADS, IN_ORDER, NotMeasured, disk_ways
 from reader.bench.measure import (
@@ -532,3 +535,27 @@ def test_the_picture_of_a_timeline_shows_each_stage_where_it_was(tmp_path: Path)
     # the widest run of each colour, in the lanes: a step of 70 ms beside a wait and a gather of 30
     step, gather = (max((pixels == colour).all(-1).sum(1)) for colour in ((0x26, 0x32, 0x3D), (0x0B, 0x6F, 0xA4)))
     assert step / gather == pytest.approx(70 / 30, rel=0.05)
+
+
+def test_an_svg_has_its_text_a_dark_mode_and_no_date_and_is_drawn_again(tmp_path: Path) -> None:
+    spans = [
+        {"lane": "caller", "stage": "wait", "start_ms": 0.0, "stop_ms": 1.0},
+        {"lane": "caller", "stage": "step", "start_ms": 1.0, "stop_ms": 100.0},
+        {"lane": "feeder", "stage": "gather", "start_ms": 0.0, "stop_ms": 30.0},
+    ]
+    path = tmp_path / "t.svg"
+    for _ in range(2):
+        plot_timeline({"lanes": ["caller", "feeder"], "spans": spans}, "about", path)
+    text = path.read_text()
+    root = ElementTree.fromstring(text)
+    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"1 batch in 100 ms; the loop waited 1% of that for a batch", "step of the loop", "gather", "waiting"} <= {*words}
+    assert "<dc:date>" not in text
+    # every color of the picture that a dark page would hide has another one there
+    dark = re.search(r"@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", text)
+    assert dark
+    for light in re.findall(r"fill: (#26323d|#6b7783|#ffffff|#dfe4e8)", text):
+        assert f'[style*="fill: {light}"]{{fill:#' in dark[1]
+    path.write_text("<svg/>")
+    with pytest.raises(OptionsError, match="was not drawn by pixpack"):
+        plot_timeline({"lanes": ["caller", "feeder"], "spans": spans}, "about", path)

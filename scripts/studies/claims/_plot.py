@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from PIL import Image
 
+from packer.cli.charts import svg_bytes
+
 Axes = Any
 
 OURS = "#0b6fa4"
@@ -78,6 +80,9 @@ def save(figure: Figure, path: Path) -> None:
     needed = axes.get_window_extent().x0 - axes.yaxis.get_tightbbox().x0
     figure.subplots_adjust(left=needed / width + 0.025)
     canvas.draw()
+    if path.suffix == ".svg":
+        path.write_bytes(svg_bytes(figure))
+        return
     # 128 colours: a third of the bytes, and no eye can tell
     Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(128).save(path, optimize=True)
 

@@ -20,7 +20,7 @@ iter() to the last batch. Before, an epoch of each is checked: no row comes twic
 rows bit for bit. A peer without a packed form decodes the photographs in each epoch instead, and ours reads their rows.
 
 Ratios are taken within a round. A peer that does not install is reported with the reason. Each becomes NAME.json; README.md and
-peers.png are of all that lie in the folder.
+peers.svg are of all that lie in the folder.
 """
 
 from __future__ import annotations
