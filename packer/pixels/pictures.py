@@ -9,7 +9,7 @@ import math
 import warnings
 from typing import Any
 
-from PIL import Image, ImageFile
+from PIL import Image
 
 from packer.clock import StageClock
 from packer.errors import DecodeError, DepthError, JpegError
@@ -21,6 +21,7 @@ from packer.pixels.formats.opening import (
     UPRIGHT,
     Orientation,
     header_orientation,
+    lift_limits,
     load_image,
     open_image,
     profile_of,
@@ -38,9 +39,7 @@ class PictureDecoder:
     def __init__(self, rules: RowRules, clock: StageClock) -> None:
         self._rules, self._clock = rules, clock
         self._jpeg = JpegDecoder()
-        # process-wide, and this process is ours: the header check below replaces Pillow's limit
-        Image.MAX_IMAGE_PIXELS = None
-        ImageFile.LOAD_TRUNCATED_IMAGES = False
+        lift_limits()
 
     def row(self, data: bytes, header: jpeg.JpegHeader | None, orientation: int | None = None) -> Row:
         """Decode one image into a row.

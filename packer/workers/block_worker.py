@@ -261,8 +261,10 @@ class ImageRows:
 
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> bytes:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
+        from packer.pixels.formats.opening import lift_limits
         from packer.pixels.mask import drawn_row, mask_row
 
+        lift_limits()
         if self._job.draws_masks:
             return drawn_row(path, row, self._job.geometry, is_upright=self._job.upright_masks)
         read = functools.partial(self._job.mask_source(path).read, max_pixels=self._job.rows.max_pixels)
@@ -288,6 +290,8 @@ def _reused_rows(out: str, digest: str) -> ReusedRows | None:
     """Open the store that an update replaces, if any."""
     if not out:
         return None
+    from packer.pixels.formats.opening import lift_limits
     from packer.store.reuse import ReusedRows
 
+    lift_limits()
     return ReusedRows.open(out, digest)

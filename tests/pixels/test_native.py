@@ -431,6 +431,21 @@ def test_photographs_need_neither_numpy_nor_pillow(suffix: str, imported: set[st
     assert {"numpy", "PIL.Image"} & modules == imported
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers inherit the limit by fork")
+def test_masks_of_any_size_are_read_where_no_other_image_needs_pillow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("in", "masks"):
+        (tmp_path / folder / "a").mkdir(parents=True)
+    picture(64, 48).save(tmp_path / "in" / "a" / "1.jpg", quality=90)
+    Image.new("L", (64, 48), 7).save(tmp_path / "masks" / "a" / "1.png")
+    # Pillow refuses twice as many pixels
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    report = packer.pack(tmp_path / "in", tmp_path / "out", size=32, masks=tmp_path / "masks", workers=1)
+    assert (report.rows, report.rejected) == (1, 0)
+
+
 def test_a_jpeg_needs_no_parser_of_c() -> None:
     """Importing jpeg4py takes each process 80 ms, most of it cffi's parser; the compiled part does without it."""
     program = (

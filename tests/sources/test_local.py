@@ -24,7 +24,8 @@ LIMIT = 64 << 20  # that of all small --max-pixels
 # read one source with --max-pixels 1000; print the reason, or nothing, and by how many bytes the process has grown
 READ = """
 import resource, sys
-from packer.pixels.decode import DecodeError, Decoder
+from packer.errors import DecodeError
+from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.inputs.archives import list_members
 from packer.sources.local import LocalSource

@@ -46,6 +46,12 @@ class Orientation:
         return image if turn is None else image.transpose(turn)
 
 
+def lift_limits() -> None:
+    """Have Pillow open pictures of any size in this process, a worker's: their size is checked before they are decoded."""
+    Image.MAX_IMAGE_PIXELS = None
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+
+
 def open_image(data: bytes) -> Image.Image:
     """Open an image of a known format, its header read and (but for JPEG XL) no pixel decoded; raises DecodeError."""
     kind = plugins.kind_of(data)
