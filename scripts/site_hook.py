@@ -49,6 +49,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return _LINK.sub(linked, markdown)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    r"""Show a bar in the code of a table's cell as a bar: Markdown of the forge wants it written as \|."""
+    return re.sub(r"<code>[^<]*</code>", lambda match: match[0].replace("\\|", "|"), html)
+
+
 def _target(page: Path, link: str) -> Path | None:
     """Return the file of the repository that a link of a page leads to; None where it leads elsewhere."""
     if not link or "://" in link:

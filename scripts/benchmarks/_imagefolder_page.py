@@ -106,10 +106,7 @@ def cost(report: dict[str, Any]) -> str:
 
 def readme(report: dict[str, Any]) -> str:
     """Return the picture and the cost line of the README."""
-    return f"""<picture>
-  <source media="(prefers-color-scheme: dark)" srcset="docs/benchmarks/imagefolder-dark.svg">
-  <img alt="{title(report)}" src="docs/benchmarks/imagefolder-light.svg">
-</picture>
+    return f"""{_picture(report, "docs/benchmarks/")}
 
 {cost(report)}
 [How it was measured](docs/benchmarks/imagefolder.md): `{COMMAND}`."""
@@ -117,7 +114,7 @@ def readme(report: dict[str, Any]) -> str:
 
 def page(report: dict[str, Any]) -> str:
     """Return the picture and the table of the benchmark's page."""
-    return f"![{title(report)}](imagefolder-light.svg#only-light)\n\n{markdown(report)}"
+    return f"{_picture(report, '')}\n\n{markdown(report)}"
 
 
 def filled(path: Path, report: dict[str, Any] | None) -> str:
@@ -139,6 +136,13 @@ def write(report: dict[str, Any]) -> None:
         FIGURES.with_name(f"imagefolder-{mode}.svg").write_text(chart(report, mode), encoding="utf-8")
     for path in (README, PAGE):
         path.write_text(filled(path, report), encoding="utf-8")
+
+
+def _picture(report: dict[str, Any], folder: str) -> str:
+    return f"""<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="{folder}imagefolder-dark.svg">
+  <img alt="{title(report)}" src="{folder}imagefolder-light.svg">
+</picture>"""
 
 
 def _text(x: float, y: float, said: str, color: str, size: int, *, weight: int = 400) -> str:

@@ -1,6 +1,6 @@
 """Run examples/notebook.ipynb on the sample images and save it with its outputs, small and without a path of this machine.
 
-    python -m scripts.samples.save_notebook      needs nbclient and ipykernel
+python -m scripts.samples.save_notebook      needs nbclient and ipykernel
 """
 
 from __future__ import annotations
