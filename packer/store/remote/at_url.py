@@ -53,7 +53,7 @@ class PushRecord:
 
     @property
     def is_pack(self) -> bool:
-        """Whether a pack is under way, no push."""
+        """Whether a pack is in progress, no push."""
         return not self.store and bool(self.folder)
 
     def to_bytes(self) -> bytes:
@@ -146,7 +146,7 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, Pointer]:
             raise
         if record.is_pack:
             raise PackError(
-                f"{url} holds no store yet: a pack to it was interrupted or is under way. Resume it by the same pack command and"
+                f"{url} holds no store yet: a pack to it was interrupted or is in progress. Resume it by the same pack command and"
                 " --resume."
             ) from None
         raise PackError(

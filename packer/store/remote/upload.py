@@ -74,7 +74,7 @@ class Upload:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a pack to the URL was interrupted, or is under way: not one that has committed what it made."""
+        """Whether a pack to the URL was interrupted, or is in progress: not one that has committed what it made."""
         record = self.found.record
         return record is not None and record.is_pack and record.folder != self.found.folder
 
@@ -249,7 +249,7 @@ class Upload:
             self._objects.remove(name)
 
     def _done(self, futures: Sequence[Future[_T]]) -> list[_T]:
-        """Return the results of requests; when one has failed, after those that are under way."""
+        """Return the results of requests; when one has failed, after those that are in progress."""
         try:
             return [future.result() for future in futures]
         finally:
