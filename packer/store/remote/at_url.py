@@ -146,7 +146,7 @@ def read_store(objects: Objects, url: str) -> tuple[bytes, Pointer]:
             raise
         if record.is_pack:
             raise PackError(
-                f"{url} holds no store yet: a pack to it was interrupted or is in progress. Resume it by the same pack command and"
+                f"{url} holds no store yet: a pack to it was interrupted or is running. Resume it by the same pack command and"
                 " --resume."
             ) from None
         raise PackError(
