@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reader.format.errors import IncompleteStoreError, StoreError
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
+    from reader.loading.samplers import RASampler
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
         RandomSolarize,
     )
     from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-    from reader.transforms.recipes import MultiCrop, timm_train, torchvision_eval, torchvision_train
+    from reader.transforms.recipes import MultiCrop, TimmRandAugment, timm_train, torchvision_eval, torchvision_train
     from reader.transforms.resize import CenterCrop, Resize
 
 _HOMES = {
     "MemmapDataset": "reader.dataset.dataset",
     "concat": "reader.dataset.concat",
     "MemmapLoader": "reader.loading.loader",
+    "RASampler": "reader.loading.samplers",
     "ImageBatch": "reader.store",
     "RaggedBatch": "reader.store",
     "open_store": "reader.store",
@@ -80,6 +82,7 @@ _HOMES = {
     "AugMix": "reader.transforms.auto_augment",
     "AutoAugment": "reader.transforms.auto_augment",
     "RandAugment": "reader.transforms.auto_augment",
+    "TimmRandAugment": "reader.transforms.recipes",
     "TrivialAugmentWide": "reader.transforms.auto_augment",
     "CutMix": "reader.transforms.mixing",
     "MixUp": "reader.transforms.mixing",
@@ -110,6 +113,7 @@ __all__ = [
     "Normalize",
     "Pad",
     "PerSample",
+    "RASampler",
     "RaggedBatch",
     "RandAugment",
     "RandomAdjustSharpness",
@@ -129,6 +133,7 @@ __all__ = [
     "RandomSolarize",
     "Resize",
     "StoreError",
+    "TimmRandAugment",
     "TrivialAugmentWide",
     "concat",
     "open_store",

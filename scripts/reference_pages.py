@@ -35,9 +35,9 @@ PYTHON = {
     " SourceError",
     "dataset": "MemmapDataset concat",
     "stores": "open_store ImageBatch RaggedBatch Manifest StoreError IncompleteStoreError",
-    "loader": "MemmapLoader to_device",
+    "loader": "MemmapLoader RASampler to_device",
     "geometric-transforms": "RandomHorizontalFlip AlternatingFlip RandomCrop Pad RandomResizedCrop CenterCrop Resize"
-    " RandomAffine RandomRotation RandomErasing MultiCrop torchvision_train torchvision_eval timm_train",
+    " RandomAffine RandomRotation RandomErasing MultiCrop TimmRandAugment torchvision_train torchvision_eval timm_train",
     "color-transforms": "ColorJitter Grayscale RandomGrayscale GaussianBlur RandomInvert RandomSolarize RandomPosterize"
     " RandomEqualize RandomAutocontrast RandomAdjustSharpness RandAugment TrivialAugmentWide AutoAugment AugMix MixUp CutMix"
     " Compose RandomApply RandomChoice PerSample Normalize",

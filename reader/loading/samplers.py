@@ -1,23 +1,29 @@
-"""What programs that expect a DataLoader find as `loader.sampler` and `loader.batch_sampler`.
+"""What programs that expect a DataLoader find as `loader.sampler` and `loader.batch_sampler`; and repeated augmentation.
 
-Both give positions in the loader's dataset, of its rank, in its order. What makes a DataLoader of a loader's dataset and
+The first two give positions in the loader's dataset, of its rank, in its order. What makes a DataLoader of a loader's dataset and
 batch_sampler, as accelerate's skip_first_batches does, still gets the loader's own batches: a step carries what makes it.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sized
 from typing import Any, Protocol
 
+import torch
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from reader.dataset.collate import Step
 from reader.dataset.dataset import MemmapDataset
 from reader.loading.iteration import Iteration
+from reader.loading.ranks import given_ranks, ranks_now
 from reader.loading.schedule import Schedule
 from reader.loading.state import LoopState
 from reader.loading.validation import Item
+
+# As in DeiT, timm and torchvision's references an epoch has a multiple of 256 rows: fewer where there are more.
+_MULTIPLE = 256
 
 
 class Loop(Protocol):
@@ -111,6 +117,62 @@ class StepSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """As that of the loader's sampler."""
         self._loop.state.set_epoch(epoch, ends_pass=False)
+
+
+class RASampler(Sampler[int]):
+    """Repeated augmentation: each row several times in an epoch, augmented otherwise each time. See https://arxiv.org/abs/1901.09335.
+
+    As torchvision's references/classification and timm (there RepeatAugSampler): the order is shuffled, each row stands in it
+    `repetitions` times, the ranks take its places in turn, and an epoch ends after as many rows as there are: 1 of
+    `repetitions` rows comes up in it, all ranks together. MemmapLoader sets its epoch.
+
+    Args:
+        dataset: whose rows.
+        num_replicas, rank: None: as MemmapLoader finds them out.
+        shuffle: whether the order is another in each epoch.
+        seed: fixes the orders.
+        repetitions: how often each row comes.
+
+    Raises:
+        ValueError: repetitions is not 1 or more.
+
+    Example:
+        >>> from reader import MemmapDataset
+        >>> rows = list(RASampler(MemmapDataset(store_path), num_replicas=1, rank=0, repetitions=3))
+        >>> len(set(rows[:3]))
+        1
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        repetitions: int = 3,
+    ) -> None:
+        if not isinstance(repetitions, int) or repetitions < 1:
+            raise ValueError(f"repetitions is {repetitions!r}, expected 1 or more.")
+        ranks = ranks_now(given_ranks(rank, num_replicas))
+        self.dataset, self.num_replicas, self.rank = dataset, ranks.world_size, ranks.rank
+        self.shuffle, self.seed, self.repetitions, self.epoch = shuffle, seed, repetitions, 0
+
+    def __len__(self) -> int:
+        count = len(self.dataset)
+        return math.floor((count // _MULTIPLE * _MULTIPLE or count) / self.num_replicas)
+
+    def __iter__(self) -> Iterator[int]:
+        count = len(self.dataset)
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
+        places = self.rank + self.num_replicas * torch.arange(len(self))
+        # [7, 7, 7, 2, 2, 2, ..] of two ranks -> [7, 7, 2, ..] and [7, 2, 2, ..]
+        return iter(order[places // self.repetitions].tolist())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Shuffle the next pass as this epoch."""
+        self.epoch = epoch
 
 
 class _Pass:

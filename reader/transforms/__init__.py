@@ -23,7 +23,7 @@ _HOMES = {
         "resize": "CenterCrop Resize",
         "auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
         "per_sample": "PerSample",
-        "recipes": "MultiCrop timm_train torchvision_eval torchvision_train",
+        "recipes": "MultiCrop TimmRandAugment timm_train torchvision_eval torchvision_train",
     }.items()
     for name in names.split()
 }

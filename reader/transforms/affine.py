@@ -12,7 +12,7 @@ import torch
 
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
-from reader.transforms.pixel_ops import in_parts
+from reader.transforms.pixel_ops import Kernel, in_parts, interleaved, levels_of
 from reader.transforms.random import AFFINE, ROTATION, check_batch, draw
 
 # What is filled in beyond the image: one level, or one a channel. None: 0, without torchvision's second weighting (`_bilinear`).
@@ -86,11 +86,12 @@ class RandomAffine:
 
 
 class RandomRotation:
-    """Rotate each image by a random angle, as torchvision does; the result has the same size, so there is no expand.
+    """Rotate each image by a random angle, as torchvision does; the result has the same size.
 
     Args:
         degrees: v draws from -v to v, (low, high) from low to high; counterclockwise.
         interpolation: "nearest" or "bilinear".
+        expand: False alone: True would give every image of a batch another size.
         center: (x, y) in pixels from the upper left corner; None: the middle.
         fill: level beyond the image, or one for each channel.
         seed: as of RandomAffine.
@@ -103,11 +104,17 @@ class RandomRotation:
         self,
         degrees: float | Sequence[float],
         interpolation: str = "nearest",
-        *,
+        expand: bool = False,
         center: Sequence[float] | None = None,
         fill: Fill = 0,
+        *,
         seed: int = 0,
     ) -> None:
+        if expand:
+            raise ValueError(
+                "expand=True would give every image of a batch another size. Leave it out, or run torchvision's for each image:"
+                " PerSample(v2.Compose([v2.RandomRotation(30, expand=True), v2.Resize((224, 224))]))."
+            )
         self.degrees = _angles("degrees", degrees, (2,))
         self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
         self.seed = seed
@@ -175,62 +182,67 @@ def inverse_matrices(
 
 def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill) -> torch.Tensor:
     """Make uint8[B, H, W, C] of pixels at float64[B, 2, 3] of the new places, by "nearest" or "bilinear"."""
-    kernel = _nearest if interpolation == "nearest" else _bilinear
+    kernel = warping(interpolation, fill, pixels.movedim(-1, 1))
+
+    def of_pixels(part: torch.Tensor, part_matrices: torch.Tensor) -> torch.Tensor:
+        """Call the kernel with what lies in memory pixel by pixel."""
+        return interleaved(kernel(part.movedim(-1, 1), part_matrices))
+
+    return in_parts(of_pixels, pixels, matrices)
+
+
+def warping(interpolation: str, fill: Fill, images: torch.Tensor) -> Kernel:
+    """Make the kernel of `warped` for images like these, uint8[B, C, H, W]."""
     levels = None
     if fill is not None:
         given = [fill] if isinstance(fill, int | float) else list(fill)
-        if len(given) not in (1, pixels.shape[-1]):
-            raise ValueError(f"fill is {fill!r}, expected one level, or one for each of {pixels.shape[-1]} channels.")
-        levels = torch.tensor(given, dtype=torch.float32, device=pixels.device)
-    return in_parts(lambda part, matrix: kernel(part, _grid(part, matrix), levels), pixels, matrices)
+        if len(given) not in (1, images.shape[1]):
+            raise ValueError(f"fill is {fill!r}, expected one level, or one for each of {images.shape[1]} channels.")
+        levels = torch.tensor(given, dtype=torch.float32, device=images.device).view(1, -1, 1, 1)
+    kernel = _nearest if interpolation == "nearest" else _bilinear
+    return lambda part, matrices: kernel(part, _grid(part, matrices), levels)
 
 
-def _grid(pixels: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+def _grid(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """Give float32[B, H, W, 2] as grid_sample takes it, -1..1 from edge to edge; rounded as torchvision's is."""
-    count, height, width, _ = pixels.shape
-    x = torch.linspace((1 - width) * 0.5, (width - 1) * 0.5, width, device=pixels.device, dtype=torch.float32)
-    y = torch.linspace((1 - height) * 0.5, (height - 1) * 0.5, height, device=pixels.device, dtype=torch.float32)
-    places = torch.stack(
-        [x.expand(height, width), y[:, None].expand(height, width), torch.ones_like(x).expand(height, width)], -1
-    )
-    half = torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device=pixels.device)
-    with torch.autocast(pixels.device.type, enabled=False):
-        grid = places.view(1, -1, 3).expand(count, -1, -1).bmm(matrices.float().transpose(1, 2) / half)
-    return grid.view(count, height, width, 2)
+    count, (height, width) = len(images), images.shape[2:]
+    x = torch.linspace((1 - width) * 0.5, (width - 1) * 0.5, width, device=images.device, dtype=torch.float32)
+    y = torch.linspace((1 - height) * 0.5, (height - 1) * 0.5, height, device=images.device, dtype=torch.float32)
+    half = torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device=images.device)
+    # of each image and axis, what x and y count and the rest: float32[B, 2, 1, 1]
+    of_x, of_y, start = (matrices.float() / half[:, None])[..., None, None].unbind(2)
+    # rounded as torchvision's product of matrices rounds, so that halves of pixels fall to the same side
+    sums = torch.addcmul(of_x * x, of_y, y[:, None])
+    grid = images.new_empty(count, height, width, 2, dtype=torch.float32)
+    grid.movedim(-1, 1).copy_(sums.add_(start))
+    return grid
 
 
-def _nearest(pixels: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
-    """Gather whole pixels: those that grid_sample would take."""
-    count, height, width, channels = pixels.shape
-    grid_x, grid_y = grid.unbind(-1)
-    # grid_sample's way to places in pixels, rounded as it does
-    x, y = ((grid_x + 1) * width - 1).mul_(0.5).round_(), ((grid_y + 1) * height - 1).mul_(0.5).round_()
-    is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    sample = torch.arange(count, device=pixels.device)[:, None, None]
-    # what is beyond takes the row before the first: to choose afterwards, pixel by pixel, takes as long as all the rest
-    place = torch.where(is_inside, y.long() * width + x.long() + (sample * height * width + 1), 0)
-    beyond = torch.zeros(1, channels, dtype=torch.uint8, device=pixels.device)
-    if fill is not None:
-        beyond += fill.round().to(torch.uint8)
-    rows = torch.cat([beyond, pixels.reshape(-1, channels)])
-    return rows.index_select(0, place.view(-1)).view(pixels.shape)
+def _nearest(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
+    """Take the pixels that grid_sample takes, and the fill beyond."""
+    # beyond is 0: so levels are counted from the fill's
+    beyond = 0.0 if fill is None else fill.round()
+    return levels_of(_sampled(images.float() - beyond, grid, "nearest") + beyond)
 
 
-def _bilinear(pixels: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
+def _bilinear(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
     """Sample with grid_sample, and with a fill mix that in as torchvision does.
 
     torchvision weights what lies at the edge twice, by what share of it is image: once in grid_sample, and once with the fill.
     """
-    images = pixels.movedim(-1, 1).float()
+    made = images.float()
     if fill is not None:
-        images = torch.cat([images, torch.ones_like(images[:, :1])], 1)
-    with torch.autocast(pixels.device.type, enabled=False):
-        made = torch.nn.functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+        made = torch.cat([made, torch.ones_like(made[:, :1])], 1)
+    made = _sampled(made, grid, "bilinear")
     if fill is not None:
         made, share = made[:, :-1], made[:, -1:]
-        levels = fill.view(1, -1, 1, 1)
-        made = (made - levels) * share + levels
-    return made.round().clamp(0, 255).to(torch.uint8).movedim(1, -1)
+        made = (made - fill) * share + fill
+    return levels_of(made.round_())
+
+
+def _sampled(images: torch.Tensor, grid: torch.Tensor, mode: str) -> torch.Tensor:
+    with torch.autocast(images.device.type, enabled=False):
+        return torch.nn.functional.grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)
 
 
 def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from reader.store import ImageBatch, replaced
 from reader.transforms import pixel_ops
 from reader.transforms.affine import Fill, checked_interpolation
-from reader.transforms.policy_steps import OPERATIONS, applied, signed, table_of
+from reader.transforms.policy_steps import OPERATIONS, Policy, applied, signed, table_of
 from reader.transforms.random import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT, check_batch, draw, gammas
 
 # Of each policy 25 pairs: operation, probability and, for those that have one, number of the magnitude of 10.
@@ -99,33 +99,7 @@ _POLICIES = {
 }
 
 
-class _Policy:
-    """Draws operations with magnitudes for each image, and applies them one after the other.
-
-    Boxes, masks and content move with what shears, shifts and rotates.
-    """
-
-    def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
-        self.interpolation, self.fill, self.seed = checked_interpolation(interpolation), fill, seed
-
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return a batch of the same shapes.
-
-        Raises:
-            ValueError: the images have neither 1 nor 3 channels.
-        """
-        check_batch(self, batch)
-        pixel_ops.check_channels(self, batch.pixels)
-        for operation, magnitude in self.drawn(batch):
-            batch = applied(batch, operation, magnitude, self.interpolation, self.fill)
-        return batch
-
-    def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Draw what a call would do: int64[B] operations and float32[B] magnitudes, step by step."""
-        raise NotImplementedError
-
-
-class RandAugment(_Policy):
+class RandAugment(Policy):
     """Apply num_ops random operations of one magnitude to each image, as torchvision does. See https://arxiv.org/abs/1909.13719.
 
     Args:
@@ -175,7 +149,7 @@ class RandAugment(_Policy):
         return steps
 
 
-class TrivialAugmentWide(_Policy):
+class TrivialAugmentWide(Policy):
     """Apply one random operation of a random magnitude to each image, as torchvision does. See https://arxiv.org/abs/2103.10158.
 
     Args:
@@ -200,7 +174,7 @@ class TrivialAugmentWide(_Policy):
         return [(operation, signed(magnitude, operation, sign))]
 
 
-class AutoAugment(_Policy):
+class AutoAugment(Policy):
     """Apply one of 25 learned pairs of operations to each image, as torchvision does. See https://arxiv.org/abs/1805.09501.
 
     Args:
@@ -293,15 +267,15 @@ class AugMix:
             raise ValueError(
                 "AugMix mixes images that were moved in several ways: it takes no rows with boxes or masks."
             )
-        chains = []
+        images, chains = pixel_ops.planes(batch.pixels), []
+        # of a chain the pixels alone
+        bare = replaced(batch, pixels=batch.pixels, content=None, extras=None)
         for steps in self.drawn(batch):
-            # of a chain the pixels alone
-            chain = replaced(batch, pixels=batch.pixels, content=None, extras=None)
+            chains.append(images.clone())
             for operation, magnitude in steps:
-                chain = applied(chain, operation, magnitude, self.interpolation, self.fill)
-            chains.append(chain.pixels)
-        pixels = pixel_ops.in_parts(_mixed, batch.pixels, self.weights(batch), *chains)
-        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+                applied(bare, chains[-1], operation, magnitude, self.interpolation, self.fill)
+        made = pixel_ops.in_parts(_mixed, images, self.weights(batch), *chains)
+        return replaced(batch, pixels=pixel_ops.interleaved(made), content=batch.content, extras=batch.extras)
 
     def drawn(self, batch: ImageBatch) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
         """Draw the steps of each chain, as a policy does."""
@@ -333,11 +307,11 @@ class AugMix:
         return torch.cat([whole[:1], whole[1:] * of_chains / of_chains.sum(0)]).T.float()
 
 
-def _mixed(pixels: torch.Tensor, weights: torch.Tensor, *chains: torch.Tensor) -> torch.Tensor:
-    made = torch.zeros_like(pixels, dtype=torch.float32)
-    for part, weight in zip((pixels, *chains), weights.unbind(1), strict=True):
-        made.addcmul_(part.float(), weight.view(-1, 1, 1, 1))
-    return made.clamp(0, 255).to(torch.uint8)
+def _mixed(images: torch.Tensor, weights: torch.Tensor, *chains: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros_like(images, dtype=torch.float32)
+    for part, weight in zip((images, *chains), weights.unbind(1), strict=True):
+        made.add_(part.float().mul_(weight.view(-1, 1, 1, 1)))
+    return pixel_ops.levels_of(made)
 
 
 def _parsed(operation: str) -> list[float]:

@@ -10,7 +10,17 @@ import torch
 
 from reader.format.manifest import Manifest
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.pixel_ops import blended, check_channels, gray, hue, in_parts, mean_gray
+from reader.transforms.pixel_ops import (
+    blended,
+    check_channels,
+    gray,
+    hue,
+    in_parts,
+    interleaved,
+    levels_of,
+    mean_gray,
+    planes,
+)
 from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw
 
 # The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 places around them.
@@ -124,9 +134,10 @@ class ColorJitter:
             made = torch.empty_like(batch.pixels)
             # one image at a time stays in a CPU's cache
             for n, order in enumerate(orders.tolist()):
-                made[n] = self._in_order(batch.pixels[n : n + 1], factors[:, n : n + 1], order)[0]
+                image = self._in_order(planes(batch.pixels[n : n + 1]), factors[:, n : n + 1], order)
+                made[n] = interleaved(image)[0]
         else:
-            made = in_parts(self._in_any_order, batch.pixels, factors.T, orders)
+            made = in_parts(self._in_any_order, batch.pixels.movedim(-1, 1), factors.T, orders).movedim(1, -1)
         return replaced(batch, pixels=made, content=batch.content, extras=batch.extras)
 
     def drawn(self, batch: ImageBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -145,18 +156,18 @@ class ColorJitter:
         return self.brightness, self.contrast, self.saturation, self.hue
 
     def _in_order(self, pixels: torch.Tensor, factors: torch.Tensor, order: list[int]) -> torch.Tensor:
-        """Jitter one image, uint8[1, H, W, C] by float32[4, 1]."""
+        """Jitter one image, uint8[1, C, H, W] by float32[4, 1]."""
         made, limits = pixels.float(), self._all_limits()
         for step in order:
             if step == _HUE and self.hue != (0, 0):
-                made = hue(made.to(torch.uint8), factors[step]).float()
+                made = hue(levels_of(made), factors[step]).float()
             elif step != _HUE and limits[step] != (1, 1):
                 made = blended(made, (_black, mean_gray, gray)[step](made), factors[step])
-        return made.to(torch.uint8)
+        return levels_of(made)
 
     def _in_any_order(self, pixels: torch.Tensor, factors: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
-        """Jitter images, uint8[B, H, W, C] by float32[B, 4], without asking the device for their orders."""
-        made, has_hue = pixels.float(), self.hue != (0, 0)
+        """Jitter images, uint8[B, C, H, W] by float32[B, 4], without asking the device for their orders."""
+        made, has_hue = pixels.contiguous().float(), self.hue != (0, 0)
         place = (orders == _HUE).byte().argmax(1)
         # the three around hue, each before it or after it
         three = orders.gather(

@@ -1,13 +1,14 @@
-"""What torchvision does to the pixels of one image, for whole batches: uint8[B, H, W, C] in and out, a parameter a sample.
+"""What torchvision does to the pixels of one image, for whole batches: uint8[B, C, H, W] in and out, a parameter a sample.
 
-Each function gives what torchvision's v2 functional of that name gives for uint8, within 1 level: float32 sums may be rounded in
-another order. Knows nothing of randomness, labels or batches. 1 or 3 channels, but for those that treat each one by itself.
+Each kernel gives what torchvision's v2 functional of that name gives for uint8, within 1 level: float32 sums may be rounded in
+another order. They take any memory format; those that look at several channels or pixels at once compute in planes, which a CPU
+does many times as fast as pixel by pixel. Knows nothing of randomness, labels or batches. 1 or 3 channels, but for those that
+treat each one by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -17,6 +18,16 @@ _GRAY = (0.2989, 0.587, 0.114)
 _CPU_BYTES, _DEVICE_BYTES = 150 << 10, 64 << 20
 
 Kernel = Callable[..., torch.Tensor]
+
+
+def planes(pixels: torch.Tensor) -> torch.Tensor:
+    """Copy uint8[B, H, W, C] to uint8[B, C, H, W], each channel in memory of its own."""
+    return pixels.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
+
+
+def interleaved(images: torch.Tensor) -> torch.Tensor:
+    """Copy uint8[B, C, H, W] to uint8[B, H, W, C]; by channels, which takes a third of the time of a copy of all."""
+    return torch.stack(images.unbind(1), -1)
 
 
 def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
@@ -40,108 +51,138 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
     return made
 
 
-def changed_where(is_chosen: torch.Tensor, kernel: Kernel, pixels: torch.Tensor, *parameters: Any) -> torch.Tensor:
-    """Call a kernel for the chosen samples, bool[B], and leave the others as they are; the shape stays what it was.
+def change(kernel: Kernel, images: torch.Tensor, places: list[int], *parameters: torch.Tensor) -> None:
+    """Put in the place of some images of uint8[B, C, H, W] what a kernel makes of them; parameters: [B, ...] each."""
+    if images.device.type != "cpu":
+        index = torch.tensor(places, device=images.device)
+        chosen = (tensor[index] for tensor in parameters)
+        images[index] = in_parts(kernel, images[index], *chosen)
+        return
+    step = max(1, _CPU_BYTES // max(1, images[:1].numel()))
+    for start in range(0, len(places), step):
+        some = places[start : start + step]
+        # of one image a view: to gather and scatter takes longer than most kernels
+        which = slice(some[0], some[0] + 1) if len(some) == 1 else torch.tensor(some)
+        made = kernel(images[which], *(tensor[which] for tensor in parameters))
+        for place, image in zip(some, made, strict=True):
+            _put(images[place], image)
+
+
+def changed_where(is_chosen: torch.Tensor, kernel: Kernel, pixels: torch.Tensor) -> torch.Tensor:
+    """Call a kernel for the chosen samples of uint8[B, H, W, C], bool[B], and leave the others as they are.
 
     On the CPU only those are computed. Elsewhere all are, as to ask which they are would wait for the device.
     """
     if pixels.device.type != "cpu" or torch.compiler.is_compiling():
-        made = in_parts(kernel, pixels, *parameters)
+        made = in_parts(kernel, pixels.movedim(-1, 1)).movedim(1, -1)
         return torch.where(is_chosen.view(-1, 1, 1, 1), made, pixels)
-    rows = is_chosen.nonzero()[:, 0]
     made = pixels.clone()
-    if len(rows):
-        made[rows] = in_parts(kernel, pixels[rows], *(parameter[rows] for parameter in parameters))
+    change(kernel, made.movedim(-1, 1), is_chosen.nonzero()[:, 0].tolist())
     return made
 
 
-def invert(pixels: torch.Tensor) -> torch.Tensor:
+def _put(dest: torch.Tensor, image: torch.Tensor) -> None:
+    """Copy uint8[C, H, W] to another; from planes to pixels by channels, which takes a third of the time."""
+    if image.stride() == dest.stride() or dest.is_contiguous():
+        dest.copy_(image)
+    else:
+        torch.stack(image.unbind(0), -1, out=dest.movedim(0, -1))
+
+
+def invert(images: torch.Tensor) -> torch.Tensor:
     """Turn light into dark: 255 - x."""
-    return pixels.bitwise_not()
+    return images.bitwise_not()
 
 
-def solarize(pixels: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """Invert what is float32[B] or lighter."""
     # levels are whole: one that is at least 99.5 is at least 100
-    lowest = _each(threshold.ceil().clamp(0, 255)).to(torch.uint8)
-    return torch.where(pixels >= lowest, pixels.bitwise_not(), pixels)
+    lowest, levels = _each(threshold.ceil().clamp(0, 256)).short(), images.short()
+    # arithmetic, as comparing and choosing bytes takes many times as long: -1, all bits, where it is inverted, else 0
+    is_light = (levels - lowest).clamp_(-1, 0).add_(1).neg_()
+    return levels.bitwise_xor_(is_light).to(torch.uint8)
 
 
-def posterize(pixels: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+def solarize_add(images: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    """Add int64[B], 0 to 128, to what is darker than 128, as timm does."""
+    levels = images.short()
+    # 1 where it is darker, else 0
+    is_dark = (levels - 128).clamp_(-1, 0).neg_()
+    return levels.add_(is_dark.mul_(_each(more).short())).clamp_(0, 255).to(torch.uint8)
+
+
+def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
     """Keep the highest int64[B] of 8 bits."""
     # 3 -> 0b11100000
-    return pixels & _each(256 - (1 << (8 - bits))).to(torch.uint8)
+    return images & _each(256 - (1 << (8 - bits))).to(torch.uint8)
 
 
-def brightness(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Multiply by float32[B]."""
-    return blended(pixels.float(), 0, factor).to(torch.uint8)
+    return levels_of(images.float().mul_(_each(factor)))
 
 
-def contrast(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Mix with the mean of the gray image, float32[B] of the pixels themselves."""
-    made = pixels.float()
-    return blended(made, mean_gray(made), factor).to(torch.uint8)
+    made = images.contiguous().float()
+    return levels_of(_mixed(made, mean_gray(made), factor))
 
 
-def saturation(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Mix with the gray image, float32[B] of the pixels themselves."""
-    made = pixels.float()
-    return blended(made, gray(made), factor).to(torch.uint8)
+    made = images.contiguous().float()
+    return levels_of(_mixed(made, gray(made), factor))
 
 
-def grayscale(pixels: torch.Tensor) -> torch.Tensor:
+def grayscale(images: torch.Tensor) -> torch.Tensor:
     """Return as many channels, all of them gray."""
-    return gray(pixels).to(torch.uint8).expand_as(pixels)
+    return levels_of(gray(images.contiguous().float())).expand_as(images)
 
 
-def autocontrast(pixels: torch.Tensor) -> torch.Tensor:
+def autocontrast(images: torch.Tensor) -> torch.Tensor:
     """Stretch each channel to 0..255; one of a single level stays."""
-    lines, (count, _, width, channels) = _lines(pixels), pixels.shape
-    low = lines.amin(1).view(count, width, channels).amin(1).float()
-    high = lines.amax(1).view(count, width, channels).amax(1).float()
+    images = images.contiguous()
+    low, high = (each[..., None, None].float() for each in (images.amin((2, 3)), images.amax((2, 3))))
     is_flat = low == high
     scale = torch.where(is_flat, 1.0, (high - low) * (1 / 255))
-    low, scale = (each.repeat(1, width)[:, None] for each in (torch.where(is_flat, 0.0, low), scale))
-    return ((lines.float() - low) / scale).clamp_(0, 255).to(torch.uint8).view(pixels.shape)
+    return levels_of((images.float() - torch.where(is_flat, 0.0, low)) / scale)
 
 
-def equalize(pixels: torch.Tensor) -> torch.Tensor:
+def equalize(images: torch.Tensor) -> torch.Tensor:
     """Spread the levels of each channel evenly, as Pillow does."""
-    count, height, width, channels = pixels.shape
+    count, channels, height, width = images.shape
     # the place of each level in the histogram of its image and channel
-    of_channel = torch.arange(channels, device=pixels.device).repeat(width) * 256
-    of_image = torch.arange(count, device=pixels.device).view(-1, 1, 1) * (channels * 256)
-    places = (_lines(pixels).long() + (of_channel + of_image)).view(-1)
-    histogram = torch.zeros(count * channels * 256, dtype=torch.int32, device=pixels.device)
-    histogram.scatter_add_(0, places, torch.ones((), dtype=torch.int32, device=pixels.device).expand_as(places))
-    histogram = histogram.view(-1, 256)
+    first = torch.arange(0, count * channels * 256, 256, dtype=torch.int32, device=images.device)
+    places = (images.contiguous().int() + first.view(count, channels, 1, 1)).view(-1)
+    histogram = _histogram(places, count * channels * 256).view(-1, 256)
     below = histogram.cumsum(1, dtype=torch.int32)
     # of the lightest level that is there
     highest = histogram.gather(1, below.argmax(1, keepdim=True))
     step = (height * width - highest) // 255
     table = ((below + step // 2) // step.clamp(min=1)).clamp(0, 255)
     table = torch.nn.functional.pad(table[:, :-1], (1, 0))
-    table = torch.where(step > 0, table, torch.arange(256, dtype=torch.int32, device=pixels.device))
-    return table.to(torch.uint8).view(-1).index_select(0, places).view(pixels.shape)
+    table = torch.where(step > 0, table, torch.arange(256, dtype=torch.int32, device=images.device))
+    return table.to(torch.uint8).view(-1).index_select(0, places).view(images.shape)
 
 
-def sharpness(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Mix with the smoothed image, float32[B] of the pixels themselves: 0 smooths, 1 changes nothing. Edges stay."""
-    if min(pixels.shape[1:3]) <= 2:
-        return pixels.clone()
-    made = pixels.float()
-    inner = made[:, 1:-1, 1:-1]
-    lines = made[:, :-2] + made[:, 1:-1] + made[:, 2:]
+    if min(images.shape[2:]) <= 2:
+        return images.clone()
+    made = images.contiguous().float()
+    inner = made[..., 1:-1, 1:-1]
+    lines = made[..., :-2, :] + made[..., 1:-1, :]
+    lines += made[..., 2:, :]
     # 3 x 3 pixels, the middle one five times
-    smooth = ((lines[:, :, :-2] + lines[:, :, 1:-1] + lines[:, :, 2:] + 4 * inner) / 13).round()
+    smooth = lines[..., :-2] + lines[..., 1:-1]
+    smooth.add_(lines[..., 2:]).add_(inner, alpha=4).div_(13).round_()
     sharp = made.clone()
-    sharp[:, 1:-1, 1:-1] = inner + (1 - _each(factor)) * (smooth - inner)
-    return sharp.clamp(0, 255).to(torch.uint8)
+    sharp[..., 1:-1, 1:-1] = smooth.sub_(inner).mul_(1 - _each(factor)).add_(inner)
+    return levels_of(sharp)
 
 
 def gaussian_blur(pixels: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[int, int]) -> torch.Tensor:
-    """Blur by float32[B] pixels; kernel_size is (width, height), and beyond the edges the image is reflected."""
+    """Blur uint8[B, H, W, C] by float32[B] pixels; kernel_size is (width, height), and beyond the edges it is reflected."""
     count, height, width, channels = pixels.shape
     down, across = _blur_matrix(sigma, kernel_size[1], height), _blur_matrix(sigma, kernel_size[0], width)
     with torch.autocast(pixels.device.type, enabled=False):
@@ -151,45 +192,52 @@ def gaussian_blur(pixels: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[
     return made.round().clamp(0, 255).to(torch.uint8)
 
 
-def hue(pixels: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+def hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Turn the circle of colors by float32[B], -0.5..0.5 of a full turn. Gray stays gray."""
-    if pixels.shape[-1] == 1:
-        return pixels.clone()
-    scaled = pixels.float() * (1 / 255)
-    value, low = scaled.amax(-1), scaled.amin(-1)
+    if images.shape[1] == 1:
+        return images.clone()
+    scaled = images.contiguous().float().mul_(1 / 255)
+    value, low = scaled.amax(1, keepdim=True), scaled.amin(1, keepdim=True)
     spread = value - low
-    red, green, blue = ((value[..., None] - scaled) / torch.where(spread == 0, 1.0, spread)[..., None]).unbind(-1)
+    # 0 where all are 0, as in gray
+    red, green, blue = ((value - scaled) / spread.clamp(min=1 / 1024)).split(1, dim=1)
     turn = torch.where(
-        scaled[..., 0] == value,
+        scaled[:, :1] == value,
         blue - green,
-        torch.where(scaled[..., 1] == value, 2 + red - blue, 4 + green - red),
+        torch.where(scaled[:, 1:2] == value, 2 + red - blue, 4 + green - red),
     )
-    turn = (turn / 6 + 1).fmod(1)
-    turn = (turn + shift.view(-1, 1, 1)).remainder(1) * 6
-    # red, green and blue are the largest 5, 3 and 1 sixths of a turn further on
-    sixth = (turn[..., None] + torch.tensor([5.0, 3.0, 1.0], device=pixels.device)).fmod(6)
-    made = value[..., None] - spread[..., None] * torch.minimum(sixth, 4 - sixth).clamp(0, 1)
+    # a full turn is 6; red, green and blue are the largest 5, 3 and 1 sixths of a turn further on
+    turn = turn.mul_(1 / 6).add_(_each(shift) + 1).frac_()
+    sixth = turn + torch.tensor([5 / 6, 3 / 6, 1 / 6], device=images.device).view(1, 3, 1, 1)
+    sixth = sixth.frac_().mul_(6)
+    made = value - spread * torch.minimum(sixth, 4 - sixth).clamp_(0, 1)
     # as torchvision makes levels of [0, 1]: cut, after a factor just below 256
-    return (made * (256 - 1e-3)).clamp(0, 255).to(torch.uint8)
+    return levels_of(made.mul_(256 - 1e-3))
 
 
-def blended(pixels: torch.Tensor, other: torch.Tensor | float, factor: torch.Tensor) -> torch.Tensor:
-    """Mix float32[B, H, W, C] with another image, and cut to whole levels, as torchvision does after each step."""
-    factor = _each(factor)
-    return torch.addcmul(other * (1 - factor), pixels, factor).clamp_(0, 255).floor_()
+def blended(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Mix float32[B, C, H, W] with another image, and cut to whole levels, as torchvision does after each step."""
+    return _mixed(images, other, factor).clamp_(0, 255).floor_()
 
 
-def gray(pixels: torch.Tensor) -> torch.Tensor:
-    """Make float32[B, H, W, 1] whole levels of [B, H, W, C]; of one channel the same."""
-    if pixels.shape[-1] == 1:
-        return pixels
-    red, green, blue = pixels.split(1, dim=-1)
+def gray(images: torch.Tensor) -> torch.Tensor:
+    """Make float32[B, 1, H, W] whole levels of [B, C, H, W]; of one channel the same."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.split(1, dim=1)
     return red.mul(_GRAY[0]).add_(green, alpha=_GRAY[1]).add_(blue, alpha=_GRAY[2]).floor_()
 
 
-def mean_gray(pixels: torch.Tensor) -> torch.Tensor:
-    """Make float32[B, 1, 1, 1] of float32[B, H, W, C]."""
-    return gray(pixels).mean((1, 2, 3), keepdim=True)
+def mean_gray(images: torch.Tensor) -> torch.Tensor:
+    """Make float32[B, 1, 1, 1] of float32[B, C, H, W]."""
+    return gray(images).mean((1, 2, 3), keepdim=True)
+
+
+def levels_of(made: torch.Tensor) -> torch.Tensor:
+    """Cut float32 to uint8; what is beyond 0..255 is made 0 or 255, and `made` changed."""
+    made = made.clamp_(0, 255)
+    # on the CPU by way of int16, which takes a third of the time
+    return made.short().to(torch.uint8) if made.device.type == "cpu" else made.to(torch.uint8)
 
 
 def check_channels(transform: object, pixels: torch.Tensor) -> None:
@@ -198,9 +246,19 @@ def check_channels(transform: object, pixels: torch.Tensor) -> None:
         raise ValueError(f"{type(transform).__name__} takes 1 or 3 channels, the rows have {pixels.shape[-1]}.")
 
 
-def _lines(pixels: torch.Tensor) -> torch.Tensor:
-    """Give uint8[B, H, W * C]: what is computed for each channel broadcasts over lines many times as fast as over channels."""
-    return pixels.reshape(len(pixels), pixels.shape[1], -1)
+def _mixed(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Mix float32[B, C, H, W] with another image, which may have one channel or one pixel."""
+    factor = _each(factor)
+    # rounded once less than by a product and a sum, as torchvision's is
+    return images.mul(factor).addcmul_(other, 1 - factor)
+
+
+def _histogram(places: torch.Tensor, size: int) -> torch.Tensor:
+    """Count int32[N] below size: int32[size]."""
+    if places.device.type == "cpu" and not torch.compiler.is_compiling():
+        return places.bincount(minlength=size).int()
+    ones = torch.ones((), dtype=torch.int32, device=places.device).expand_as(places)
+    return torch.zeros(size, dtype=torch.int32, device=places.device).scatter_add_(0, places.long(), ones)
 
 
 def _each(parameter: torch.Tensor) -> torch.Tensor:

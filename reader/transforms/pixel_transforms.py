@@ -50,7 +50,7 @@ class _WithProbability:
         pixels = pixel_ops.changed_where(is_chosen, self._changed, batch.pixels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
-    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _changed(self, images: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
 
@@ -77,10 +77,15 @@ class Grayscale:
         """
         check_batch(self, batch)
         pixel_ops.check_channels(self, batch.pixels)
-        made = pixel_ops.in_parts(lambda part: pixel_ops.grayscale(part)[..., :1], batch.pixels)
+        made = pixel_ops.in_parts(_gray, batch.pixels)
         # models and `cut` want memory of its own for each channel
         pixels = made.repeat(1, 1, 1, self.num_output_channels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+
+
+def _gray(pixels: torch.Tensor) -> torch.Tensor:
+    """Make uint8[B, H, W, 1] of uint8[B, H, W, C]."""
+    return pixel_ops.grayscale(pixels.movedim(-1, 1))[:, 0, :, :, None]
 
 
 class RandomGrayscale(_WithProbability):
@@ -96,8 +101,8 @@ class RandomGrayscale(_WithProbability):
     def __init__(self, p: float = 0.1, *, seed: int = 0) -> None:
         super().__init__(p, seed)
 
-    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.grayscale(pixels)
+    def _changed(self, images: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.grayscale(images)
 
 
 class RandomInvert(_WithProbability):
@@ -113,8 +118,8 @@ class RandomInvert(_WithProbability):
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
 
-    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.invert(pixels)
+    def _changed(self, images: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.invert(images)
 
 
 class RandomSolarize(_WithProbability):
@@ -137,8 +142,8 @@ class RandomSolarize(_WithProbability):
             raise ValueError(f"threshold is {threshold!r}, expected a level, 0 to 255.")
         self.threshold = threshold
 
-    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.solarize(pixels, torch.full((len(pixels),), float(self.threshold), device=pixels.device))
+    def _changed(self, images: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.solarize(images, torch.full((len(images),), float(self.threshold), device=images.device))
 
 
 class RandomPosterize(_WithProbability):
@@ -161,8 +166,8 @@ class RandomPosterize(_WithProbability):
             raise ValueError(f"bits is {bits!r}, expected 0 to 8.")
         self.bits = bits
 
-    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.posterize(pixels, torch.full((len(pixels),), self.bits, device=pixels.device))
+    def _changed(self, images: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.posterize(images, torch.full((len(images),), self.bits, device=images.device))
 
 
 class RandomEqualize(_WithProbability):
@@ -178,8 +183,8 @@ class RandomEqualize(_WithProbability):
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
 
-    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.equalize(pixels)
+    def _changed(self, images: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.equalize(images)
 
 
 class RandomAutocontrast(_WithProbability):
@@ -195,8 +200,8 @@ class RandomAutocontrast(_WithProbability):
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed)
 
-    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixel_ops.autocontrast(pixels)
+    def _changed(self, images: torch.Tensor) -> torch.Tensor:
+        return pixel_ops.autocontrast(images)
 
 
 class RandomAdjustSharpness(_WithProbability):
@@ -219,9 +224,9 @@ class RandomAdjustSharpness(_WithProbability):
             raise ValueError(f"sharpness_factor is {sharpness_factor!r}, expected 0 or more.")
         self.sharpness_factor = sharpness_factor
 
-    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _changed(self, images: torch.Tensor) -> torch.Tensor:
         return pixel_ops.sharpness(
-            pixels, torch.full((len(pixels),), float(self.sharpness_factor), device=pixels.device)
+            images, torch.full((len(images),), float(self.sharpness_factor), device=images.device)
         )
 
 

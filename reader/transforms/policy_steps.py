@@ -1,6 +1,6 @@
 """The operations that policies of augmentation are made of, each image by its own: what, how strong, and done by groups.
 
-Operations and magnitudes are those of torchvision's v2. Knows no policy.
+Operations and magnitudes are those of torchvision's v2, and one of timm's. Knows no policy.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import torch
 
 from reader.store import ImageBatch, replaced
 from reader.transforms import pixel_ops
-from reader.transforms.affine import Fill, inverse_matrices, moved_labels, rotations, warped
+from reader.transforms.affine import Fill, checked_interpolation, inverse_matrices, moved_labels, rotations, warping
+from reader.transforms.random import check_batch
 
 # All operations there are; the number of one is its place. Those from 1 to 9 have a sign.
 _SHEAR_X, _SHEAR_Y, _TRANSLATE_X, _TRANSLATE_Y, _ROTATE = range(1, 6)
 _NAMES = (
     "Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness Posterize Solarize AutoContrast"
-    " Equalize Invert"
+    " Equalize Invert SolarizeAdd"
 )
 OPERATIONS = tuple(_NAMES.split())
 _PIXEL_KERNELS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -30,13 +31,46 @@ _PIXEL_KERNELS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] 
     "AutoContrast": lambda pixels, magnitude: pixel_ops.autocontrast(pixels),
     "Equalize": lambda pixels, magnitude: pixel_ops.equalize(pixels),
     "Invert": lambda pixels, magnitude: pixel_ops.invert(pixels),
+    "SolarizeAdd": lambda pixels, magnitude: pixel_ops.solarize_add(pixels, magnitude.long()),
 }
 
 
+class Policy:
+    """Draws operations with magnitudes for each image, and applies them one after the other.
+
+    Boxes, masks and content move with what shears, shifts and rotates.
+    """
+
+    def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
+        self.interpolation, self.fill, self.seed = checked_interpolation(interpolation), fill, seed
+
+    def __call__(self, batch: ImageBatch) -> ImageBatch:
+        """Return a batch of the same shapes.
+
+        Raises:
+            ValueError: the images have neither 1 nor 3 channels.
+        """
+        check_batch(self, batch)
+        pixel_ops.check_channels(self, batch.pixels)
+        images = pixel_ops.planes(batch.pixels)
+        for operation, magnitude in self.drawn(batch):
+            batch = applied(batch, images, operation, magnitude, self.interpolation, self.fill)
+        return replaced(batch, pixels=pixel_ops.interleaved(images), content=batch.content, extras=batch.extras)
+
+    def drawn(self, batch: ImageBatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Draw what a call would do: int64[B] operations and float32[B] magnitudes, step by step."""
+        raise NotImplementedError
+
+
 def applied(
-    batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor, interpolation: str, fill: Fill
+    batch: ImageBatch,
+    images: torch.Tensor,
+    operation: torch.Tensor,
+    magnitude: torch.Tensor,
+    interpolation: str,
+    fill: Fill,
 ) -> ImageBatch:
-    """Apply to each image its operation, int64[B], all images of one at once.
+    """Apply to each of uint8[B, C, H, W], in place, its operation, int64[B]; returns the batch with its labels moved along.
 
     On CUDA that waits for the device once, to learn who goes where.
     """
@@ -45,24 +79,21 @@ def applied(
     for place, number in enumerate(numbers):
         name = "moved" if _SHEAR_X <= number <= _ROTATE else OPERATIONS[number]
         groups.setdefault(name, []).append(place)
-    made = batch.pixels.clone()
     for name in sorted(groups.keys() - {"Identity"}):
-        index = torch.tensor(groups[name], device=made.device)
         if name == "moved":
-            matrices = _matrices(batch, operation, magnitude)[index]
-            made[index] = warped(batch.pixels[index], matrices, interpolation, fill)
-            batch = _with_labels_moved(batch, index, matrices)
+            matrices = _matrices(batch, operation, magnitude)
+            pixel_ops.change(warping(interpolation, fill, images), images, groups[name], matrices)
+            batch = _with_labels_moved(batch, torch.tensor(groups[name], device=images.device), matrices)
         else:
-            kernel = _PIXEL_KERNELS[name]
-            made[index] = pixel_ops.in_parts(kernel, batch.pixels[index], magnitude[index])
-    return replaced(batch, pixels=made, content=batch.content, extras=batch.extras)
+            pixel_ops.change(_PIXEL_KERNELS[name], images, groups[name], magnitude)
+    return batch
 
 
 def _with_labels_moved(batch: ImageBatch, index: torch.Tensor, matrices: torch.Tensor) -> ImageBatch:
     """Move content, boxes and masks of some images; those of the others stay what they are, to the bit."""
     if batch.content is None and batch.extras is None:
         return batch
-    moved = moved_labels(batch[index], matrices)
+    moved = moved_labels(batch[index], matrices[index])
     content, extras = batch.content, batch.extras
     if content is not None and moved.content is not None:
         content = content.index_copy(0, index, moved.content)
@@ -109,7 +140,7 @@ def table_of(
     bits: int,
     most_bits: int = 8,
 ) -> torch.Tensor:
-    """Give float32[15, bins], how strong each operation is: up to this shear, this share of a side, these degrees, this factor.
+    """Give float32[16, bins], how strong each operation is: up to this shear, this share of a side, these degrees, this factor.
 
     shift: None is 32 pixels. Posterize keeps most_bits, down to so many bits less.
     """

@@ -39,6 +39,7 @@ AUTO_AUGMENT = range(74, 79)
 PER_SAMPLE = range(79, 80)
 INTERPOLATION = range(80, 81)
 RAND_AUGMENT = range(128, 256)
+TIMM_RAND_AUGMENT = range(384, 512)
 # First of them: of two gamma numbers, and of a place.
 MIXUP, CUTMIX = 256, 320
 

@@ -59,6 +59,12 @@ def test_rotated_pixels_are_torchvisions(interpolation: str, center: Any) -> Non
     assert (transform(batch).images != torch.stack(expected)).float().mean() < 2e-3
 
 
+def test_a_rotation_that_would_change_sizes_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ValueError, match=r"expand=True would give every image of a batch another size\. .*PerSample"):
+        RandomRotation(30, "bilinear", True)
+    assert RandomRotation(30, "bilinear", False, (1, 2), 7).fill == 7
+
+
 def test_a_quarter_of_a_turn_counterclockwise_is_rot90() -> None:
     batch = pictures(size=(20, 20))
     for interpolation in ("nearest", "bilinear"):

@@ -80,23 +80,37 @@ def test_each_image_has_a_parameter_of_its_own(name: str, device: str) -> None:
     }.get(name, torch.linspace(0, 2.4, 12))
     theirs = getattr(functional, name, None) or getattr(functional, f"adjust_{name}")
     expected = [theirs(image, value) for image, value in zip(batch.images, parameters.tolist(), strict=True)]
-    made = pixel_ops.in_parts(getattr(pixel_ops, name), batch.pixels, parameters.to(device))
-    assert difference(made.movedim(-1, 1), torch.stack(expected)) <= 1
-    assert (made.movedim(-1, 1) != torch.stack(expected)).float().mean() < 1e-2
+    for images in (batch.images, pixel_ops.planes(batch.pixels)):
+        made = pixel_ops.in_parts(getattr(pixel_ops, name), images, parameters.to(device))
+        assert difference(made, torch.stack(expected)) <= 1
+        assert (made != torch.stack(expected)).float().mean() < 1e-2
 
 
 def test_parts_are_what_the_whole_is(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, factor = pictures(), torch.linspace(0, 2.4, 12)
-    whole = pixel_ops.sharpness(batch.pixels, factor)
+    whole = pixel_ops.sharpness(batch.images, factor)
     seen: list[int] = []
 
-    def kernel(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        seen.append(len(pixels))
-        return pixel_ops.sharpness(pixels, factor)
+    def kernel(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        seen.append(len(images))
+        return pixel_ops.sharpness(images, factor)
 
     monkeypatch.setattr(pixel_ops, "_CPU_BYTES", 5 * 24 * 20 * 3)
-    assert torch.equal(pixel_ops.in_parts(kernel, batch.pixels, factor), whole)
+    assert torch.equal(pixel_ops.in_parts(kernel, batch.images, factor), whole)
     assert seen == [5, 5, 2]
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 100])
+@pytest.mark.parametrize("kernel", [pixel_ops.sharpness, pixel_ops.brightness])
+def test_some_images_are_changed_in_their_place(kernel: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, factor, places = pictures(), torch.linspace(0, 2.4, 12), [1, 2, 5, 6, 7, 9, 11]
+    monkeypatch.setattr(pixel_ops, "_CPU_BYTES", at_once * 24 * 20 * 3)
+    expected = batch.images.clone()
+    expected[places] = kernel(batch.images, factor)[places]
+    interleaved = batch.pixels.clone()
+    for images in (interleaved.movedim(-1, 1), pixel_ops.planes(batch.pixels)):
+        pixel_ops.change(kernel, images, places, factor)
+        assert torch.equal(images, expected)
 
 
 def one_row(levels: list[int]) -> ImageBatch:
@@ -133,9 +147,9 @@ def colours(*levels: tuple[int, int, int]) -> ImageBatch:
 
 def test_a_third_of_a_turn_makes_red_green() -> None:
     batch = colours((200, 0, 0), (0, 100, 0), (10, 10, 10), (90, 60, 30))
-    made = pixel_ops.hue(batch.pixels, torch.tensor([1 / 3]))
-    assert made[0, 0].tolist() == [[0, 200, 0], [0, 0, 100], [10, 10, 10], [30, 90, 60]]
-    assert torch.equal(pixel_ops.hue(batch.pixels, torch.zeros(1)), batch.pixels)
+    made = pixel_ops.hue(batch.images, torch.tensor([1 / 3]))
+    assert made[0, :, 0].T.tolist() == [[0, 200, 0], [0, 0, 100], [10, 10, 10], [30, 90, 60]]
+    assert torch.equal(pixel_ops.hue(batch.images, torch.zeros(1)), batch.images)
 
 
 def test_gray_is_the_weighted_sum() -> None:
@@ -145,12 +159,12 @@ def test_gray_is_the_weighted_sum() -> None:
 
 
 def test_a_sharpened_spot_stands_out_and_the_edge_stays() -> None:
-    pixels = torch.full((1, 3, 3, 1), 100, dtype=torch.uint8)
-    pixels[0, 1, 1] = 113
+    images = torch.full((1, 1, 3, 3), 100, dtype=torch.uint8)
+    images[0, 0, 1, 1] = 113
     # the smoothed spot is (8 * 100 + 5 * 113) / 13 = 105
-    assert pixel_ops.sharpness(pixels, torch.tensor([0.0]))[0, 1, 1] == 105
-    sharp = pixel_ops.sharpness(pixels, torch.tensor([2.0]))
-    assert sharp[0, 1, 1] == 121
+    assert pixel_ops.sharpness(images, torch.tensor([0.0]))[0, 0, 1, 1] == 105
+    sharp = pixel_ops.sharpness(images, torch.tensor([2.0]))
+    assert sharp[0, 0, 1, 1] == 121
     assert sharp.sum() == 921
 
 
@@ -209,8 +223,8 @@ def test_jitter_of_a_device_is_that_of_the_cpu(given: Any) -> None:
     """Elsewhere all images are jittered at once, without asking for their orders."""
     batch, jitter = pictures(40), ColorJitter(*given)
     factors, orders = jitter.drawn(batch)
-    made = jitter._in_any_order(batch.pixels, factors.T, orders)
-    assert torch.equal(made, jitter(batch).pixels)
+    made = jitter._in_any_order(batch.images, factors.T, orders)
+    assert torch.equal(made, jitter(batch).images)
 
 
 @pytest.mark.parametrize("given", [0.6, -0.1, (0.2, 0.1), (-0.6, 0)])

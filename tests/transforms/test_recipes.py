@@ -17,6 +17,7 @@ from reader.transforms import (
     RandAugment,
     RandomErasing,
     RandomGrayscale,
+    TimmRandAugment,
     timm_train,
     torchvision_eval,
     torchvision_train,
@@ -37,6 +38,15 @@ def test_views_differ_and_each_follows_its_row() -> None:
     part, _ = crop(batch[4:7])
     assert all(torch.equal(a, b[4:7]) for a, b in zip(part, views, strict=True))
     assert torch.equal(views[0], Compose([RandomResizedCrop(32, (0.4, 1)), ColorJitter(0.8)])(batch).images)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "random"])
+def test_views_are_resized_as_asked(interpolation: str) -> None:
+    batch = pictures(4, size=(60, 60))
+    views, _ = MultiCrop(1, 1, global_size=32, local_size=16, interpolation=interpolation)(batch)
+    expected = RandomResizedCrop(32, (0.4, 1), interpolation=interpolation)
+    assert torch.equal(views[0], expected(batch).images)
+    assert not torch.equal(views[0], RandomResizedCrop(32, (0.4, 1))(batch).images)
 
 
 def test_areas_of_views_are_those_of_their_scale() -> None:
@@ -77,6 +87,8 @@ def test_presets_are_the_chains_of_the_programs() -> None:
     assert timm.transforms[2].brightness == timm.transforms[2].saturation == (0.6, 1.4)
     assert timm.transforms[2].hue == (0, 0)
     assert kinds(timm_train(color_jitter=None, hflip=0)) == [RandomResizedCrop]
+    augmented = timm_train(auto_augment="rand-m9-mstd0.5-inc1")
+    assert kinds(augmented) == [RandomResizedCrop, RandomHorizontalFlip, TimmRandAugment]
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -1,0 +1,126 @@
+"""TimmRandAugment has timm's operations, strengths and chances; beside timm itself where that is installed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from augmenting import assert_same_distribution, difference, many, pictures, v2
+from PIL import Image
+
+from reader.transforms import TimmRandAugment, timm_train
+from reader.transforms.policy_steps import OPERATIONS, applied
+from reader.transforms.recipes import _NAMES
+
+# By timm's formulas, of rows of 200 x 100: of m9 and inc1, and of m5 without.
+STRENGTHS = [
+    ("Rotate", 27.0, 15.0),
+    ("Posterize", 1, 2),
+    # 256 - 230 and 128, half a level less
+    ("Solarize", 25.5 / 255, 127.5 / 255),
+    ("SolarizeAdd", 99, 55),
+    ("ShearX", 0.27, 0.15),
+    ("ShearY", 0.27, 0.15),
+    ("TranslateX", 81.0, 45.0),
+    ("TranslateY", 40.5, 22.5),
+]
+ENHANCING = ("Color", "Contrast", "Brightness", "Sharpness")
+
+
+def drawn_of(ours: TimmRandAugment, name: str, count: int = 4000) -> torch.Tensor:
+    """Return the strengths that were drawn for an operation, where it is not skipped."""
+    found = [magnitude[operation == OPERATIONS.index(name)] for operation, magnitude in ours.drawn(many(count, (100, 200)))]
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize(("config", "column"), [("rand-m9-inc1", 1), ("rand-m5", 2)])
+def test_strengths_are_those_of_timms_formulas(config: str, column: int) -> None:
+    ours = TimmRandAugment(config)
+    for line in STRENGTHS:
+        found = drawn_of(ours, line[0]).abs().unique()
+        torch.testing.assert_close(found, torch.tensor([line[column]], dtype=torch.float32), msg=line[0])
+    for name in ENHANCING:
+        # with inc1 1 + 0.81 or 1 - 0.81; without 0.5 * 1.8 + 0.1
+        expected = [-0.81, 0.81] if column == 1 else [0.0]
+        torch.testing.assert_close(drawn_of(ours, name).unique(), torch.tensor(expected))
+    for name in ("Rotate", "ShearX", "TranslateY"):
+        assert 0.4 < (drawn_of(ours, name) > 0).float().mean() < 0.6
+
+
+def test_operations_are_drawn_alike_and_half_of_them_skipped() -> None:
+    steps = TimmRandAugment("rand-m9-n3").drawn(many(4000))
+    assert len(steps) == 3
+    for operation, _ in steps:
+        counts = torch.bincount(operation, minlength=len(OPERATIONS))
+        assert abs(int(counts[0]) - 2000) < 150
+        assert set(counts[1:].tolist()) <= set(range(90, 180))
+    # p1 skips none, and the two steps of an image are not alike
+    first, second = (operation for operation, _ in TimmRandAugment("rand-p1").drawn(many(4000)))
+    assert (first > 0).all()
+    assert (first == second).float().mean() < 0.1
+
+
+@pytest.mark.parametrize("config", ["rand-m9-mstd0.5", "rand-m6-mstd2", "rand-m9-mstd101", "rand-m12-mmax14-mstd1"])
+def test_the_strength_is_spread_as_timm_spreads_it(config: str) -> None:
+    generator = random.Random(0)
+    mean, std, most = {
+        "rand-m9-mstd0.5": (9, 0.5, 10),
+        "rand-m6-mstd2": (6, 2, 10),
+        "rand-m9-mstd101": (9, None, 10),
+        "rand-m12-mmax14-mstd1": (12, 1, 14),
+    }[config]
+    drawn = [generator.uniform(0, mean) if std is None else generator.gauss(mean, std) for _ in range(4000)]
+    expected = [min(max(level, 0.0), most) / 10 * 30 for level in drawn]
+    assert_same_distribution(drawn_of(TimmRandAugment(f"{config}-p1-n6"), "Rotate", 12_000).abs(), expected)
+
+
+@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "rand-m7"])
+def test_each_operation_gives_nearly_timms_pixels(config: str) -> None:
+    v2()  # timm imports torchvision
+    policies: Any = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed: pip install timm")
+    batch, ours = pictures(3, size=(64, 48)), TimmRandAugment(config, fill=(124, 116, 104))
+    hparams = {"img_mean": (124, 116, 104), "interpolation": Image.Resampling.BILINEAR}
+    theirs = {op.name: op for op in policies.rand_augment_transform(f"{config}-p1", dict(hparams)).ops}
+    assert [name.replace("Increasing", "").replace("Rel", "") for name in theirs] == list(_NAMES)
+    for name, op in theirs.items():
+        number = _NAMES.index(name.replace("Increasing", "").replace("Rel", ""))
+        level = torch.full((3,), 7.0, dtype=torch.float64)
+        magnitude = ours._magnitudes(level, torch.zeros(3, dtype=torch.bool), batch)[number].float()
+        arguments = () if op.level_fn is None else _positive(op.level_fn, 7.0, op.hparams)
+        if name.startswith("Translate"):  # Pillow takes from where a pixel comes
+            arguments = tuple(-value for value in arguments)
+        expected = [op.aug_fn(Image.fromarray(p.numpy()), *arguments, **op.kwargs) for p in batch.pixels]
+        images = batch.images.clone(memory_format=torch.contiguous_format)
+        applied(batch, images, torch.full((3,), OPERATIONS.index(_NAMES[number])), magnitude, "bilinear", ours.fill)
+        apart = (images.int() - torch.stack([torch.from_numpy(np.array(e)) for e in expected]).movedim(-1, 1).int()).abs()
+        is_moving = name in ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
+        # shifts are cut to whole pixels, and what lies at the edge is filled in otherwise
+        assert apart.float().mean() < (12 if is_moving else 1.5), name
+
+
+def _positive(level_fn: Any, level: float, hparams: Any) -> tuple[float, ...]:
+    """Return the arguments of the operation with the sign that makes the first one larger."""
+    return max((tuple(level_fn(level, hparams)) for _ in range(20)), key=lambda found: found[0])
+
+
+def test_solarize_add_makes_the_dark_lighter() -> None:
+    batch = pictures(2, size=(8, 8))
+    images = batch.images.clone(memory_format=torch.contiguous_format)
+    applied(batch, images, torch.full((2,), OPERATIONS.index("SolarizeAdd")), torch.tensor([0.0, 110.0]), "nearest", None)
+    levels = batch.images.int()
+    assert difference(images[0], batch.images[0]) == 0
+    assert torch.equal(images[1].int(), torch.where(levels[1] < 128, levels[1] + 110, levels[1]))
+
+
+@pytest.mark.parametrize("config", ["augmix-m5", "rand-m9-tweights", "rand-mx", "rand-w0"])
+def test_a_text_that_is_none_of_these_is_refused(config: str) -> None:
+    with pytest.raises(ValueError, match=r"config_str is .*, expected rand and sections of m, n, p, mstd, mmax and inc"):
+        timm_train(auto_augment=config)
+
+
+def test_n_and_p_have_limits() -> None:
+    with pytest.raises(ValueError, match="expected n0 to n32, and p0 to p1"):
+        TimmRandAugment("rand-p2")
