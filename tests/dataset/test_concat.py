@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import shutil
 from pathlib import Path
@@ -16,6 +17,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from packer import pack, pack_dataset
 from reader import MemmapDataset, MemmapLoader, StoreError, concat
+from reader.loading.device_rows import batches_on
+from reader.loading.shared_residency import resident_on
 
 
 def made(out: Path, count: int, names: list[str], *, side: int = 8, seed: int = 0, **options: Any) -> Path:
@@ -130,6 +133,16 @@ def test_rows_with_sizes_of_their_own_are_ragged_batches(ragged: list[Path], res
                 assert torch.equal(batch.image(n), parts[part][local].pixels)
     assert torch.equal(joined[12].pixels, parts[1][2].pixels)
     assert torch.equal(joined[11:14].image(1), parts[1][2].pixels)
+
+
+def test_rows_on_a_device_are_numbered_as_those_of_a_batch(stores: list[Path]) -> None:
+    joined, device = concat([MemmapDataset(path, as_tuple=False) for path in stores]), torch.device("cpu")
+    resident = resident_on(joined, device, functools.partial(batches_on, device, "cache"))
+    batch = resident.later(joined.store_rows(np.array([50, 3, 29, 30])))()
+    assert batch.rows is not None
+    assert batch.rows.tolist() == [50, 3, 29, 30]
+    assert batch.targets.tolist() == [joined.targets[row] for row in batch.rows]
+    assert torch.equal(batch.pixels, joined[[50, 3, 29, 30]].pixels)
 
 
 def test_torchs_own_concatenations_are_taken_by_a_loader(stores: list[Path]) -> None:
