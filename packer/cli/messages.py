@@ -229,6 +229,11 @@ def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str
         lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
         if not counts[most]:  # the classes are those of the boxes
             lines["a class"] = "no row has a label"
+    if sources.lies_by_class:
+        from packer.operations.class_order import ADVICE, WINDOW_BYTES
+
+        if manifest.rows * manifest.row_bytes > WINDOW_BYTES:
+            lines["order"] = f"rows {ADVICE}"
     if sources.sizes:
         common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
         more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""

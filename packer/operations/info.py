@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from packer.inputs.splits import stores_of
+from packer.operations.class_order import ClassOrder
 from packer.operations.row_checks import pieces
 from packer.store.duplicates import Duplicates, duplicates_among
 from reader.format.check import check_store
@@ -30,6 +31,7 @@ class SourceStatistics:
     """What the rows of a store were made of. class_counts is in the order of classes, and empty where there are none.
 
     sizes counts upright (width, height), most frequent first; short_sides has [start, stop, rows] in pixels, in powers of two.
+    lies_by_class: whether neighboring rows have one class far more often than by chance.
     """
 
     class_counts: list[int]
@@ -38,6 +40,7 @@ class SourceStatistics:
     distinct_sizes: int
     short_sides: list[list[int]]
     source_bytes: int
+    lies_by_class: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> SourceStati
     sides: Counter[int] = Counter()
     for size, count in sizes.items():
         sides[min(size).bit_length()] += count
-    counts, unlabelled = _class_counts(out, manifest)
+    counts, unlabelled, lies_by_class = _class_counts(out, manifest)
     return SourceStatistics(
         counts,
         unlabelled,
@@ -95,13 +98,15 @@ def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> SourceStati
         len(sizes),
         [[1 << bits >> 1, 1 << bits, sides[bits]] for bits in sorted(sides)],
         source_bytes,
+        lies_by_class,
     )
 
 
-def _class_counts(out: Path, manifest: Manifest) -> tuple[list[int], int]:
-    """Return rows by class, and the rows without one."""
+def _class_counts(out: Path, manifest: Manifest) -> tuple[list[int], int, bool]:
+    """Return rows by class, the rows without one, and whether rows lie class by class."""
     if manifest.target_kind == "regression" or not manifest.classes:
-        return [], manifest.rows if manifest.target_kind == "class" else 0
+        return [], manifest.rows if manifest.target_kind == "class" else 0, False
+    order = ClassOrder()
     counts, unlabeled = np.zeros(len(manifest.classes), np.int64), 0
     values = RowValues(manifest)
     for start, columns in pieces(out, manifest, ["targets"]):
@@ -111,7 +116,8 @@ def _class_counts(out: Path, manifest: Manifest) -> tuple[list[int], int]:
             counts += targets.sum(axis=0, dtype=np.int64)
             unlabeled += int((~targets.any(axis=1)).sum())
         else:
+            order.add(targets)
             # without a label, -1, comes first
             found = np.bincount(targets + 1, minlength=len(counts) + 1)
             counts, unlabeled = counts + found[1:], unlabeled + int(found[0])
-    return counts.tolist(), unlabeled
+    return counts.tolist(), unlabeled, order.is_by_class(counts.tolist())

@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.scan import scan
+from packer.operations import class_order
+from packer.operations.class_order import lie_by_class
 from packer.options import PackOptions
 from packer.packing.image_sizes import Sizes, count_sizes, pixel_bytes
 from packer.pixels.geometry import Geometry
@@ -60,6 +62,7 @@ class SizePlan:
 
     source_upsampled: the fraction of crops that the images themselves have too few pixels for.
     recommended: the options of the smallest choice that holds 99 % of the boxes, and upsamples at most 5 % more crops than that.
+    lies_by_class: whether the images of a split are listed class by class, as those of class folders are.
     """
 
     images: int
@@ -71,6 +74,7 @@ class SizePlan:
     source_upsampled: float
     choices: list[Choice]
     recommended: str
+    lies_by_class: bool = False
 
 
 def plan(
@@ -121,7 +125,14 @@ def plan(
     good = [c for c in choices if c.reachable >= 1 - _CUT_AT_MOST and c.upsampled <= uncut[1] + _UPSAMPLED_AT_MOST]
     sizes = sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size))
     best = min(good, key=lambda choice: choice.pixel_bytes).options
-    return SizePlan(counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best)
+    by_class = any(
+        lie_by_class(inputs.targets.values)
+        for inputs in splits.values()
+        if inputs.target_kind == "class" and inputs.classes
+    )
+    return SizePlan(
+        counts.total(), total - counts.total(), sizes, crop, scale, ratio, uncut[1], choices, best, by_class
+    )
 
 
 def ways(crop: int) -> list[tuple[str, Geometry]]:
@@ -216,4 +227,7 @@ def summary(found: SizePlan) -> str:
         lines.append(
             f"{choice.options:34}{size_text(choice.pixel_bytes):>10}  {choice.reachable:>9.0%}  {choice.upsampled:>9.0%}{mark}"
         )
+    best = next(choice for choice in found.choices if choice.options == found.recommended)
+    if found.lies_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
+        lines.append(f"these images {class_order.ADVICE}")
     return "\n".join(lines)

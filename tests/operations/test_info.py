@@ -14,6 +14,7 @@ from PIL import Image
 from packer import pack
 from packer.cli.app import run
 from packer.cli.messages import manifest_lines, source_lines
+from packer.operations import class_order
 from packer.operations.info import SourceStatistics, describe
 from reader import MemmapDataset
 from reader.format.errors import StoreError
@@ -123,3 +124,29 @@ def test_a_sheet_has_a_line_for_each_class(tmp_path: Path, capsys: pytest.Captur
     assert centres == [[blue, paper, paper], [red, red, red]]
     assert run(["show", str(tmp_path / "out"), "--per-class", "3", "--rows", "1", "-o", str(sheet)]) == 2
     assert "leave --rows and --single out" in capsys.readouterr().err
+
+
+def test_a_large_store_that_lies_class_by_class_is_to_be_packed_with_shuffle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(class_order, "WINDOW_BYTES", 36 * 16 * 16 * 3 - 1)
+    make_tree(tmp_path / "images", classes=3, each=12)
+    for seed, says in ((None, True), (0, False)):
+        out = tmp_path / f"out{seed}"
+        pack(tmp_path / "images", out, size=16, workers=1, shuffle=seed)
+        assert describe(out).sources[""].lies_by_class is says
+        assert run(["info", str(out)]) == 0
+        assert ("rows lie class by class. For shuffle='block'" in capsys.readouterr().out) is says
+    monkeypatch.setattr(class_order, "WINDOW_BYTES", 36 * 16 * 16 * 3)
+    assert run(["info", str(tmp_path / "outNone")]) == 0
+    assert "class by class" not in capsys.readouterr().out
+
+
+def test_a_plan_says_so_before_the_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tree(tmp_path / "images", classes=3, each=12)
+    for most, says in ((1000, True), (1 << 30, False)):
+        monkeypatch.setattr(class_order, "WINDOW_BYTES", most)
+        assert run(["plan", str(tmp_path / "images"), "--crop", "32", "--workers", "1", "--quiet"]) == 0
+        assert ("these images lie class by class. For shuffle='block'" in capsys.readouterr().out) is says
