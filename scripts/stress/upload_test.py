@@ -4,8 +4,8 @@
 
 The process group of a real pack to a file:// URL gets SIGKILL after a random time, --kills times in all: a pack, then its resume,
 each of which finds nothing but what is at the URL. After each death the URL holds the complete store, or no pull takes it. Then
-`pack --resume` must end with the bytes of the uninterrupted pack, and leave nothing at the URL but the store. Prints what was seen
-and one JSON object last; exits 1 at the first failure.
+`pack --resume` must end with the bytes of the uninterrupted pack, and leave nothing at the URL but the store. Prints what was
+seen and one JSON object last; exits 1 at the first failure.
 """
 
 from __future__ import annotations
