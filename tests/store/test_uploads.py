@@ -16,9 +16,9 @@ from packer import OptionsError, PackError, pack, pull, push
 from packer.cli.app import run
 from packer.report import Progress
 from packer.store import blocks
-from packer.store.remote import upload
+from packer.store.remote import objects, upload
 from packer.store.remote.at_url import RECORD, PushRecord
-from packer.store.remote.objects import RemoteObjects
+from packer.store.remote.objects import LocalObjects, RemoteObjects
 from reader import system
 from reader.format import block_objects
 from reader.format.manifest import MANIFEST, PIXELS
@@ -290,3 +290,46 @@ def test_a_url_that_holds_something_else_is_refused_unchanged(
     monkeypatch.setattr(system, "punch_hole", lambda *_: (_ for _ in ()).throw(OSError(95, "Operation not supported")))
     with pytest.raises(PackError, match=r"its file system punches no holes \(Operation not supported\). Set TMPDIR"):
         pack(images, "memory://bucket/other", size=16)
+
+
+def test_a_folder_that_another_thread_removes_first_is_as_good_as_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, sync = LocalObjects(tmp_path / "out"), objects.sync_folder
+    there.put("a/b", b"")
+
+    def removed_first(folder: Path) -> None:
+        if folder.name == "a":
+            folder.rmdir()
+        sync(folder)
+
+    monkeypatch.setattr(objects, "sync_folder", removed_first)
+    there.remove("a/b")
+    assert not (tmp_path / "out/a").exists()
+
+
+def test_what_a_kill_leaves_of_a_file_at_a_file_url_is_removed(
+    images: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, put, count = tmp_path / "url", LocalObjects.put, 0
+
+    def dying(self: LocalObjects, name: str, content: bytes) -> None:
+        nonlocal count
+        count += 1
+        if count > 12:
+            beside = self.root / Path(name).with_name(f".{Path(name).name}.tmp")
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(content[:10])
+            raise Stopped
+        put(self, name, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalObjects, "put", dying)
+        with pytest.raises(Stopped):
+            pack(images, place.as_uri(), size=16, workers=1)
+    for name in (".packing/journal", PIXELS):  # whichever it was that died
+        folder = next(place.glob("generations/*")) / name
+        (folder / ".0000000000000007.tmp").write_bytes(b"torn")
+    assert pack(images, place.as_uri(), size=16, workers=1, resume=True).resumed_from > 0
+    assert _pulled(tmp_path, place.as_uri()) == store_bytes(local)
+    assert not [path for path in place.rglob("*") if path.suffix == ".tmp" or ".packing" in path.parts]

@@ -136,7 +136,9 @@ class LocalObjects:
         path.unlink(missing_ok=True)
         while path.parent.is_dir():
             path = path.parent
-            sync_folder(path)
+            # another thread or process may have removed it, as it is empty
+            with contextlib.suppress(FileNotFoundError):
+                sync_folder(path)
             if path == self.root:
                 return
             try:

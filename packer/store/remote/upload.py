@@ -237,7 +237,9 @@ class Upload:
         return name_in(self._generation, f"{PIECES}/{begin:016d}")
 
     def _pieces(self) -> list[int]:
-        return sorted(int(name.rpartition("/")[2]) for name in self._below(PIECES))
+        names = (name.rpartition("/")[2] for name in self._below(PIECES))
+        # a killed pack to a folder leaves the beginning of a piece, under another name
+        return sorted(int(name) for name in names if name.isdigit())
 
     def _below(self, folder: str) -> list[str]:
         return self._objects.below(name_in(self._generation, folder))
