@@ -12,7 +12,7 @@ import click
 from packer.cli import bench, build, doctor, info, merge, plan, push, requantize, seal, show, subset, update, verify
 from packer.cli.group import cli
 from packer.cli.help import use_color
-from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_USAGE, fail
+from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, fail
 from packer.cli.signals import Terminated, continuing, ended, signals_raise
 from packer.errors import OptionsError
 
@@ -37,7 +37,13 @@ for _command in (
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
-    sys.exit(run(arguments))
+    code = run(arguments)
+    if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        # all is closed; Python would wait for threads whose requests a server does not answer
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:

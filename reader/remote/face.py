@@ -117,8 +117,9 @@ class PixelStream:
     def __enter__(self) -> PixelStream:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # who interrupts does not wait for a server that says nothing
+        self._pool.shutdown(wait=kind is None or issubclass(kind, Exception), cancel_futures=True)
 
     def _more(self) -> bool:
         """Have some bytes; False: there are no more."""

@@ -6,6 +6,9 @@ import contextlib
 import http.server
 import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +44,8 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, root: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.root, self.endless, self.sent_bytes = root, set[str](), 0
+        # names whose requests get no answer before the end
+        self.silent, self.is_asked, self.ends = set[str](), threading.Event(), threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, *_: object) -> None:
@@ -72,6 +77,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         size = path.stat().st_size
         first, _, last = (wanted or f"bytes=0-{size - 1}").removeprefix("bytes=").partition("-")
         start, stop = int(first), min(int(last) + 1, size)
+        if self.path.lstrip("/") in self.server.silent:
+            self.server.is_asked.set()
+            self.server.ends.wait(60)
+            return
         is_endless = self.path.lstrip("/") in self.server.endless
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Length", str(1 << 50 if is_endless else stop - start))
@@ -216,3 +225,23 @@ def test_a_block_is_pulled_in_pieces(root: Path, tmp_path: Path, monkeypatch: py
     draft.patch(PIXELS, "B", 300, 7)
     with pytest.raises(PackError, match=f"{PIXELS}, rows 0 to 8, is not what the manifest there says"):
         pull(f"file://{tmp_path}/url", tmp_path / "other")
+
+
+@pytest.mark.parametrize("command", ["pull", "verify"])
+def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root: Path, tmp_path: Path) -> None:
+    with _serving(root) as server:
+        server.silent.add(f"class/{PIXELS}")
+        words = [sys.executable, "-m", "packer", command, f"{server.url}/class"]
+        words += [str(tmp_path / "out")] if command == "pull" else []
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        try:
+            assert server.is_asked.wait(60)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=15)
+        finally:
+            process.kill()
+            process.communicate()
+            server.ends.set()
+    assert process.returncode == 130
+    assert said.startswith("pack: interrupted.") or "\npack: interrupted." in said
+    assert "Traceback" not in said

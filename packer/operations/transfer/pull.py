@@ -241,15 +241,18 @@ def _pull_pixels(copy: Transfer, path: Path, found: Pointer, manifest: Manifest,
             # what another store has left behind the last block is in no checksum: it must be zeros
             os.ftruncate(descriptor, min(os.fstat(descriptor).st_size, ends[-1]))
         allocate(path, size_bytes, lambda done: None)
-        with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
-            for count, is_copied in _as_they_end(pool, [pool.submit(bring, block) for block in blocks]):
-                copy.count(count, is_copied=is_copied)
+        pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
+        for count, is_copied in _as_they_end(pool, [pool.submit(bring, block) for block in blocks]):
+            copy.count(count, is_copied=is_copied)
         with error_path(path):
             os.ftruncate(descriptor, size_bytes)
             os.fsync(descriptor)
-    finally:
-        with error_path(path):
-            os.close(descriptor)
+    except Exception:
+        os.close(descriptor)
+        raise
+    # after an interrupt it stays open: a request that nobody waits for may write to it yet
+    with error_path(path):
+        os.close(descriptor)
 
 
 def _spans(start: int, size_bytes: int) -> list[tuple[int, int]]:
@@ -268,12 +271,14 @@ def _crc32(pieces: Iterable[bytes]) -> int:
 def _as_they_end(
     pool: concurrent.futures.Executor, waiting: list[Future[tuple[int, bool]]]
 ) -> Iterator[tuple[int, bool]]:
-    """Yield results as they come; the first error ends the others."""
+    """Yield results as they come; the first error ends the others, an interrupt without waiting for a server."""
     try:
         for future in concurrent.futures.as_completed(waiting):
             yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    except BaseException as e:
+        pool.shutdown(wait=isinstance(e, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def _damaged(copy: Transfer, name: str) -> PackError:
