@@ -20,6 +20,7 @@ STAGES = {
     "requantize": "decode and encode by FFmpeg",
     "decode": "header, pixels, orientation",
     "resize": "resize, crop, to the row's channels",
+    "compress": "predict, and pack by zstd",
     "checksum": "sha256 of the source, crc32 and channel sums of the rows",
     "other": "its line of samples.jsonl, copying rows together, messages",
     "write": "rows into the page cache",

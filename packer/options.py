@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from packer import values
 from packer.errors import OptionsError
 from packer.report import Progress
+from reader.format.tensors import ZSTD
 
 _Group = TypeVar("_Group", bound="_Options")
 
@@ -32,7 +33,6 @@ MAX_PIXELS = 128_000_000
 
 # Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
 _LIMITS = ("max_pixels",)
-
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
@@ -113,6 +113,7 @@ class RowOptions(ShapeOptions):
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
         icc: "keep" the colors of images with another ICC profile than sRGB as they are, or "convert" them to sRGB.
+        compress: keep each row as a frame of zstd, of which reading makes exactly its pixels again.
         bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
     """
 
@@ -122,6 +123,7 @@ class RowOptions(ShapeOptions):
     requantize: int | None = None
     max_size: int | str | None = None
     icc: str = "keep"
+    compress: bool = False
     bit_depth: int | None = None
 
     def __post_init__(self) -> None:
@@ -299,6 +301,8 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.compress and self.masks is not None and not self.has_own_sizes:
+            raise OptionsError("--compress takes --masks with --fit none alone. Leave one of them out, or --size.")
         if self.part is None:
             return
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
@@ -325,8 +329,8 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         if self.draws_masks:
             optional["masks"] = DRAWN
         if self.has_own_sizes:
-            side, is_short = values.side_limit(self.max_size)
-            optional["max_size"] = f"short:{side}" if is_short else side or None
+            optional["max_size"] = values.recorded_limit(self.max_size)
+        optional |= {"compress": ZSTD} if self.compress else {}
         return {
             "size": None if self.sides is None else list(self.sides),
             "fit": self.fit,
@@ -385,9 +389,9 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return _URL.match(os.fspath(path)) is not None
 
 
-# Options that may be given in several forms.
 _PARSED: dict[str, Callable[[Any], Any]] = {
     "size": values.parsed_size,
+    "compress": bool,
     "missing": values.words_of,
     "root": values.path_text,
     "boxes": values.path_text,

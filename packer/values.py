@@ -53,6 +53,12 @@ def side_limit(max_size: int | str | None) -> tuple[int, bool]:
     return int(match[2]), match[1] == "short"
 
 
+def recorded_limit(max_size: int | str | None) -> int | str | None:
+    """Return --max-size as a manifest records it: pixels of the longer side, "short:S", or None."""
+    side, is_short = side_limit(max_size)
+    return f"short:{side}" if is_short else side or None
+
+
 def format_size(size: tuple[int, int]) -> str:
     """Write (height, width) as the command takes it: 224 or 192x256."""
     height, width = size

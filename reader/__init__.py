@@ -53,7 +53,7 @@ _HOMES = {
     "open_store": "reader.store",
     "Manifest": "reader.format.manifest",
     "StoreError": "reader.format.manifest",
-    "IncompleteStoreError": "reader.format.manifest",
+    "IncompleteStoreError": "reader.format.errors",
     "CenterCrop": "reader.transforms.resize",
     "ColorJitter": "reader.transforms.color",
     "Normalize": "reader.transforms.color",

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
+from reader.format.tensors import NEEDS_RAW
 from reader.rows import Rows
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
@@ -174,6 +175,14 @@ class RaggedBatch(TensorClass):
         )
 
 
+class CompressedRows(TensorClass):
+    """Names, in the files of a store of compressed rows, what no tensordict can load: `MemmapDataset` unpacks them."""
+
+    @classmethod
+    def _load_memmap(cls, *args: Any, **options: Any) -> NoReturn:
+        raise StoreError(NEEDS_RAW)
+
+
 # A store, or a batch of it: RaggedBatch where rows have sizes of their own.
 Batch = ImageBatch | RaggedBatch
 # What a batch is as a tuple: one tensor, or one a row; targets, or all of a row's by name.
@@ -186,7 +195,7 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
 
     The second of the two is an ImageBatch, or a RaggedBatch where rows have sizes of their own.
 
-    The mapping is private: an in-place op changes this process's copy of a page, never the file.
+    The mapping is private: an in-place op changes this process's copy of a page, never the file. Compressed pixels are on "meta".
 
     Args:
         out: the folder of a store.
@@ -208,6 +217,11 @@ def map_store(root: Path, manifest: Manifest) -> Batch:
     for name, path in manifest.tensor_paths().items():
         spec = manifest.tensors[name]
         shape = (manifest.count(name), *spec.row_shape)
+        if name == "pixels" and manifest.compression:
+            # the shape that the rows have unpacked, without memory: nothing can read it
+            shape = (manifest.pixel_bytes,) if manifest.has_own_sizes else (manifest.rows, *manifest.sides)
+            tensors[name] = torch.empty(shape, dtype=torch.uint8, device="meta")
+            continue
         tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), shape)
     return store_of(manifest, tensors)
 

@@ -1,26 +1,32 @@
-"""Make the stores of tests/golden anew: `golden_make.py OUT`, `golden_make.py OUT own-sizes`, `... own-masks` or `... labels`.
+"""Make the stores of tests/golden anew: `golden_make.py OUT`, or with own-sizes, own-masks, labels, compressed, compressed-gray,
+compressed-rgba or compressed-own-masks behind it.
 
 Only for a new format version or feature, into a new folder: an old golden store never changes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from packer.checksums import sha256_file
-from reader.format.head import OWN_MASKS, OWN_SIZES
+from reader import frames
+from reader.format.head import COMPRESSED_ROWS, OWN_MASKS, OWN_SIZES
 from reader.format.manifest import PAGE_BYTES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.samples import encode_line
 from reader.format.tensordict_meta import metadata_files
-from reader.format.tensors import TensorSpec
+from reader.format.tensors import Compression, TensorSpec
 
 
-def own_sizes(out: Path, *, has_masks: bool = False) -> None:
+def own_sizes(out: Path, *, has_masks: bool = False, compress: bool = False) -> None:
     """Write 3 rows of 2 x 3, 4 x 1 and 1 x 5 pixels in two blocks; value of a pixel as below, of a mask 10 r + 3 y + x."""
     (out / "_tensordict").mkdir(parents=True)
     shapes = [(2, 3, 3), (4, 1, 3), (1, 5, 3)]
@@ -70,7 +76,75 @@ def own_sizes(out: Path, *, has_masks: bool = False) -> None:
         Block(0, 2, zlib.crc32(first), 0, len(first)),
         Block(2, 3, zlib.crc32(rows[2]), sum(map(len, lines[:2])), len(rows[2])),
     ]
+    if compress:
+        fields["reader_features"] += (COMPRESSED_ROWS,)
+        contents, fields, blocks = packed(contents, fields, blocks, rows, [shape[:2] for shape in shapes])
     write(out, contents, fields, blocks)
+
+
+def compressed(out: Path, channels: int) -> None:
+    """Write 3 rows of 4 x 6 x channels in two blocks; value of a pixel as below."""
+    (out / "_tensordict").mkdir(parents=True)
+    each = range(3), range(4), range(6), range(channels)
+    pixels = bytes((97 * r + 13 * y + 7 * x + 31 * c) % 256 for r, y, x, c in itertools.product(*each))
+    row_bytes = 24 * channels
+    lines = [encode_line({"path": f"{r}.jpg", "target": -1, "width": 6, "height": 4}).encode() for r in range(3)]
+    contents = {
+        "_tensordict/targets.memmap": struct.pack("<3q", -1, -1, -1),
+        "samples.jsonl": b"".join(lines),
+        "rejected.jsonl": b"",
+    }
+    fields = {
+        "rows": 3,
+        "height": 4,
+        "width": 6,
+        "channels": channels,
+        "target_kind": "class",
+        "target_count": None,
+        "has_content": False,
+        "extras": {},
+        "classes": (),
+        "mean": (0.5,) * channels,
+        "std": (0.25,) * channels,
+        "inputs": 3,
+        "rejected": 0,
+        "options": {"fit": "squash", "size": [4, 6], "compress": "zstd"},
+        "decoders": {"zstd": frames.versions()},
+        "reader_features": (COMPRESSED_ROWS,),
+    }
+    blocks = [
+        Block(0, 2, zlib.crc32(pixels[: 2 * row_bytes]), 0, 2 * row_bytes),
+        Block(2, 3, zlib.crc32(pixels[2 * row_bytes :]), sum(map(len, lines[:2])), row_bytes),
+    ]
+    rows = [pixels[start : start + row_bytes] for start in range(0, 3 * row_bytes, row_bytes)]
+    write(out, *packed(contents, fields, blocks, rows, [(4, 6)] * 3))
+
+
+def packed(
+    contents: dict[str, bytes],
+    fields: dict[str, Any],
+    blocks: list[Block],
+    rows: list[bytes],
+    sides: list[tuple[int, int]],
+) -> tuple[dict[str, bytes], dict[str, Any], list[Block]]:
+    """Return what a store says of raw rows as it says it of them compressed."""
+    packer = frames.Packer(fields["channels"])
+    made = [packer.pack(np.frombuffer(row, np.uint8), *side) for row, side in zip(rows, sides, strict=True)]
+    ends = [0, *itertools.accumulate(map(len, made))]
+    blocks = [
+        replace(
+            block,
+            crc32=zlib.crc32(b"".join(made[block.start : block.stop])),
+            size_bytes=ends[block.stop] - ends[block.start],
+            pixels_crc32=block.crc32,
+        )
+        for block in blocks
+    ]
+    contents = contents | {
+        "_tensordict/pixels.memmap": b"".join(made).ljust(PAGE_BYTES, b"\0"),
+        "_tensordict/frames.memmap": b"".join(struct.pack("<2q", *pair) for pair in itertools.pairwise(ends)),
+    }
+    return contents, fields | {"compression": Compression.of(sum(map(len, rows)))}, blocks
 
 
 # Of v1.1: what it records of how labels were read, with a key that no reader of today knows.
@@ -141,7 +215,11 @@ def write(out: Path, contents: dict[str, bytes], fields: dict[str, Any], blocks:
 
 
 if __name__ == "__main__":
-    if sys.argv[2:] in (["own-sizes"], ["own-masks"]):
+    if sys.argv[2:] == ["compressed-own-masks"]:
+        own_sizes(Path(sys.argv[1]), has_masks=True, compress=True)
+    elif sys.argv[2:] and sys.argv[2].startswith("compressed"):
+        compressed(Path(sys.argv[1]), {"compressed": 3, "compressed-gray": 1, "compressed-rgba": 4}[sys.argv[2]])
+    elif sys.argv[2:] in (["own-sizes"], ["own-masks"]):
         own_sizes(Path(sys.argv[1]), has_masks=sys.argv[2] == "own-masks")
     else:
         main(Path(sys.argv[1]), LABELS if sys.argv[2:] == ["labels"] else None)

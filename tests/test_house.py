@@ -20,7 +20,7 @@ FILES = {
 # Arrows go down these floors and may skip some; rooms of one floor do not know each other.
 PACKER = ("cli", "operations", "packing", "workers", "store", "inputs", "pixels sources", "options", "report values")
 PACKER_BASE = "errors clock text system checksums version"
-READER = ("bench", "loading", "dataset device", "memory", "store order remote")
+READER = ("bench", "loading", "dataset device", "memory", "store order remote", "frames")
 READER_BASE = "format system rows profiling epoch"
 FLOORS = {
     f"{package}.{room}": number
@@ -59,7 +59,7 @@ def may_import(module: str, other: str) -> bool:
     if above == below or module in DOORS:
         return True
     if above.split(".")[0] != below.split(".")[0]:
-        is_open = below in ("reader.format", "reader.system")
+        is_open = below in ("reader.format", "reader.frames", "reader.system")
         is_open |= below == "reader.remote" and (above == "packer.operations" or "store.remote" in module)
         return is_open or (module == "packer.cli.bench" and below == "reader.bench")
     if above == "reader.transforms":

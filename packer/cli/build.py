@@ -50,6 +50,11 @@ from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
     help="Filter, always antialiased.",
 )
 @click.option(
+    "--compress",
+    is_flag=True,
+    help="Compress rows by zstd, exactly: photographs take half the disk, reading more CPU.",
+)
+@click.option(
     "--exact", is_flag=True, help="Never decode JPEGs at reduced size first (done only where twice the target remains)."
 )
 @click.option(

@@ -205,7 +205,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     return {
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
         "rows": f"{m.rows:,} of {'up to ' if m.has_own_sizes else ''}uint8[{m.height}, {m.width}, {m.channels}],"
-        f" {size(size_bytes)}",
+        f" {size(size_bytes)}{f', pixels compressed from {size(m.pixel_bytes)}' if m.compression else ''}",
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
         **({"further": _further(m)} if m.further_targets else {}),

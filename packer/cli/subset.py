@@ -33,10 +33,19 @@ from packer.errors import OptionsError
 )
 @click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of --per-class and --fraction.")
+@click.option("--compress", is_flag=True, help="Compress the rows of OUT, exactly; without it they are as in STORE.")
+@click.option("--no-compress", "unpacks", is_flag=True, help="Keep the rows of OUT raw.")
 @CACHE
 @COPY
 def subset(
-    store: str, out: str, as_json: bool, quiet: bool, names: tuple[str, ...], cache: str | None, **options: Any
+    store: str,
+    out: str,
+    as_json: bool,
+    quiet: bool,
+    names: tuple[str, ...],
+    cache: str | None,
+    unpacks: bool,
+    **options: Any,
 ) -> int:
     """Copy some rows of STORE into the store OUT: their pixels, targets and all else, checked on the way.
 
@@ -51,6 +60,7 @@ def subset(
       pack subset out/ few/ --per-class 20 --seed 1
       pack subset imagenet/ imagenet-100/ --classes hundred.txt
       seq 0 2 1998 | pack subset out/ even/ --rows -
+      pack subset raw/ small/ --compress
       pack subset s3://bucket/out some/ --rows 0-999
     """
     from packer.operations.remote_stores import local_store
@@ -59,6 +69,9 @@ def subset(
     if names and options["classes"]:
         raise OptionsError("--class and --classes both say which classes: give one of them.")
     options["classes"] = names or options["classes"]
+    if options["compress"] and unpacks:
+        raise OptionsError("--compress and --no-compress contradict each other: give one of them.")
+    options["compress"] = True if options["compress"] else False if unpacks else None
     with local_store(store, cache) as source:
         if (rows := options["rows"]) is not None:
             options["rows"] = read_rows() if rows == "-" else checked_spans(row_spans(rows), source.path)

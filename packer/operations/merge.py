@@ -123,6 +123,8 @@ def _plan(
         extras=extras,
         further_targets=further,
         options=_options(manifests),
+        decoders=like.decoders,
+        is_compressed=like.compression is not None,
         labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,
         notes=_notes(selections, names, further),

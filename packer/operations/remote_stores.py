@@ -66,6 +66,9 @@ def _spans(store: Path, manifest: Manifest, rows: Iterable[int]) -> Iterator[tup
 
     # of others whoever asked says that they are not there
     there = (row for row in map(int, rows) if 0 <= row < manifest.rows)
+    if manifest.compression:
+        table = np.fromfile(store / manifest.tensor_paths()["frames"], "<i8").reshape(-1, 2)
+        return ((int(table[row, 0]), int(table[row, 1])) for row in there)
     if not manifest.has_own_sizes:
         return ((row * manifest.row_bytes, (row + 1) * manifest.row_bytes) for row in there)
     paths = manifest.tensor_paths()

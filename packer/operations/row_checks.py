@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from reader.format.check import loadable_beside
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PIXELS, REJECTED, Block, Manifest
+from reader.format.manifest import MANIFEST, REJECTED, Block, Manifest
 from reader.format.row_values import RowValues, wrong_extents
 from reader.format.samples import read_placed_samples, read_rejects
 from reader.format.shown import shown
@@ -47,6 +47,8 @@ def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[
     yield from itertools.islice(_wrong_values(root, manifest), 1)
     if manifest.has_own_sizes:
         yield from itertools.islice(_wrong_places(root, manifest, blocks), 1)
+    if manifest.compression:
+        yield from itertools.islice(_wrong_frames(root, manifest, blocks), 1)
     try:
         yield from itertools.islice(_wrong_lines(root, manifest, blocks), 1)
         if (found := sum(1 for _ in read_rejects(root))) != manifest.rejected:
@@ -92,7 +94,7 @@ def _wrong_places(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
     begins = np.cumsum([0, *(block.size_bytes for block in blocks)])
     for start, columns in pieces(root, manifest, names):
         offsets, shapes = columns["offsets"], columns["shapes"]
-        sizes, wrong = wrong_extents(offsets, shapes, columns.get("mask_offsets"), manifest.files[PIXELS].size_bytes)
+        sizes, wrong = wrong_extents(offsets, shapes, columns.get("mask_offsets"), manifest.pixel_bytes)
         expected = place + np.cumsum(sizes) - sizes
         wrong |= offsets != expected
         if wrong.any():
@@ -101,13 +103,33 @@ def _wrong_places(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
             return
         first, last = np.searchsorted(starts, (start, start + len(offsets)))
         inside = starts[first:last] - start
-        if (offsets[inside] != begins[first:last]).any():
+        if not manifest.compression and (offsets[inside] != begins[first:last]).any():
             row = start + int(inside[(offsets[inside] != begins[first:last]).argmax()])
             yield Wrong(MANIFEST, (row, row + 1), "the blocks have other numbers of bytes than their rows")
             return
         place, largest = int(expected[-1] + sizes[-1]), np.maximum(largest, shapes.max(axis=0))
-    if place != begins[-1] or largest.tolist() != [manifest.height, manifest.width, manifest.channels]:
+    end = manifest.compression.pixel_bytes if manifest.compression else begins[-1]
+    if place != end or largest.tolist() != [manifest.height, manifest.width, manifest.channels]:
         yield Wrong(MANIFEST, None, "its blocks, height and width are not those of the rows")
+
+
+def _wrong_frames(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
+    """Yield where frames do not lie one behind the other, or blocks do not have the bytes of theirs."""
+    end, ends = (
+        0,
+        dict(zip((b.stop - 1 for b in blocks), np.cumsum([b.size_bytes for b in blocks]).tolist(), strict=True)),
+    )
+    for start, columns in pieces(root, manifest, ["frames"]):
+        spans = columns["frames"]
+        wrong = (spans[:, 0] != np.append(end, spans[:-1, 1])) | (spans[:, 1] <= spans[:, 0])
+        for row in range(start, start + len(spans)):
+            if wrong[row - start]:
+                yield Wrong("_tensordict", (row, row + 1), "its frame does not lie behind that of the row before it")
+                return
+            if int(spans[row - start, 1]) != ends.get(row, int(spans[row - start, 1])):
+                yield Wrong(MANIFEST, (row, row + 1), "the blocks have other numbers of bytes than their frames")
+                return
+        end = int(spans[-1, 1])
 
 
 def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:

@@ -21,6 +21,7 @@ from packer.operations.row_checks import wrong_rows
 from packer.options import is_url
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.checked_rows import CheckedPixels, Ints, damage, line_begins, read_spans
+from packer.store.ragged_rows import FrameRows
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
@@ -117,14 +118,21 @@ class CopySource:
         self.largest = (manifest.height, manifest.width)
         if manifest.has_own_sizes:
             shapes = np.fromfile(selection.path / self._paths["shapes"], "<i4").reshape(-1, 3).astype(np.int64)
-            self._heights, self._offsets = shapes[:, 0], np.fromfile(selection.path / self._paths["offsets"], "<i8")
+            self._heights, self._widths = shapes[:, 0], shapes[:, 1]
+            self._offsets = np.fromfile(selection.path / self._paths["offsets"], "<i8")
             of_a_pixel = manifest.channels + manifest.has_own_masks
             self._bytes = shapes[:, 0] * shapes[:, 1] * of_a_pixel
             self.largest = tuple(shapes[selection.rows, :2].max(axis=0).tolist())
         else:
             self._bytes = np.full(manifest.rows, manifest.row_bytes)
             self._offsets = np.arange(manifest.rows) * manifest.row_bytes
+        # of the rows unpacked
         self.sizes: Ints = self._bytes[selection.rows]
+        self.unpacks = manifest.compression is not None
+        if self.unpacks:
+            self._frames = FrameRows(selection.path, manifest)
+            spans = np.fromfile(selection.path / self._paths["frames"], "<i8").reshape(-1, 2)
+            self._offsets, self._bytes = spans[:, 0], spans[:, 1] - spans[:, 0]
 
     def check(self) -> None:
         """Compare the small files with their digests, and what they say of the rows with each other."""
@@ -140,7 +148,7 @@ class CopySource:
     def runs(self) -> list[int]:
         """Return where among the chosen rows each run ends; none has more bytes than its block, however often rows come in it."""
         numbers = self._pixels.numbers(self.rows)
-        ends, sums = [0], np.cumsum(self.sizes)
+        ends, sums = [0], np.cumsum(self._bytes[self.rows])
         for end in [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(self.rows)]:
             most = self._pixels.blocks[numbers[end - 1]].size_bytes
             while int(sums[end - 1]) - (done := int(sums[ends[-1] - 1]) if ends[-1] else 0) > most:
@@ -188,15 +196,49 @@ class CopySource:
                 f" Leave them out (pack subset --rows), or pack anew; pack verify {self.path} names all there are."
             )
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that the chosen rows have in the file."""
+        return self.size_bytes(self.rows)
+
+    def size_bytes(self, rows: Ints) -> int:
+        """Return the bytes that rows have in the file."""
+        return int(self._bytes[rows].sum())
+
+    def unpacked(self, rows: Ints, data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], tuple[bytes, ...]]:
+        """Return the pixels of compressed rows whose frames are data, masks behind them included, and the frames one by one.
+
+        Raises:
+            PackError: one is damaged.
+        """
+        ends = np.cumsum(self._bytes[rows]).tolist()
+        frames = tuple(data[start:stop].tobytes() for start, stop in zip([0, *ends], ends, strict=False))
+        try:
+            made = [self._frames.unpacked(row, frame) for row, frame in zip(rows.tolist(), frames, strict=True)]
+        except StoreError as e:
+            raise PackError(str(e)) from None
+        return np.concatenate(made), frames
+
+    def sides(self, rows: Ints) -> list[tuple[int, int]]:
+        """Return height and width of each row."""
+        if not self.manifest.has_own_sizes:
+            return [(self.manifest.height, self.manifest.width)] * len(rows)
+        return list(zip(self._heights[rows].tolist(), self._widths[rows].tolist(), strict=True))
+
+    def row_bytes(self, rows: Ints) -> list[int]:
+        """Return the bytes of each row, unpacked, with its mask."""
+        of_a_pixel = self.manifest.channels + self.manifest.has_own_masks
+        return [height * width * of_a_pixel for height, width in self.sides(rows)]
+
     def sums(self, rows: Ints, data: npt.NDArray[np.uint8]) -> tuple[list[int], list[int]]:
-        """Return sums and sums of squares per channel of rows whose bytes are data, masks left out."""
+        """Return sums and sums of squares per channel of rows whose pixels are data, masks left out."""
         channels, width = self.manifest.channels, self.manifest.width
         if not self.manifest.has_own_sizes:
             equal = ChannelSums(channels)
             equal.add(data.data, width * channels)
             return equal.take()
         block, begin = RaggedBlock(channels), 0
-        for size_bytes, height in zip(self._bytes[rows].tolist(), self._heights[rows].tolist(), strict=True):
+        for size_bytes, (height, _) in zip(self.row_bytes(rows), self.sides(rows), strict=True):
             pixel_bytes = size_bytes * channels // (channels + self.manifest.has_own_masks)
             block.add(data[begin : begin + pixel_bytes].data, height)
             begin += size_bytes

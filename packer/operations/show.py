@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
 from packer.operations.pictures import SOFTWARE
-from packer.store.ragged_rows import RaggedRows, mapped_tensor
+from packer.store.ragged_rows import EqualRows, mapped_tensor, stored_rows
 from reader.format.check import check_store
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import RowValues
@@ -156,8 +156,8 @@ def _open(out: str | os.PathLike[str]) -> tuple[Manifest, Any, npt.NDArray[Any]]
     """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
     manifest = check_store(out)
     shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
-    pixels: Any = RaggedRows(Path(out), manifest) if manifest.has_own_sizes else None
-    if pixels is None:
+    pixels: Any = stored_rows(Path(out), manifest)
+    if isinstance(pixels, EqualRows):
         pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape)
     return manifest, pixels, mapped_tensor(Path(out), manifest, "targets")
 

@@ -14,7 +14,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ import numpy.typing as npt
 
 from packer.checksums import crc32_combine
 from packer.inputs.sample_notes import SampleNotes
+from packer.operations.frame_writer import FrameWriter
 from packer.operations.row_sources import CopySource, Scratch, Selection, check_same
+from packer.pixels.layout import EXPECTED_SHARE
 from packer.report import Progress
 from packer.store.blocks import block_inputs
 from packer.store.checked_rows import Ints
@@ -34,9 +36,11 @@ from packer.store.out_folder import sync_names
 from packer.store.row_files import DigestedFile, channel_statistics
 from packer.store.seal import commit_manifest, set_size
 from packer.system import BINARY
+from reader import frames
 from reader.format.filesystem import error_path
+from reader.format.head import COMPRESSED_ROWS
 from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, FurtherTarget, Manifest
-from reader.format.tensors import TensorSpec
+from reader.format.tensors import FRAMES_SPEC, Compression, TensorSpec
 from reader.system import available_cpus
 
 _MOST_THREADS = 4
@@ -47,7 +51,7 @@ _TASK_BYTES = 4 << 20
 # What an error says to do once it is fixed.
 AGAIN = "do it again"
 # Tensors that are not copied: pixels are written at their offset, the others follow from it.
-_OFFSETS = ("pixels", "offsets", "mask_offsets")
+_OFFSETS = ("pixels", "offsets", "mask_offsets", "frames")
 
 OnProgress = Callable[[Progress], None]
 
@@ -62,7 +66,10 @@ class CopyPlan:
     extras: Mapping[str, TensorSpec]
     further_targets: Mapping[str, FurtherTarget]
     options: Mapping[str, Any]
+    decoders: Mapping[str, Any]
     labels: Mapping[str, Any]
+    # how the rows are kept; of a merge as in the stores, whose frames are then copied
+    is_compressed: bool
     # whether this one lists what the stores rejected too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
@@ -70,11 +77,15 @@ class CopyPlan:
 
 @dataclass(frozen=True)
 class _Pixels:
-    """What is known of pixels that were written: sums is [2, C], of values and of their squares."""
+    """What is known of pixels that were written: sums is [2, C], of values and of their squares.
+
+    frames: the rows packed, where they are still to be written; crc32 is that of the pixels in any case.
+    """
 
     crc32: int
     sums: npt.NDArray[Any]
     rows: int = 0
+    frames: tuple[bytes, ...] = ()
 
 
 class StoreCopy:
@@ -89,7 +100,14 @@ class StoreCopy:
         self._rows = self._bounds[-1]
         self._ends = np.cumsum(np.concatenate([source.sizes for source in self._sources]))
         used = int(self._ends[-1])
+        self._is_flat = self._like.has_own_sizes or plan.is_compressed
         self._pixel_bytes = used + (-used % PAGE_BYTES if self._like.has_own_sizes else 0)
+        # what the file of rows takes, of frames that are still to be packed an estimate
+        self._file_bytes = self._pixel_bytes
+        if plan.is_compressed:
+            are_packed = all(source.unpacks for source in sources)
+            stored = sum(source.stored_bytes for source in sources) if are_packed else int(used * EXPECTED_SHARE)
+            self._file_bytes = stored + -stored % PAGE_BYTES
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -100,7 +118,7 @@ class StoreCopy:
         )
         rows = (selection.manifest.rows for selection in self._plan.selections)
         sizes[SAMPLES] = sum(of_chosen // count for of_chosen, count in zip(lines, rows, strict=True))
-        return sizes | {PIXELS: self._pixel_bytes}
+        return sizes | {PIXELS: self._file_bytes}
 
     def run(self) -> Manifest:
         """Write all files, then the manifest."""
@@ -113,24 +131,31 @@ class StoreCopy:
             os.close(os.open(pixels, os.O_WRONLY | os.O_CREAT, 0o666))
         sync_names(self._out)
         check_room(self._out, self.sizes, AGAIN)
-        allocate(pixels, self._pixel_bytes, lambda done: self._progress(Progress("allocate", done, self._pixel_bytes)))
+        allocate(pixels, self._file_bytes, lambda done: self._progress(Progress("allocate", done, self._file_bytes)))
         with contextlib.ExitStack() as held:
             names = [path for path, _ in self._tensors.values()] + [SAMPLES, REJECTED]
             files = {}
             for name in names:
                 files[name] = DigestedFile(self._out / name)
                 held.callback(files[name].release)
-            return self._written(pixels, files)
+            writer = FrameWriter(pixels) if self._plan.is_compressed else None
+            if writer is not None:
+                held.callback(writer.close)
+            return self._written(pixels, files, writer)
 
-    def _written(self, pixels: Path, files: dict[str, DigestedFile]) -> Manifest:
+    def _written(self, pixels: Path, files: dict[str, DigestedFile], writer: FrameWriter | None) -> Manifest:
         blocks: list[Block] = []
         crc32 = pixel_count = 0
         sums = np.zeros((2, self._like.channels), object)
-        for start, stop, found in self._blocks(pixels):
-            blocks.append(Block(start, stop, found.crc32, files[SAMPLES].size_bytes, self._span_bytes(start, stop)))
-            crc32 = crc32_combine(crc32, found.crc32, blocks[-1].size_bytes)
-            sums += found.sums
+        for start, stop, found in self._blocks(pixels, writer):
+            block = Block(start, stop, found.crc32, files[SAMPLES].size_bytes, self._span_bytes(start, stop))
             values = self._values(start, stop)
+            if writer is not None:
+                of_frames, size_bytes, values["frames"] = writer.take()
+                block = replace(block, crc32=of_frames, size_bytes=size_bytes, pixels_crc32=found.crc32)
+            blocks.append(block)
+            crc32 = crc32_combine(crc32, block.crc32, block.size_bytes)
+            sums += found.sums
             pixel_count += self._pixel_count(values, stop - start)
             for name, (path, spec) in self._tensors.items():
                 assert (values[name].dtype, values[name].shape[1:]) == (np.dtype(spec.dtype), spec.row_shape), name
@@ -145,11 +170,14 @@ class StoreCopy:
         for source in self._sources:
             check_same(source.path, source.manifest)
         used = self._offset(self._rows)
-        set_size(pixels, used, self._pixel_bytes)
-        filling = bytes(self._pixel_bytes - used)
+        if writer is not None:
+            writer.close()
+            used = writer.size_bytes
+        filling = bytes(-used % PAGE_BYTES if self._is_flat else 0)
+        set_size(pixels, used, used + len(filling))
         crc32 = crc32_combine(crc32, zlib.crc32(filling), len(filling))
         entries = {name: file.close() for name, file in files.items()}
-        entries[PIXELS] = FileEntry(self._pixel_bytes, f"crc32:{crc32:08x}")
+        entries[PIXELS] = FileEntry(used + len(filling), f"crc32:{crc32:08x}")
         mean, std = channel_statistics(pixel_count, *sums.tolist())
         return commit_manifest(self._out, self._fields(mean, std), entries, blocks)
 
@@ -172,22 +200,26 @@ class StoreCopy:
             "inputs": self._rows + rejected,
             "rejected": rejected,
             "options": plan.options,
-            "decoders": like.decoders,
+            "decoders": plan.decoders,
             "further_targets": plan.further_targets,
             "labels": plan.labels,
             "icc": self._noted.profiles,
-            "reader_features": like.reader_features,
+            "reader_features": tuple(name for name in like.reader_features if name != COMPRESSED_ROWS)
+            + ((COMPRESSED_ROWS,) if plan.is_compressed else ()),
+            "compression": Compression.of(self._offset(self._rows)) if plan.is_compressed else None,
         }
 
     # -- pixels
 
-    def _blocks(self, pixels: Path) -> Iterator[tuple[int, int, _Pixels]]:
+    def _blocks(self, pixels: Path, writer: FrameWriter | None) -> Iterator[tuple[int, int, _Pixels]]:
         """Write all pixels; yields each block's rows [start, stop) and what is known of them, in order."""
         cut = block_inputs(self._rows, max(1, self._pixel_bytes // self._rows))
         none = _Pixels(0, np.zeros((2, self._like.channels), object))
         start, stop, found = 0, 0, none
         for piece in self._pieces(pixels, cut):
             size_bytes = self._span_bytes(stop, stop + piece.rows)
+            if writer is not None:
+                writer.add(piece.frames)
             found = _Pixels(crc32_combine(found.crc32, piece.crc32, size_bytes), found.sums + piece.sums)
             stop += piece.rows
             if stop % cut == 0 or stop == self._rows:
@@ -228,24 +260,58 @@ class StoreCopy:
             data, number = source.read(source.rows[first:last], *self._mine.scratch)
             crc32, done = 0, 0
             for start, stop in _cut(base_row + first, base_row + last, cut):
-                size_bytes = self._span_bytes(start, stop)
+                rows = source.rows[start - base_row : stop - base_row]
+                size_bytes = source.size_bytes(rows)
                 part = data[done : done + size_bytes]
-                sums = source.sums(source.rows[start - base_row : stop - base_row], part)
-                pieces.append(_Pixels(zlib.crc32(part.data), np.array(sums, object), stop - start))
-                crc32, done = crc32_combine(crc32, pieces[-1].crc32, size_bytes), done + size_bytes
+                part_crc32 = zlib.crc32(part.data)
+                pieces.append(self._piece(descriptor, source, rows, part, part_crc32, start))
+                crc32, done = crc32_combine(crc32, part_crc32, size_bytes), done + size_bytes
             if number is not None:
                 source.compare(number, crc32)
-            with error_path(self._out / PIXELS):
-                write_at(descriptor, data.data, self._offset(base_row + first))
             first = last
         return pieces
+
+    def _piece(
+        self,
+        descriptor: int,
+        source: CopySource,
+        rows: Ints,
+        data: npt.NDArray[np.uint8],
+        crc32: int,
+        start: int,
+    ) -> _Pixels:
+        """Write rows of a source whose bytes there are data; or pack them, where they will be written one behind the other."""
+        packed: tuple[bytes, ...] = ()
+        pixels = data
+        if source.unpacks:
+            pixels, packed = source.unpacked(rows, data)
+            crc32 = zlib.crc32(pixels.data)
+        if not self._plan.is_compressed:
+            packed = ()
+            with error_path(self._out / PIXELS):
+                write_at(descriptor, pixels.data, self._offset(start))
+        elif not source.unpacks:
+            packed = self._packed(source, rows, pixels)
+        return _Pixels(crc32, np.array(source.sums(rows, pixels), object), len(rows), packed)
+
+    def _packed(self, source: CopySource, rows: Ints, pixels: npt.NDArray[np.uint8]) -> tuple[bytes, ...]:
+        """Pack raw rows."""
+        if not hasattr(self._mine, "packer"):
+            self._mine.packer = frames.Packer(self._like.channels)
+        made, done = [], 0
+        for size_bytes, (height, width) in zip(source.row_bytes(rows), source.sides(rows), strict=True):
+            made.append(self._mine.packer.pack(pixels[done : done + size_bytes], height, width))
+            done += size_bytes
+        return tuple(made)
 
     # -- what a store says of each row
 
     @cached_property
     def _tensors(self) -> dict[str, tuple[str, TensorSpec]]:
         """Return path and spec of each tensor beside the pixels."""
-        specs = {name: spec for name, spec in self._like.tensors.items() if name != "pixels"}
+        specs = {name: spec for name, spec in self._like.tensors.items() if name not in ("pixels", "frames")}
+        if self._plan.is_compressed:
+            specs["frames"] = FRAMES_SPEC
         if self._plan.target_count is not None:
             specs["targets"] = TensorSpec(specs["targets"].dtype, (self._plan.target_count,))
         specs |= {f"extras/{name}": spec for name, spec in self._plan.extras.items()}

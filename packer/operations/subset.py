@@ -22,8 +22,10 @@ from packer.operations.store_copy import CopyPlan
 from packer.report import PackReport, Progress
 from packer.store.checked_rows import Ints
 from packer.text import some
+from reader import frames
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
+from reader.format.tensors import ZSTD
 
 
 def subset(
@@ -35,6 +37,7 @@ def subset(
     per_class: int | None = None,
     fraction: float | None = None,
     seed: int = 0,
+    compress: bool | None = None,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
     fetch: Callable[[Iterable[int]], None] = lambda rows: None,
@@ -53,6 +56,7 @@ def subset(
         per_class: so many rows of each class, or all there are of it, drawn by seed; those without a class are left out.
         fraction: this fraction of the rows, drawn by seed.
         seed: of per_class and fraction.
+        compress: keep the rows of OUT compressed, or not; None: as in the store.
         overwrite: replace a store OUT, which may be the store itself.
         progress: called a few times a second from the calling thread.
         fetch: called with the rows of one store that are chosen, before their pixels are read.
@@ -65,9 +69,10 @@ def subset(
         >>> subset(store_path, out_path, classes=["class2", "class0"], per_class=5).rows
         10
     """
-    if rows is None and classes is None and per_class is None and fraction is None:
+    if rows is None and classes is None and per_class is None and fraction is None and compress is None:
         raise OptionsError(
-            f"nothing says which rows of {store}: give --rows, --class, --classes, --per-class or --fraction."
+            f"nothing says which rows of {store}: give --rows, --class, --classes, --per-class or --fraction; or --compress or"
+            " --no-compress, for all of them."
         )
     if per_class is not None and fraction is not None:
         raise OptionsError("--per-class and --fraction both say how many rows: give one of them.")
@@ -75,7 +80,10 @@ def subset(
         check_one_store(store, "--rows")
     # all are chosen before the first is written
     target = copy_target(out)
-    plans = {split: _plan(path, rows, classes, per_class, fraction, seed) for split, path in stores_of(store).items()}
+    plans = {
+        split: _plan(path, rows, classes, per_class, fraction, seed, compress)
+        for split, path in stores_of(store).items()
+    }
     for plan in plans.values():
         for selection in plan.selections:
             fetch(selection.rows)
@@ -89,6 +97,7 @@ def _plan(
     per_class: int | None,
     fraction: float | None,
     seed: int,
+    compress: bool | None,
 ) -> CopyPlan:
     """Choose the rows of one store."""
     path, manifest = open_for_copy(store)
@@ -118,10 +127,28 @@ def _plan(
         target_count=manifest.target_count,
         extras=manifest.extras,
         further_targets=manifest.further_targets,
-        options=manifest.options,
+        **_kept(path, manifest, compress),
         # in their own order the names are what folders of these classes alone would give
         labels=joint_labels([manifest], is_list_given=classes is not None and [*names] != sorted(names)),
     )
+
+
+def _kept(path: Path, manifest: Manifest, compress: bool | None) -> dict[str, Any]:
+    """Return how the copy keeps its rows, and what it says of that: as a pack with --compress, or without."""
+    compress = manifest.compression is not None if compress is None else compress
+    options = {name: value for name, value in manifest.options.items() if name != "compress"}
+    decoders = {name: value for name, value in manifest.decoders.items() if name != ZSTD}
+    if not compress:
+        return {"options": options, "decoders": decoders, "is_compressed": False}
+    if "masks" in manifest.extras:
+        raise OptionsError(f"{path} has masks of one size, which --compress does not take yet. Leave it out.")
+    if manifest.compression is not None:
+        return {"options": manifest.options, "decoders": manifest.decoders, "is_compressed": True}
+    return {
+        "options": options | {"compress": ZSTD},
+        "decoders": decoders | {ZSTD: frames.versions()},
+        "is_compressed": True,
+    }
 
 
 def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:

@@ -23,8 +23,10 @@ from packer.operations.remote_stores import open_pixels
 from packer.operations.row_checks import wrong_rows
 from packer.options import is_url
 from packer.pixels.geometry import Geometry
+from packer.store.ragged_rows import FrameRows, stored_rows
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
+from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest
 from reader.format.samples import Sample
 
@@ -170,7 +172,11 @@ def _verified(
     # what is not as it was sealed need make no sense
     problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
     done = total - manifest.files[PIXELS].size_bytes
-    for problem, size_bytes in _blocks(open_pixels(root), blocks):
+    rows = stored_rows(root, manifest)
+    checked = (
+        _frames(open_pixels(root), blocks, rows) if isinstance(rows, FrameRows) else _blocks(open_pixels(root), blocks)
+    )
+    for problem, size_bytes in checked:
         done += size_bytes
         problems += [problem] if problem else []
         progress(done)
@@ -276,9 +282,36 @@ def _blocks(pixels: Any, blocks: list[Block]) -> Iterator[tuple[Problem | None, 
                 return
             wrong = crc32 != block.crc32
             yield (Problem(PIXELS, rows, "its pixels are not what was packed") if wrong else None), block.size_bytes
-        # less than a page, as the blocks were checked
-        if filling := file.read(PAGE_BYTES):
-            yield (Problem(PIXELS, None, "there is something behind its rows") if any(filling) else None), len(filling)
+        yield from _filling(file)
+
+
+def _frames(pixels: Any, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
+    """Yield each problem of compressed rows, and for each block its bytes: what is stored is compared, and what it unpacks to."""
+    with pixels as file:
+        for block in blocks:
+            crc32 = pixels_crc32 = done = 0
+            is_named = False
+            for row in range(block.start, block.stop):
+                try:
+                    frame = file.read(min(rows.extent(row)[1], block.size_bytes - done))
+                    crc32, done = zlib.crc32(frame, crc32), done + len(frame)
+                    pixels_crc32 = zlib.crc32(rows.unpacked(row, frame).data, pixels_crc32)
+                except StoreError as e:
+                    is_named, what = True, str(e).partition(f"row {row}: ")[2].partition(". The store")[0]
+                    yield Problem(PIXELS, (row, row + 1), what), 0
+            is_same = (crc32, pixels_crc32, done) == (block.crc32, block.pixels_crc32, block.size_bytes)
+            if not is_same and not is_named:
+                yield Problem(PIXELS, (block.start, block.stop), "its pixels are not what was packed"), 0
+            # the next block begins where it should
+            file.read(block.size_bytes - done)
+            yield None, block.size_bytes
+        yield from _filling(file)
+
+
+def _filling(file: Any) -> Iterator[tuple[Problem | None, int]]:
+    """Yield what is wrong with what stands behind the rows: less than a page, as the blocks were checked."""
+    if filling := file.read(PAGE_BYTES):
+        yield (Problem(PIXELS, None, "there is something behind its rows") if any(filling) else None), len(filling)
 
 
 def _named_rows(rows: tuple[int, int]) -> str:

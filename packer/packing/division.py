@@ -38,25 +38,25 @@ def divide(
         PackError: a worker that read headers was killed; SourceError where the inputs cannot be read.
     """
     count = len(inputs)
-    if (row_bytes := layout.guessed_bytes(1)) is not None:
-        step = block_inputs(count, row_bytes)
+    if layout.size is not None:
+        step = block_inputs(count, layout.size_bytes(1))
         span = _span(part, count, step)
         refused = sum(index in span for index in inputs.refused)
-        return Division(step, span, layout.size_bytes(len(span) - refused))
+        return Division(step, span, layout.expected_bytes(layout.size_bytes(len(span) - refused)))
 
     def measured(span: range) -> int:
-        """Return the bytes of the rows of some inputs."""
+        """Return the bytes of the rows of some inputs, before they are compressed."""
         sizes = count_sizes({split: inputs}, options, span)[split]
         return layout.file_bytes(pixel_bytes(sizes, layout))
 
     begun = begun_block_inputs(out, part, options) if part is not None else None
     if begun is not None:
         span = _span(part, count, begun)
-        return Division(begun, span, measured(span))
+        return Division(begun, span, layout.expected_bytes(measured(span)))
     every = measured(range(count))
     step = block_inputs(count, max(1, every // count))
     span = _span(part, count, step)
-    return Division(step, span, every if span == range(count) else measured(span))
+    return Division(step, span, layout.expected_bytes(every if span == range(count) else measured(span)))
 
 
 def _span(part: Part | None, count: int, step: int) -> range:

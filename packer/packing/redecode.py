@@ -59,7 +59,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
         for row, sample in samples.items():
             begin, size_bytes = rows.extent(row)
             file.seek(begin)
-            stored = file.read(size_bytes)
+            stored = rows.pixels(row, file.read(size_bytes))
             try:
                 read = functools.partial(finder.source(sample.path).read, max_pixels=max_pixels)
                 data, _ = roots.retried(read, roots.PAUSES, time.sleep)

@@ -92,7 +92,7 @@ def read_committed(out: Path, inputs: Inputs, job: PackJob, start: int) -> tuple
     is_larger, is_valid = job.rows.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
     for result, line_end in journals.read_blocks(out):
         # the first journals do not say it
-        result.size_bytes = job.layout.size_bytes(result.rows, result.shapes)
+        result.size_bytes = job.layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         committed.changed += _changed_sources(inputs, job, seen, result)
         seen += result.inputs
         is_valid = is_valid and not (is_larger and any(_OF_LIMIT in reject["reason"] for reject in result.rejects))

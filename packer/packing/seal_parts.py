@@ -190,7 +190,7 @@ def _layout(header: Header) -> RowLayout:
     """Return the layout of the rows, as a journal records it."""
     size = header.options["size"]
     geometry = Geometry.of_options(header.options, None if size is None else (size[0], size[1]))
-    return RowLayout.of(geometry, header.options["channels"])
+    return RowLayout.of(geometry, header.options["channels"], is_compressed="compress" in header.options)
 
 
 def _check_all_there(out: Path, parts: list[Part]) -> None:
@@ -227,7 +227,7 @@ def _finished(
     inputs = rows = size_bytes = 0
     for result, _ in journals.read_blocks(part.folder(out)):
         inputs, rows = inputs + result.inputs, rows + result.rows
-        size_bytes += layout.size_bytes(result.rows, result.shapes)
+        size_bytes += layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         for kind, decoder in plugin_decoders(result):
             other, before = decoders.setdefault(kind, (part, decoder))
             if before != decoder:

@@ -28,8 +28,18 @@ _WITNESSES = 100
 def pack_job(
     inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., PackJob]
 ) -> PackJob:
-    """Return what all blocks have in common; out is absolute, since workers may run in another folder."""
-    layout = RowLayout.of(geometry, options.channels, has_masks=inputs.masks is not None)
+    """Return what all blocks have in common; out is absolute, since workers may run in another folder.
+
+    Raises:
+        StoreError: rows are to be compressed, and the library for that is not installed.
+    """
+    if options.compress:
+        from reader import frames
+
+        frames.library()
+    layout = RowLayout.of(
+        geometry, options.channels, has_masks=inputs.masks is not None, is_compressed=options.compress
+    )
     return make_job(
         root=inputs.url or str(inputs.root.absolute()),
         pixels_path=str(out / PIXELS),

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from packer.options import CHANNELS
 from packer.pixels.geometry import Geometry
+from reader.format.head import COMPRESSED_ROWS
 from reader.format.manifest import OWN_MASKS, OWN_SIZES, PAGE_BYTES
+
+# Of raw, that frames of photographs take: 0.54 of 200 of 224 x 224 (scripts/benchmarks/bench_compress.py).
+EXPECTED_SHARE = 0.55
 
 
 @dataclass(frozen=True)
@@ -15,17 +19,19 @@ class RowLayout:
     """Rows of one size, whose masks are in a file of their own; see `of`.
 
     channels: rgb, gray or rgba, as in `packer.options.CHANNELS`.
+    is_compressed: each row is a frame, whose bytes are known once it is packed; sizes below are those of rows unpacked.
     """
 
     geometry: Geometry
     channels: str
     has_masks: bool = False
+    is_compressed: bool = False
 
     @staticmethod
-    def of(geometry: Geometry, channels: str, *, has_masks: bool = False) -> RowLayout:
+    def of(geometry: Geometry, channels: str, *, has_masks: bool = False, is_compressed: bool = False) -> RowLayout:
         """Return the layout of rows of this geometry."""
         kind = VariableRows if geometry.has_own_sizes else RowLayout
-        return kind(geometry, channels, has_masks)
+        return kind(geometry, channels, has_masks, is_compressed)
 
     @property
     def channel_count(self) -> int:
@@ -50,24 +56,33 @@ class RowLayout:
     @property
     def reader_features(self) -> tuple[str, ...]:
         """What a reader of the store must know, as the manifest records it."""
-        return ()
+        return (COMPRESSED_ROWS,) if self.is_compressed else ()
 
     @property
     def tensor_bytes(self) -> dict[str, int]:
-        """Bytes of a row in each tensor that follows from the sizes of images."""
-        return {"content": 16} if self.geometry.has_content else {}
+        """Bytes of a row in each tensor that follows from the images."""
+        content = {"content": 16} if self.geometry.has_content else {}
+        return content | ({"frames": 16} if self.is_compressed else {})
 
     def guessed_bytes(self, rows: int) -> int | None:
-        """Bytes of so many rows before they are decoded; None where that depends on the images."""
-        return self.size_bytes(rows)
+        """Bytes of so many rows in the file before they are decoded; None where that depends on the images."""
+        return None if self.is_compressed else self.size_bytes(rows)
+
+    def expected_bytes(self, size_bytes: int) -> int:
+        """Bytes that rows of so many bytes probably take in the file."""
+        return self.file_bytes(int(size_bytes * EXPECTED_SHARE) if self.is_compressed else size_bytes)
 
     def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
         """Bytes of so many rows; shapes has (height, width) of each where they differ."""
         return rows * self.geometry.height * self.geometry.width * self.channel_count
 
+    def stored_bytes(self, rows: int, shapes: Iterable[tuple[int, int]], packed_bytes: int) -> int:
+        """Bytes of rows in the file: packed_bytes of frames; raw rows need not say it, and in the first journals do not."""
+        return packed_bytes if self.is_compressed else self.size_bytes(rows, shapes)
+
     def file_bytes(self, used_bytes: int) -> int:
-        """Size of the file of rows that take so many bytes."""
-        return used_bytes
+        """Size of the file of rows that take so many bytes in it: with frames complete pages, so that it is never empty."""
+        return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES if self.is_compressed else used_bytes
 
     def mask_bytes(self, pixel_bytes: int) -> int:
         """Convert an offset or a size in the file of rows to that in the file of masks, which have one byte a pixel."""
@@ -95,12 +110,14 @@ class VariableRows(RowLayout):
     @property
     def reader_features(self) -> tuple[str, ...]:
         """A reader must know of the sizes, and of masks that are behind pixels."""
-        return (OWN_SIZES, OWN_MASKS) if self.has_masks else (OWN_SIZES,)
+        own = (OWN_SIZES, OWN_MASKS) if self.has_masks else (OWN_SIZES,)
+        return own + super().reader_features
 
     @property
     def tensor_bytes(self) -> dict[str, int]:
         """Every row has an offset and a shape, and its mask an offset."""
-        return {"offsets": 8, "shapes": 12} | ({"mask_offsets": 8} if self.has_masks else {})
+        masks = {"mask_offsets": 8} if self.has_masks else {}
+        return {"offsets": 8, "shapes": 12} | masks | super().tensor_bytes
 
     def guessed_bytes(self, rows: int) -> None:
         """The bytes of rows depend on the images."""

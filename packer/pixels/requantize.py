@@ -154,6 +154,10 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, Any]:
         versions_used["ffmpeg"] = versions()
     if options.get("icc") == "convert":
         versions_used["littlecms"] = {"version": littlecms_version()}
+    if options.get("compress"):
+        from reader import frames
+
+        versions_used["zstd"] = frames.versions()
     return versions_used
 
 

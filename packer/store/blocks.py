@@ -52,7 +52,9 @@ class Result:
     """What is known of a decoded block, all but its pixels; becomes one line of the journal.
 
     A reject is {"input": its number in the pack, "path": ..., "reason": ...}; all other inputs of the block are rows.
-    size_bytes is what the block takes of the file of rows; shapes, (height, width) of each row, is empty where all have one size.
+    size_bytes is what the block takes of the file of rows; shapes, (height, width) of each row, is empty where all have one size;
+    frames, bytes of each row in the file, is empty where rows are raw; there unpacked_bytes and unpacked_crc32, of compressed
+    rows before they are packed, are 0.
     """
 
     block: int
@@ -69,6 +71,9 @@ class Result:
     source_bytes: int = 0
     size_bytes: int = 0
     shapes: list[tuple[int, int]] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
+    unpacked_bytes: int = 0
+    unpacked_crc32: int = 0
     # only with masks: of each one's file
     mask_sources: list[tuple[int, int]] = field(default_factory=list)
     # rows that are reused of the store that is replaced; the name is a key of the journal
@@ -82,9 +87,11 @@ class Result:
         block_result = cls(pieces[0].block, 0)
         for piece in pieces:
             block_result.crc32 = crc32_combine(block_result.crc32, piece.crc32, piece.size_bytes)
-            for name in ("inputs", "rows", "pixel_count", "source_bytes", "size_bytes", "kept"):
+            unpacked = crc32_combine(block_result.unpacked_crc32, piece.unpacked_crc32, piece.unpacked_bytes)
+            block_result.unpacked_crc32 = unpacked
+            for name in ("inputs", "rows", "pixel_count", "source_bytes", "size_bytes", "unpacked_bytes", "kept"):
                 setattr(block_result, name, getattr(block_result, name) + getattr(piece, name))
-            for name in ("samples", "content", "rejects", "sources", "shapes", "mask_sources"):
+            for name in ("samples", "content", "rejects", "sources", "shapes", "frames", "mask_sources"):
                 getattr(block_result, name).extend(getattr(piece, name))
             for name in ("sums", "square_sums"):
                 sums = getattr(block_result, name) or [0] * len(getattr(piece, name))

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reader import frames
 from reader.format.errors import StoreError
+from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import wrong_extents
+from reader.format.tensors import wrong_frames
 
 
 def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
@@ -31,6 +34,10 @@ class EqualRows:
     def extent(self, row: int) -> tuple[int, int]:
         """Return where the pixels of a row begin in the file, and how many bytes they are."""
         return row * self._row_bytes, self._row_bytes
+
+    def pixels(self, row: int, stored: bytes) -> bytes:
+        """Return the pixels of a row by the bytes that it has in the file."""
+        return stored
 
 
 class RaggedRows:
@@ -66,6 +73,10 @@ class RaggedRows:
             )
         return int(self._offsets[row]), int(np.prod(self._shapes[row].tolist(), dtype=np.int64))
 
+    def pixels(self, row: int, stored: bytes) -> bytes:
+        """Return the pixels of a row by the bytes that it has in the file."""
+        return stored
+
     def mask(self, row: int) -> npt.NDArray[np.uint8]:
         """Return the mask of a row, uint8[H, W], in a store that has them: it stands behind the row's pixels."""
         height, width, _ = self._shapes[row].tolist()
@@ -73,6 +84,83 @@ class RaggedRows:
         return np.asarray(self._pixels[start : start + height * width]).reshape(height, width)
 
 
-def stored_rows(out: Path, manifest: Manifest) -> EqualRows | RaggedRows:
+class FrameRows:
+    """Compressed rows, of one size or of their own, unpacked one by one, and their masks."""
+
+    def __init__(self, out: Path, manifest: Manifest) -> None:
+        frames.library()
+        self._out, self._manifest, self._file = out, manifest, out / PIXELS
+        self._table = mapped_tensor(out, manifest, "frames")
+        self._shapes = mapped_tensor(out, manifest, "shapes") if manifest.has_own_sizes else None
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
+        height, width = self._sides(row)
+        size_bytes = height * width * self._manifest.channels
+        return self.unpacked(row, self._stored(row))[:size_bytes].reshape(height, width, -1)
+
+    def mask(self, row: int) -> npt.NDArray[np.uint8]:
+        """Return the mask of a row, uint8[H, W], in a store that has them."""
+        height, width = self._sides(row)
+        return self.unpacked(row, self._stored(row))[height * width * self._manifest.channels :].reshape(height, width)
+
+    def extent(self, row: int) -> tuple[int, int]:
+        """Return where the frame of a row begins in the file, and how many bytes it has.
+
+        Raises:
+            StoreError: it does not lie there, or is none of such a row.
+        """
+        span, size = self._table[row : row + 1], np.array([self._size_bytes(row)])
+        if wrong_frames(span, size, self._manifest.files[PIXELS].size_bytes)[0]:
+            raise self._error(row, "its frame does not lie within the pixels")
+        return int(span[0, 0]), int(span[0, 1] - span[0, 0])
+
+    def pixels(self, row: int, stored: bytes) -> bytes:
+        """Return the pixels of a row by its frame.
+
+        Raises:
+            StoreError: the frame is damaged.
+        """
+        height, width = self._sides(row)
+        return self.unpacked(row, stored)[: height * width * self._manifest.channels].tobytes()
+
+    def unpacked(self, row: int, frame: bytes | memoryview) -> npt.NDArray[np.uint8]:
+        """Return the pixels of a row, and behind them its mask, if it has one, by its frame.
+
+        Raises:
+            StoreError: the frame is damaged.
+        """
+        height, width = self._sides(row)
+        masks = height * width * self._manifest.has_own_masks
+        try:
+            return frames.unpacked(memoryview(frame), height, width, self._manifest.channels, masks)
+        except StoreError as e:
+            raise self._error(row, str(e)) from None
+
+    def _stored(self, row: int) -> bytes:
+        begin, size_bytes = self.extent(row)
+        with error_path(self._file), open(self._file, "rb") as file:
+            file.seek(begin)
+            return file.read(size_bytes)
+
+    def _size_bytes(self, row: int) -> int:
+        height, width = self._sides(row)
+        return height * width * (self._manifest.channels + self._manifest.has_own_masks)
+
+    def _sides(self, row: int) -> tuple[int, int]:
+        if self._shapes is None:
+            return self._manifest.height, self._manifest.width
+        height, width, channels = self._shapes[row].tolist()
+        most = self._manifest.height, self._manifest.width, self._manifest.channels
+        if not (0 < height <= most[0] and 0 < width <= most[1] and channels == most[2]):
+            raise self._error(row, f"its shape is {[height, width, channels]}, expected up to {[*most]}")
+        return height, width
+
+    def _error(self, row: int, what: str) -> StoreError:
+        return StoreError(f"{self._out}: row {row}: {what}. The store is damaged: copy it again.")
+
+
+def stored_rows(out: Path, manifest: Manifest) -> EqualRows | RaggedRows | FrameRows:
     """Return where the rows of a store are."""
+    if manifest.compression:
+        return FrameRows(out, manifest)
     return RaggedRows(out, manifest) if manifest.has_own_sizes else EqualRows(out, manifest)

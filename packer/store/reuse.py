@@ -83,7 +83,7 @@ class ReusedRows:
             pixels = self._pixels.read(begin, size_bytes)
             if len(pixels) == size_bytes:
                 content = self._geometry.content(self._geometry.resized(sample.width, sample.height))
-                return Row(pixels, content, sample.width, sample.height, {**sample.decoding})
+                return Row(self._rows.pixels(number, pixels), content, sample.width, sample.height, {**sample.decoding})
         return None
 
 

@@ -32,6 +32,7 @@ CONTENT = f"{TENSORS}/content.memmap"
 OFFSETS = f"{TENSORS}/offsets.memmap"
 SHAPES = f"{TENSORS}/shapes.memmap"
 MASK_OFFSETS = f"{TENSORS}/mask_offsets.memmap"
+FRAMES = f"{TENSORS}/frames.memmap"
 EXTRAS = f"{TENSORS}/extras"
 MASKS = f"{EXTRAS}/masks.memmap"
 
@@ -41,7 +42,9 @@ class RowFiles:
 
     def __init__(self, out: Path, layout: RowLayout, inputs: Inputs) -> None:
         self._layout, self._all = layout, inputs
-        self.rows = self.inputs = self.rejected = self.pixel_count = self.pixel_bytes = self.crc32 = 0
+        self.rows = self.inputs = self.rejected = self.pixel_count = self.crc32 = 0
+        # of the rows in their file, and of their pixels: the same where they are raw
+        self.pixel_bytes = self.unpacked_bytes = 0
         self.height, self.width = layout.size or (0, 0)
         # of a dataset that does not name its classes
         self.class_count = 0
@@ -60,10 +63,11 @@ class RowFiles:
 
     def add(self, result: Result) -> None:
         """Append one block."""
-        files, size_bytes = self._files, self._layout.size_bytes(result.rows, result.shapes)
+        files, unpacked_bytes = self._files, self._layout.size_bytes(result.rows, result.shapes)
+        size_bytes = self._layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         if result.rows:
-            offset = files[SAMPLES].size_bytes
-            self.blocks.append(Block(self.rows, self.rows + result.rows, result.crc32, offset, size_bytes))
+            offset, stop = files[SAMPLES].size_bytes, self.rows + result.rows
+            self.blocks.append(Block(self.rows, stop, result.crc32, offset, size_bytes, result.unpacked_crc32))
             self.crc32 = crc32_combine(self.crc32, result.crc32, size_bytes)
         lines = "".join(result.samples)
         self.noted.add(lines)
@@ -81,8 +85,12 @@ class RowFiles:
             files[CONTENT].write(Column.of("int32", result.content, 4).encoded())
         if SHAPES in files:
             self._add_shapes(result)
+        if FRAMES in files:
+            ends = list(itertools.accumulate(result.frames, initial=self.pixel_bytes))
+            files[FRAMES].write(Column.of("int64", itertools.pairwise(ends), 2).encoded())
         self.rows += result.rows
         self.pixel_bytes += size_bytes
+        self.unpacked_bytes += unpacked_bytes
         self.inputs += result.inputs
         self.rejected += len(result.rejects)
         self.pixel_count += result.pixel_count
@@ -94,7 +102,7 @@ class RowFiles:
         channels = self._layout.channel_count
         areas = [h * w for h, w in result.shapes]
         sizes = (area * self._layout.pixel_bytes for area in areas)
-        begins = list(itertools.accumulate(sizes, initial=self.pixel_bytes))[:-1]
+        begins = list(itertools.accumulate(sizes, initial=self.unpacked_bytes))[:-1]
         self._files[OFFSETS].write(Column.of("int64", begins).encoded())
         if MASK_OFFSETS in self._files:
             behind = (begin + area * channels for begin, area in zip(begins, areas, strict=True))

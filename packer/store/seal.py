@@ -25,7 +25,7 @@ from reader.format.filesystem import error_path
 from reader.format.journal import Header
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.tensordict_meta import metadata_files
-from reader.format.tensors import TensorSpec, metadata_names
+from reader.format.tensors import Compression, TensorSpec, metadata_names
 
 # What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
 # and warnings.
@@ -83,7 +83,7 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
     path_bytes = sum(len(path) if path.isascii() else 7 * len(path) for path in inputs.paths)
     class_bytes = sum(map(len, inputs.classes)) + 4 * len(inputs.classes)
     sizes = {
-        PIXELS: layout.guessed_bytes(rows) or 0,
+        PIXELS: 0 if layout.size is None else layout.expected_bytes(layout.size_bytes(rows)),
         journals.JOURNAL: count * _JOURNAL_BYTES + path_bytes + class_bytes,
         SAMPLES: count * _SAMPLE_BYTES + path_bytes,
         MANIFEST: class_bytes + _FEW_FILES_BYTES,
@@ -142,6 +142,7 @@ def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs
         "labels": header.labels or {},
         "icc": written.noted.profiles,
         "reader_features": layout.reader_features,
+        "compression": Compression.of(written.unpacked_bytes) if layout.is_compressed else None,
     }
 
 

@@ -29,7 +29,7 @@ from packer.store.blocks import Result, Task
 from packer.store.files import write_at
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.processes import InFlight
-from packer.workers.row_buffers import DecodedRows, row_buffer
+from packer.workers.row_buffers import DecodedRows, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample
 
@@ -90,7 +90,9 @@ class PackJob:
     @property
     def layout(self) -> RowLayout:
         """How the rows lie in the store's files."""
-        return RowLayout.of(self.geometry, self.rows.channels, has_masks=self.has_masks)
+        return RowLayout.of(
+            self.geometry, self.rows.channels, has_masks=self.has_masks, is_compressed=self.rows.compress
+        )
 
 
 @dataclass
@@ -128,7 +130,7 @@ class BlockWorker:
         self._in_flight = InFlight(in_flight, job.pauses)
         self._maker = job.row_maker(self._in_flight, self._clock)
         self.expect, self.forget = self._maker.expect, self._maker.forget
-        self._rows = row_buffer(job.layout, self._clock)
+        self._rows = _row_buffer(job.layout, self._clock)
         self._held: dict[int, DecodedRows] = {}
         self._files: dict[str, int] = {}
 
@@ -203,6 +205,16 @@ class BlockWorker:
             result.content.append(row.content)
         y0, x0, y1, x1 = row.content
         result.pixel_count += (y1 - y0) * (x1 - x0)
+
+
+def _row_buffer(layout: RowLayout, clock: StageClock) -> RowBuffer:
+    """Return what takes rows of this layout."""
+    if not layout.is_compressed:
+        return row_buffer(layout, clock)
+    # numpy and zstd, which raw rows do without
+    from packer.workers.frame_buffer import FrameBuffer
+
+    return FrameBuffer(layout, clock)
 
 
 class ImageRows:

@@ -18,7 +18,7 @@ from packer.store.blocks import Result
 # So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
 _CHECK_BYTES = 64 << 10
 # Rows with sizes of their own: a block's are 8 MiB on average, and may be a thousand times that.
-_FULL_BYTES = 16 << 20
+FULL_BYTES = 16 << 20
 
 
 @dataclass
@@ -52,7 +52,7 @@ class RowBuffer(Protocol):
 
 
 def row_buffer(layout: RowLayout, clock: StageClock) -> RowBuffer:
-    """Return what takes rows of this layout."""
+    """Return what takes raw rows of this layout."""
     return VariableRowBuffer(layout, clock) if layout.size is None else EqualRowBuffer(layout, clock)
 
 
@@ -120,7 +120,7 @@ class VariableRowBuffer:
     @property
     def is_full(self) -> bool:
         """Whether the rows of the task are so many bytes that they are to be written first."""
-        return self._block.size_bytes >= _FULL_BYTES
+        return self._block.size_bytes >= FULL_BYTES
 
     def begin(self, most_rows: int) -> None:
         """Do nothing: `finish` has begun the next task."""

@@ -35,6 +35,7 @@ from reader.bench.ways import (
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
 from reader.format.manifest import PAGE_BYTES, PIXELS
+from reader.format.tensors import NEEDS_RAW
 from reader.loading.validation import checked_device
 from reader.memory import residency as residencies
 
@@ -162,6 +163,10 @@ def measure(
         ('copying consecutive slices',)
     """
     data = MemmapDataset(path)
+    if data.manifest.compression:
+        raise BenchError(
+            f"{path}: {NEEDS_RAW}. This measures raw rows; scripts/benchmarks/bench_compress.py measures these."
+        )
     size, where = checked(data, batch_size, device)
     pixels, row_bytes = data.path / PIXELS, data.manifest.row_bytes
     orders = (order,) if order else tuple(ORDERS)

@@ -23,6 +23,7 @@ from reader.dataset.sources import JoinedSources
 from reader.format.errors import StoreError
 from reader.format.manifest import PAGE_BYTES
 from reader.format.row_values import has_boxes
+from reader.format.tensors import NEEDS_RAW
 from reader.memory.joined_file import Piece, RowFiles, RowSource, first_units, map_pieces
 from reader.rows import Rows
 from reader.store import Batch, store_of
@@ -47,6 +48,8 @@ class JoinedStores(OpenedStore):
         self.opener = functools.partial(open_joined, openers, [s.manifest.digest for s in stores], given)
         manifests = [store.manifest for store in stores]
         check_alike([(str(store.path), store.manifest) for store in stores])
+        if packed := next((store for store in stores if store.frames is not None), None):
+            raise StoreError(f"{packed.path}: {NEEDS_RAW}. Rows of several stores are joined raw.")
         if os.name == "nt":
             raise StoreError("several stores are mapped side by side, which Windows cannot do: use Linux or macOS.")
         self.path, self.remote = Path(" + ".join(str(store.path) for store in stores)), None

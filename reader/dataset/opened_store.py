@@ -7,7 +7,6 @@ batches are copied from is never handed out: views are of a second mapping, in w
 from __future__ import annotations
 
 import functools
-import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,9 +20,13 @@ from torch.utils.data import get_worker_info
 
 from reader import system
 from reader.dataset.sources import JoinedSources, Sources
+from reader.dataset.views import Views
+from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, Manifest
 from reader.format.row_values import RowValues
-from reader.memory.gather import gather, is_run
+from reader.format.tensors import NEEDS_RAW
+from reader.memory.frame_file import FrameFile, ReadBytes, mapped_bytes
+from reader.memory.gather import Copies, gather, is_run
 from reader.memory.joined_file import RowSource
 from reader.memory.pages import extents, gathered, row_of
 from reader.memory.row_file import Read, RowFile, RowReader, reads_in_order
@@ -37,8 +40,8 @@ from reader.store import (
     columns_of,
     map_file,
     map_store,
+    map_tensor,
     open_store,
-    store_of,
 )
 
 # Gives uint8[size_bytes].
@@ -50,6 +53,7 @@ class OpenedStore:
 
     mapped: all of it, for what copies from it; an ImageBatch, or a RaggedBatch where rows have sizes of their own.
     files: by tensor, but for those that were made in memory.
+    frames: of compressed rows, which are unpacked, whoever asks for them.
     made: tensors that stand in memory, in place of those of files or beside them.
     made_id: differs where what a user made of them does.
 
@@ -59,6 +63,8 @@ class OpenedStore:
     Raises:
         StoreError: path is no finished, undamaged store.
     """
+
+    frames: FrameFile | None = None
 
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
         self.path, self.remote = path, remote
@@ -82,6 +88,12 @@ class OpenedStore:
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self._sizes = [(file, sizes[name]) for name, file in files.items()]
         self.files, self._row_files = {**files}, files
+        if self.manifest.compression:
+            read = (
+                self._read_pixels if system.can_read_ahead() else mapped_bytes(files["pixels"].opened, sizes["pixels"])
+            )
+            table = map_tensor(files["frames"].opened, torch.int64, (self.manifest.rows, 2))
+            self.frames = FrameFile(str(path), self.manifest, table, read)
         self.sources = Sources(path, self.manifest, remote)
         self.begin()
 
@@ -122,7 +134,13 @@ class OpenedStore:
 
     @functools.cached_property
     def views(self) -> Views:
-        """A mapping for what is handed out, made when the first of it is."""
+        """A mapping for what is handed out, made when the first of it is.
+
+        Raises:
+            StoreError: rows are compressed.
+        """
+        if self.frames is not None:
+            raise StoreError(f"{self.path}: {NEEDS_RAW}.")
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self.opened("pixels")
         files = {name: file for name, file in self._row_files.items() if name not in self.made}
@@ -166,14 +184,14 @@ class OpenedStore:
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
 
-        Of a remote store that is not all in its cache, a copy.
+        Of a remote store that is not all in its cache, and of compressed rows, a copy.
 
         Raises:
             StoreError: a file was cut short. One that is cut later ends the process that reads the view (SIGBUS).
         """
         self.check_files()
         rows = np.arange(start, stop)
-        if not self.is_local:
+        if not self.is_local or self.frames is not None:
             return self._read(rows, _own)
         if not isinstance(self.mapped, RaggedBatch):
             batch = self.views.rows(start, stop)
@@ -193,7 +211,7 @@ class OpenedStore:
             StoreError: a file was cut short.
         """
         self.check_files()
-        if _reads_files() or not self.is_local:
+        if _reads_files() or not self.is_local or self.frames is not None:
             return self._read(rows, memory)
         if isinstance(self.mapped, RaggedBatch):
             return self._checked_batch(gathered(self.mapped, rows, memory), rows)
@@ -232,6 +250,27 @@ class OpenedStore:
         """
         self._read_pixels(into.view(-1).numpy().data, reads_in_order(units))
 
+    def begin_unpacking(self, rows: Rows, memory: Memory, read: ReadBytes | None = None) -> tuple[Batch, Copies]:
+        """Begin to unpack compressed rows into memory, complete when the copies were waited for; read: see `FrameFile`.
+
+        Raises:
+            StoreError: a file was cut short, or a frame does not lie in it; what else is wrong with one, waiting raises.
+        """
+        assert self.frames is not None
+        self.check_files()
+        if isinstance(self.mapped, RaggedBatch):
+            batch, copies = self.frames.begin_ragged(self.mapped, rows, rows, memory, read)
+            return self._checked_batch(batch, rows), copies
+        flat, copies = self.frames.begin_equal(rows, memory, read)
+        equal = batch_of(self.mapped, rows, flat.view(len(rows), *self.mapped.pixels.shape[1:]))
+        return self._checked_batch(equal, rows), copies
+
+    def file_extents(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return where in the file of rows these begin, and how many bytes they have there; StoreError where one is not in it."""
+        own = extents(self.mapped, rows) if isinstance(self.mapped, RaggedBatch) else None
+        begins, sizes = own or (rows * self.manifest.row_bytes, np.full(len(rows), self.manifest.row_bytes))
+        return (begins, sizes) if self.frames is None else self.frames.extents(rows, sizes)
+
     def _mapped(self) -> tuple[Manifest, Batch]:
         if self.remote is None:
             return open_store(self.path)
@@ -247,9 +286,10 @@ class OpenedStore:
         return status.st_dev, status.st_ino
 
     def _unit_bytes(self, name: str) -> int:
-        """Return what a tensor's file is read by: rows, but of flat pixels pages."""
-        is_flat = name == "pixels" and self.manifest.has_own_sizes
-        return PAGE_BYTES if is_flat else self.manifest.tensors[name].row_bytes
+        """Return what a tensor's file is read by: rows, but of flat pixels pages, and of frames bytes."""
+        if name != "pixels" or not self.manifest.is_flat:
+            return self.manifest.tensors[name].row_bytes
+        return 1 if self.manifest.compression else PAGE_BYTES
 
     def _read(self, rows: Rows, memory: Memory) -> Batch:
         """Gather without the mapping; of rows of one size also a single one, int64[], without a batch dimension."""
@@ -258,10 +298,19 @@ class OpenedStore:
         columns = self._read_columns(rows, reads)
         if self.manifest.has_own_sizes:
             some = RaggedBatch(pixels=self.mapped.pixels, **columns, rows=self.numbers(rows), batch_size=[])
+            if self.frames is not None:
+                batch, copies = self.frames.begin_ragged(some, np.arange(len(rows)), rows, memory)
+                copies.wait()
+                return batch
             return gathered(some, np.arange(len(rows)), memory, self.read_units)
-        shape = self._specs["pixels"].row_shape
-        pixels = memory(rows.size * self.manifest.row_bytes).view(*rows.shape, *shape)
-        self._read_pixels(pixels.view(-1).numpy().data, reads)
+        shape = self.mapped.pixels.shape[1:]
+        if self.frames is not None:
+            flat, copies = self.frames.begin_equal(rows.reshape(-1), memory)
+            copies.wait()
+        else:
+            flat = memory(rows.size * self.manifest.row_bytes)
+            self._read_pixels(flat.numpy().data, reads)
+        pixels = flat.view(*rows.shape, *shape)
         return batch_around(pixels, rows=self.numbers(rows), **columns)
 
     def _read_columns(self, rows: Rows, reads: Sequence[Read]) -> dict[str, Any]:
@@ -271,7 +320,7 @@ class OpenedStore:
         found: dict[str, npt.NDArray[Any]] = {}
         shape = rows.shape
         for name, file in self.files.items():
-            if name != "pixels":
+            if name not in ("pixels", "frames"):
                 values = np.empty((rows.size, *self._specs[name].row_shape), self._specs[name].dtype)
                 file.read(values.reshape(-1).view(np.uint8).data, reads)
                 found[name] = values
@@ -297,41 +346,6 @@ class OpenedStore:
         ]
         spans = [(row * file.row_bytes, (row + count) * file.row_bytes) for row, count, _ in parts]
         self.remote.read(spans, lambda some: file.read(memory, [parts[n] for n in some]))
-
-
-class Views:
-    """Tensors over a mapping of a store that belongs to its user.
-
-    The storage of each is its rows alone: torch pickles, copies and sends whole storages.
-    """
-
-    def __init__(
-        self, manifest: Manifest, maps: dict[str, mmap.mmap | None], made: dict[str, torch.Tensor] | None = None
-    ) -> None:
-        """maps: of each tensor's file, None where it has no bytes. made: those that stand in memory; they are copied."""
-        self._manifest, self._maps, self._made = manifest, maps, made or {}
-
-    def tensor(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Return rows [start, stop) of a tensor."""
-        if name in self._made:
-            return self._made[name][start:stop].clone()
-        spec = self._manifest.tensors[name]
-        dtype, shape = getattr(torch, spec.dtype), (stop - start, *spec.row_shape)
-        count = torch.Size(shape).numel()
-        if not count:
-            return torch.empty(shape, dtype=dtype, device="cpu")
-        return torch.frombuffer(self._maps[name], dtype=dtype, count=count, offset=start * spec.row_bytes).view(shape)
-
-    def rows(self, start: int, stop: int) -> Batch:
-        """Return rows [start, stop) of a store whose rows have one size."""
-        return store_of(self._manifest, {name: self.tensor(name, start, stop) for name in self._manifest.tensors})
-
-    @functools.cached_property
-    def store(self) -> Batch:
-        """All of the store."""
-        return store_of(
-            self._manifest, {name: self.tensor(name, 0, self._manifest.count(name)) for name in self._manifest.tensors}
-        )
 
 
 def fresh(size_bytes: int) -> torch.Tensor:

@@ -13,9 +13,9 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, open_manifest, parse_manifest
 
-# A line is four numbers of up to 19 digits.
+# A line is up to five numbers of up to 19 digits.
 _MOST_LINE_BYTES = 128
-_LINE = re.compile(rb"    \[(\d{1,19}), (\d{1,10}), (\d{1,19})(?:, (\d{1,19}))?\](,?)\n")
+_LINE = re.compile(rb"    \[(\d{1,19}), (\d{1,10}), (\d{1,19})(?:, (\d{1,19})(?:, (\d{1,10}))?)?\](,?)\n")
 _CRC32_STOP = 1 << 32
 
 
@@ -40,13 +40,15 @@ def _checked(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[Block]
     """Yield the blocks; each adds to those before it, and the last one ends where the rows do."""
     start = used = 0
     least_offset, pixels_bytes = 0, manifest.files[PIXELS].size_bytes
-    for number, (rows, crc32, offset, size_bytes) in zip(count(), _lines(file, manifest, path), strict=False):
+    for number, (rows, crc32, offset, size_bytes, pixels_crc32) in zip(
+        count(), _lines(file, manifest, path), strict=False
+    ):
         size_bytes = rows * manifest.row_bytes if size_bytes is None else size_bytes
         what = ""
         if not 1 <= rows <= manifest.rows - start:
             what = f"{rows} rows, expected 1 to {manifest.rows - start}"
-        elif crc32 >= _CRC32_STOP:
-            what = f"the checksum {crc32}, expected 32 bits"
+        elif max(crc32, pixels_crc32) >= _CRC32_STOP:
+            what = f"the checksum {max(crc32, pixels_crc32)}, expected 32 bits"
         elif (offset != 0 if number == 0 else offset < least_offset) or offset >= manifest.files[SAMPLES].size_bytes:
             what = (
                 f"lines from byte {offset} of {SAMPLES} on, expected {least_offset} or more, and less than the file has"
@@ -55,26 +57,28 @@ def _checked(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[Block]
             what = f"{size_bytes} bytes of pixels, expected {rows} to {pixels_bytes - used}"
         if what:
             raise StoreError(f"{path}: block {number} has {what}.")
-        yield Block(start, start + rows, crc32, offset, size_bytes)
+        yield Block(start, start + rows, crc32, offset, size_bytes, pixels_crc32)
         # every row has a line, and none is shorter than an empty object
         start, used, least_offset = start + rows, used + size_bytes, offset + 3 * rows
     if start != manifest.rows:
         raise StoreError(f"{path}: the blocks hold {start} rows, the manifest says {manifest.rows}.")
-    if pixels_bytes - used >= (PAGE_BYTES if manifest.has_own_sizes else 1):
+    if pixels_bytes - used >= (PAGE_BYTES if manifest.is_flat else 1):
         raise StoreError(f"{path}: the blocks hold {used} bytes of pixels, the manifest says {pixels_bytes}.")
 
 
-def _lines(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[tuple[int, int, int, int | None]]:
+def _lines(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[tuple[int, int, int, int | None, int]]:
     """Yield the numbers of each line, up to the "]" behind the last."""
+    expected = 5 if manifest.compression else 4 if manifest.has_own_sizes else 3
     is_last = file.readline(_MOST_LINE_BYTES) != b"\n"
     while not is_last:
         line = file.readline(_MOST_LINE_BYTES)
         found = _LINE.fullmatch(line)
-        if not found or (found[4] is None) is manifest.has_own_sizes:
-            numbers = "4 numbers" if manifest.has_own_sizes else "3 numbers"
-            raise StoreError(f"{path}: the table of blocks has a line {line[:60]!r}, expected {numbers} in brackets.")
+        if not found or 3 + (found[4] is not None) + (found[5] is not None) != expected:
+            raise StoreError(
+                f"{path}: the table of blocks has a line {line[:60]!r}, expected {expected} numbers in brackets."
+            )
         size_bytes = None if found[4] is None else int(found[4])
-        yield int(found[1]), int(found[2]), int(found[3]), size_bytes
-        is_last = not found[5]
+        yield int(found[1]), int(found[2]), int(found[3]), size_bytes, int(found[5] or 0)
+        is_last = not found[6]
     if file.readline(_MOST_LINE_BYTES) != b"  ],\n":
         raise StoreError(f"{path}: the table of blocks does not end where it should.")

@@ -24,7 +24,9 @@ FORMAT_VERSION = (1, 1)
 OWN_SIZES = "own-sizes"
 # and of masks behind the pixels of each such row
 OWN_MASKS = "own-masks"
-READER_FEATURES = (OWN_SIZES, OWN_MASKS)
+# and of rows that are frames of zstd
+COMPRESSED_ROWS = "compressed-rows"
+READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS)
 # What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
 GENERATIONS = "generations"
 # and of one whose pixels lie there as objects of their own

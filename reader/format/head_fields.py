@@ -58,9 +58,10 @@ _HEAD = {
     "options": PLAIN_OBJECT,
     "decoders": OBJECT,
     "icc": OBJECT,
+    "compression": OBJECT,
     "files": OBJECT,
 }
-_MAY_LACK = frozenset({"further_targets", "labels", "icc"})
+_MAY_LACK = frozenset({"further_targets", "labels", "icc", "compression"})
 # A line of samples.jsonl has all numbers of a row's target.
 MOST_TARGETS = 1 << 24
 _TARGETS = {"kind": _KIND, "count": optional(whole(1, MOST_TARGETS))}
@@ -89,6 +90,7 @@ _OPTIONS = {
     "max_boxes": optional(whole(1, INT32_MOST)),
     "upright_labels": BOOL,
     "masks": TEXT,
+    "compress": TEXT,
     "max_size": Check(
         'a whole number, "short:" and one, or null',
         lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),

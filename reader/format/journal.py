@@ -55,9 +55,11 @@ _HEADER = {
 _STOP_KEYS = frozenset({"inputs_stop", "rows_stop"})
 _BLOCK = {
     **dict.fromkeys(
-        ("inputs_stop", "rows_stop", "block", "inputs", "rows", "pixel_count", "size_bytes", "kept"), whole(0)
+        ("inputs_stop", "rows_stop", "block", "inputs", "rows", "pixel_count", "size_bytes", "unpacked_bytes", "kept"),
+        whole(0),
     ),
-    "crc32": whole(0, (1 << 32) - 1),
+    **dict.fromkeys(("crc32", "unpacked_crc32"), whole(0, (1 << 32) - 1)),
+    "frames": list_of(whole(1), "a list of whole numbers of 1 or more"),
     **dict.fromkeys(("sums", "square_sums"), list_of(whole(0, 1 << 128), "a list of whole numbers")),
     "samples": TEXTS,
     "content": list_of(list_of(whole(0), "four whole numbers"), "a list of four whole numbers each"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from reader.format.errors import IncompleteStoreError, StoreError
+from reader.format.errors import StoreError
 from reader.format.fields import INT64_MOST
 from reader.format.filesystem import error_path, open_regular, retry_missing
 from reader.format.head import (
@@ -30,8 +30,8 @@ from reader.format.head import (
 )
 from reader.format.head_fields import MOST_TARGETS, TARGET_DTYPES, check_head
 from reader.format.shown import brief
-from reader.format.tensors import ITEM_BYTES, TensorSpec, metadata_names
-from reader.format.unfinished import unfinished_message
+from reader.format.tensors import FRAMES_SPEC, ITEM_BYTES, Compression, TensorSpec, metadata_names
+from reader.format.unfinished import no_manifest
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
@@ -43,7 +43,6 @@ PAGE_BYTES = 4096
 
 # Of a list in an error.
 _NAMED = 5
-
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
@@ -74,7 +73,8 @@ class Block:
     """Rows that were committed together.
 
     crc32 covers their bytes in pixels.memmap; samples_offset is where their first line starts in samples.jsonl. size_bytes
-    of those bytes is written where rows have sizes of their own; elsewhere it follows from the rows, and is filled in by reading.
+    of those bytes is written where rows have sizes of their own or are compressed; elsewhere it follows from the rows, and is
+    filled in by reading. pixels_crc32 covers compressed rows unpacked, and is 0 elsewhere.
     """
 
     start: int
@@ -82,6 +82,7 @@ class Block:
     crc32: int
     samples_offset: int
     size_bytes: int = 0
+    pixels_crc32: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ class Manifest:
     labels: Mapping[str, Any] = field(default_factory=dict)
     # name of an ICC profile other than sRGB -> rows whose images have it (format 1.1)
     icc: Mapping[str, int] = field(default_factory=dict)
+    # how rows are compressed, where they are
+    compression: Compression | None = None
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -167,7 +170,7 @@ class Manifest:
     def tensors(self) -> dict[str, TensorSpec]:
         """Every tensor of the store by name; extras as "extras/<name>"."""
         target_shape = () if self.target_count is None else (self.target_count,)
-        row_shape = () if self.has_own_sizes else (self.height, self.width, self.channels)
+        row_shape = () if self.is_flat else self.sides
         specs = {
             "pixels": TensorSpec("uint8", row_shape),
             "targets": TensorSpec(TARGET_DTYPES[self.target_kind], target_shape),
@@ -178,6 +181,8 @@ class Manifest:
             specs |= {"offsets": TensorSpec("int64", ()), "shapes": TensorSpec("int32", (3,))}
         if self.has_own_masks:
             specs["mask_offsets"] = TensorSpec("int64", ())
+        if self.compression:
+            specs["frames"] = FRAMES_SPEC
         return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
 
     def tensor_paths(self) -> dict[str, str]:
@@ -199,16 +204,29 @@ class Manifest:
         """Whether behind the pixels of each row, which has a size of its own, stands its mask."""
         return OWN_MASKS in self.reader_features
 
+    @property
+    def sides(self) -> tuple[int, int, int]:
+        """Height, width and channels of a row, of rows with sizes of their own the most."""
+        return self.height, self.width, self.channels
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether pixels.memmap has no dimension of rows: they have sizes of their own, or are frames."""
+        return self.has_own_sizes or self.compression is not None
+
     def count(self, name: str) -> int:
-        """Return the length of a tensor: N, but of flat pixels their bytes."""
-        return self.files[PIXELS].size_bytes if name == "pixels" and self.has_own_sizes else self.rows
+        """Return the length of a tensor: N, but of flat pixels the bytes of their file."""
+        return self.files[PIXELS].size_bytes if name == "pixels" and self.is_flat else self.rows
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of the pixels of all rows, unpacked; of raw rows those of their file."""
+        return self.compression.pixel_bytes if self.compression else self.files[PIXELS].size_bytes
 
     @property
     def row_bytes(self) -> int:
         """Bytes of the pixels of one row, of rows with sizes of their own on average, masks included."""
-        if self.has_own_sizes:
-            return max(1, self.files[PIXELS].size_bytes // self.rows)
-        return self.height * self.width * self.channels
+        return max(1, self.pixel_bytes // self.rows) if self.has_own_sizes else math.prod(self.sides)
 
     def to_json(self) -> dict[str, Any]:
         """Return the head of manifest.json, in its order."""
@@ -236,6 +254,7 @@ class Manifest:
             "options": dict(self.options),
             "decoders": dict(self.decoders),
             **({"icc": dict(self.icc)} if self.icc else {}),
+            **({"compression": self.compression.to_json()} if self.compression else {}),
             "files": {k: {"size_bytes": v.size_bytes, "digest": v.digest} for k, v in sorted(self.files.items())},
         }
 
@@ -273,6 +292,7 @@ class Manifest:
             },
             labels=head.get("labels", {}),
             icc=head.get("icc", {}),
+            compression=Compression.of_head(head),
             digest=digest,
         )
         manifest.check_sums()
@@ -289,10 +309,8 @@ class Manifest:
                 f"the manifest says {self.inputs} inputs, expected its {self.rows} rows and {self.rejected} rejects."
             )
         for name in ("mean", "std"):
-            if len(getattr(self, name)) != self.channels:
-                raise StoreError(
-                    f"the manifest says {name} = {brief(getattr(self, name))}, expected {self.channels} numbers."
-                )
+            if len(given := getattr(self, name)) != self.channels:
+                raise StoreError(f"the manifest says {name} = {brief(given)}, expected {self.channels} numbers.")
         counted = {"targets": (self.target_kind, self.classes, self.tensors["targets"])}
         counted |= {name: (t.kind, t.classes, self.extras[name]) for name, t in self.further_targets.items()}
         for name, (kind, classes, spec) in counted.items():
@@ -314,8 +332,11 @@ class Manifest:
             need, found = self.count(name) * self.tensors[name].row_bytes, self.files[path].size_bytes
             if found != need:
                 raise StoreError(f"it lists {path} with {found} bytes, {self.rows} rows need {need}.")
-            if name == "pixels" and self.has_own_sizes and (found < max(PAGE_BYTES, self.rows) or found % PAGE_BYTES):
+            if name == "pixels" and self.is_flat and (found < max(PAGE_BYTES, self.rows) or found % PAGE_BYTES):
                 raise StoreError(f"it lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}.")
+        if self.compression:
+            need = 0 if self.has_own_sizes else self.rows * self.row_bytes
+            self.compression.check_sums(need, self.files[PIXELS].size_bytes)
 
 
 def read_manifest(out: str | os.PathLike[str]) -> Manifest:
@@ -341,7 +362,7 @@ def open_manifest(root: Path) -> IO[bytes]:
     try:
         return retry_missing(path, lambda: open_regular(path, most_bytes=MOST_MANIFEST_BYTES))
     except FileNotFoundError:
-        raise _no_manifest(root) from None
+        raise no_manifest(root) from None
     except NotADirectoryError:
         raise StoreError(f"{root} is a file, expected the folder of a store.") from None
 
@@ -362,7 +383,7 @@ def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:
 
 def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
     """Return the bytes of manifest.json: the head, one line a block, and last the sha256 of all that stands before it."""
-    lines = ",".join(f"\n    {_block_line(block, manifest.has_own_sizes)}" for block in blocks)
+    lines = ",".join(f"\n    {_block_line(block, manifest)}" for block in blocks)
     return with_digest(manifest.to_json(), lines)
 
 
@@ -373,17 +394,6 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _no_manifest(root: Path) -> StoreError:
-    if not root.is_dir():
-        return StoreError(f"{root} does not exist. Expected the folder of a store: pack IMAGES {root}")
-    if message := unfinished_message(root):
-        return IncompleteStoreError(message)
-    children = [name for name in ("train", "val", "valid", "test") if (root / name / MANIFEST).is_file()]
-    if children:
-        return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
-    return StoreError(f"{root} is not a pixpack store: it has no {MANIFEST}. Make one with: pack IMAGES OUT")
-
-
-def _block_line(block: Block, has_own_sizes: bool) -> list[int]:
-    line = [block.stop - block.start, block.crc32, block.samples_offset]
-    return [*line, block.size_bytes] if has_own_sizes else line
+def _block_line(block: Block, manifest: Manifest) -> list[int]:
+    line = [block.stop - block.start, block.crc32, block.samples_offset, block.size_bytes, block.pixels_crc32]
+    return line if manifest.compression else line[: 4 if manifest.has_own_sizes else 3]

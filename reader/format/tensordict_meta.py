@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # The dotted path is part of the format: tensordict finds the class by it. It never moves.
 _STORE_TYPE = "<class 'reader.store.ImageBatch'>"
 _RAGGED_TYPE = "<class 'reader.store.RaggedBatch'>"
+_COMPRESSED_TYPE = "<class 'reader.store.CompressedRows'>"
 
 
 def metadata_files(manifest: Manifest) -> dict[str, bytes]:
@@ -26,14 +27,20 @@ def metadata_files(manifest: Manifest) -> dict[str, bytes]:
     """
     tensors = manifest.tensors
     top = {name: _tensor_meta(manifest.count(name), spec) for name, spec in tensors.items() if "/" not in name}
-    files = {_TOP: json.dumps({"_type": _RAGGED_TYPE if manifest.has_own_sizes else _STORE_TYPE}).encode()}
+    files = {_TOP: json.dumps({"_type": _type_of(manifest)}).encode()}
     if manifest.extras:
         extras = {name: _tensor_meta(manifest.rows, spec) for name, spec in sorted(manifest.extras.items())}
         files[_EXTRAS] = _tensordict_meta([manifest.rows], extras)
         top["extras"] = {"type": "TensorDict"}
     # flat pixels have no dimension of rows, so neither has the whole
-    files[_TENSORS] = _tensordict_meta([] if manifest.has_own_sizes else [manifest.rows], top)
+    files[_TENSORS] = _tensordict_meta([] if manifest.is_flat else [manifest.rows], top)
     return files
+
+
+def _type_of(manifest: Manifest) -> str:
+    if manifest.compression:
+        return _COMPRESSED_TYPE
+    return _RAGGED_TYPE if manifest.has_own_sizes else _STORE_TYPE
 
 
 def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, Any]:

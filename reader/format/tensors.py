@@ -1,11 +1,15 @@
-"""Tensors as the manifest has them: dtype, shape of a row, and the names of their meta.json files."""
+"""Tensors as the manifest has them: dtype, shape of a row, names of their meta.json files; and how rows are compressed."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from reader.format.errors import StoreError
+from reader.format.fields import check_fields, one_of, whole
+from reader.format.head import COMPRESSED_ROWS
 from reader.format.shown import brief
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
@@ -38,3 +42,93 @@ _TOP, _TENSORS, _EXTRAS = "meta.json", "_tensordict/meta.json", "_tensordict/ext
 def metadata_names(*, has_extras: bool) -> list[str]:
     """Return the paths of the meta.json files of a store."""
     return [_TOP, _TENSORS, _EXTRAS] if has_extras else [_TOP, _TENSORS]
+
+
+ZSTD = "zstd"
+# The tensor `frames`: the bytes [begin, end) of pixels.memmap that each row's frame has.
+FRAMES_SPEC = TensorSpec("int64", (2,))
+# Of 200 photographs of 224 x 224: 0.54 of raw; levels 2 and 3 are no smaller, -1 has 0.77 (scripts/benchmarks/bench_compress.py).
+LEVEL = 1
+# The only predictor: green is subtracted from red and blue, then from each line the line above it.
+UP = "up"
+
+# Why something cannot be done, behind the path of a store.
+NEEDS_RAW = (
+    "its rows are compressed: read them by MemmapDataset, or make a raw store: pack subset OUT RAW --no-compress"
+)
+
+# A block of zstd that repeats one byte has 4 bytes and stands for 128 KiB: no frame holds more than this for each of its bytes.
+MOST_RATIO = 1 << 15
+
+# zstd makes a row longer by 1/256 at most, and by some 100 bytes.
+_MOST_BEYOND = 512
+
+_LEAST_LEVEL, _MOST_LEVEL = -7, 22
+_FIELDS = {
+    "codec": one_of(ZSTD),
+    "level": whole(_LEAST_LEVEL, _MOST_LEVEL),
+    "predictor": one_of(UP),
+    "pixel_bytes": whole(1),
+}
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How rows are compressed.
+
+    pixel_bytes: of all rows, unpacked, with their masks where those are behind the pixels.
+    """
+
+    codec: str
+    level: int
+    predictor: str
+    pixel_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value of the key `compression`."""
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    @classmethod
+    def of(cls, pixel_bytes: int) -> Compression:
+        """Return how `reader.frames` packs rows that have so many bytes."""
+        return cls(ZSTD, LEVEL, UP, pixel_bytes)
+
+    @classmethod
+    def of_head(cls, head: Mapping[str, Any]) -> Compression | None:
+        """Build from the key `compression` of a manifest's head; None where its rows are raw.
+
+        Raises:
+            StoreError: a field is missing or malformed.
+        """
+        if COMPRESSED_ROWS not in head["reader_features"]:
+            return None
+        fields: Any = head.get("compression")
+        check_fields("compression of the manifest", fields, _FIELDS)
+        return cls(**{name: fields[name] for name in _FIELDS})
+
+    def check_sums(self, pixel_bytes: int, file_bytes: int) -> None:
+        """Check the bytes of all pixels by those of their rows, 0 where these have sizes of their own, and of their file.
+
+        Raises:
+            StoreError: they are others, or no frames of such a file hold them.
+        """
+        if pixel_bytes not in (0, self.pixel_bytes):
+            raise StoreError(f"it lists {self.pixel_bytes} bytes of compressed pixels, the rows need {pixel_bytes}.")
+        if self.pixel_bytes // MOST_RATIO > file_bytes:
+            raise StoreError(
+                f"it lists {self.pixel_bytes} bytes of pixels, more than {file_bytes} bytes of frames can hold."
+            )
+
+
+def wrong_frames(frames: Any, sizes: Any, size_bytes: int) -> Any:
+    """Return which rows have frames that do not lie in the file, or cannot hold the row, bool[n].
+
+    Args:
+        frames: int64[n, 2], the byte where each begins and the byte behind it.
+        sizes: int64[n], bytes of each row, unpacked.
+        size_bytes: of the file of frames.
+    """
+    begins, ends = frames[:, 0], frames[:, 1]
+    wrong = (begins < 0) | (ends <= begins) | (ends > size_bytes)
+    lengths = (ends - begins) * ~wrong
+    return wrong | (sizes // MOST_RATIO > lengths) | (lengths > sizes + sizes // 128 + _MOST_BEYOND)

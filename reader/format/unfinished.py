@@ -11,6 +11,7 @@ import re
 import shlex
 from pathlib import Path
 
+from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import open_regular
 from reader.format.journal import FOLDER, JOURNAL, Header, read_progress
 from reader.format.shown import redacted, shown
@@ -47,6 +48,18 @@ def unfinished_message(out: Path) -> str:
     if (out / FOLDER).is_dir():
         return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
     return ""
+
+
+def no_manifest(root: Path) -> StoreError:
+    """Say what a folder without a manifest is instead of a store."""
+    if not root.is_dir():
+        return StoreError(f"{root} does not exist. Expected the folder of a store: pack IMAGES {root}")
+    if message := unfinished_message(root):
+        return IncompleteStoreError(message)
+    children = [name for name in ("train", "val", "valid", "test") if (root / name / "manifest.json").is_file()]
+    if children:
+        return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
+    return StoreError(f"{root} is not a pixpack store: it has no manifest.json. Make one with: pack IMAGES OUT")
 
 
 def read_swapping(folder: Path) -> list[str]:

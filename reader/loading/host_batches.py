@@ -20,6 +20,7 @@ from reader.loading.schedule import BLOCK_BYTES, WINDOW_BLOCKS
 from reader.loading.shared_residency import host_copy, host_units, reads_of
 from reader.memory import residency as residencies
 from reader.memory.buffers import BufferPool, PinnedMemoryError
+from reader.memory.frame_file import ReadBytes
 from reader.memory.gather import Copies, Gatherer, is_run
 from reader.memory.pages import extents, gathered, pages_of, parted
 from reader.memory.read_ahead import ReadAhead
@@ -88,12 +89,14 @@ class Gathering:
         self.copy = host_copy(dataset) if chosen.name == "ram" else None
         self._row_shape = self._store.pixels.shape[1:]
         self._unit_bytes = PAGE_BYTES if own_sizes else dataset.manifest.row_bytes
-        units = self._store.pixels.view(-1, self._unit_bytes)
-        # in a copy rows lie in slots; of the mapped file, a row's slot is its number
-        self._gatherer = Gatherer(units if self.copy is None else self.copy.units)
+        self._is_packed = dataset.manifest.compression is not None
+        if not self._is_packed:
+            units = self._store.pixels.view(-1, self._unit_bytes)
+            # in a copy rows lie in slots; of the mapped file, a row's slot is its number
+            self._gatherer = Gatherer(units if self.copy is None else self.copy.units)
         can_pin = chosen.name == "ram" and device.type == "cuda"
         # flat pixels are gathered into pinned buffers
-        self.is_pinned = can_pin and not own_sizes and self._pin(must_pin=must_pin)
+        self.is_pinned = can_pin and not dataset.manifest.is_flat and self._pin(must_pin=must_pin)
         self._pool: BufferPool | None = None
 
     def read_ahead(
@@ -114,7 +117,7 @@ class Gathering:
         )
         if remote is not None and not remote.is_complete and self.copy is None:
             return RemoteAhead(self._dataset, remote, steps, units=units, place=place)
-        if self._is_warm:
+        if self._is_warm or self._is_packed:
             return None
         source = self._dataset.opened_store.opened("pixels")
         if not self._past_cache and not reads_of(self._dataset, self._processes).are_cold(source):
@@ -135,6 +138,8 @@ class Gathering:
     def begin(self, groups: list[Rows], ahead: Ahead | None) -> HostBatches:
         """Begin to gather a group of batches into one leased buffer, and cut it."""
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
+        if self._is_packed:
+            return self._unpacking(rows, [len(g) for g in groups])
         if isinstance(self._store, RaggedBatch):
             ragged = self._ragged_batch(self._store, rows, ahead)
             return HostBatches([ragged] if len(groups) == 1 else parted(ragged, [len(g) for g in groups]))
@@ -156,6 +161,24 @@ class Gathering:
     def let_go(self) -> None:
         """Free the buffers that no batch is in."""
         self._pool = None
+
+    def _unpacking(self, rows: Rows, counts: list[int]) -> HostBatches:
+        """Begin to unpack a group of batches of compressed rows, and cut it."""
+        room = 4 if self._dataset.manifest.has_own_sizes else 0
+        with stage("gather"):
+            batch, copies = self._dataset.opened_store.begin_unpacking(
+                rows, lambda need: self.buffers(need, room=room and need // room).lease(need), self._read_copy
+            )
+        if len(counts) == 1:
+            return HostBatches([batch], copies)
+        return HostBatches(
+            parted(batch, counts) if isinstance(batch, RaggedBatch) else list(batch.split(counts)), copies
+        )
+
+    @property
+    def _read_copy(self) -> ReadBytes | None:
+        """What reads bytes of frames from the copy in memory; None: they are read from the file."""
+        return None if self.copy is None else self.copy.read_bytes
 
     def _ragged_batch(self, store: RaggedBatch, rows: Rows, ahead: Ahead | None) -> RaggedBatch:
         def fill(pages: Rows, into: torch.Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from reader.device.transfer import pin
 from reader.memory import residency as residencies
+from reader.memory.gather import is_run
 from reader.memory.joined_file import RowSource, open_rows
 from reader.memory.row_file import READ_BYTES, Read, RowMemory, bring_rows, reads_in_order
 from reader.memory.slots import Slots, count_of
@@ -53,6 +55,18 @@ class HostCopy:
                 bring_rows(file, self._memory.bytes, reads)
             self.slots.add(missing)
         return size_bytes
+
+    def read_bytes(self, memory: memoryview, reads: Sequence[Read]) -> None:
+        """Bring bytes of the file to memory, of units that are held: (first byte, how many, first byte of memory) each."""
+        into, unit_bytes = np.frombuffer(memory, np.uint8), self.units.shape[1]
+        for start, count, place in reads:
+            units = self.slots.of(np.arange(start // unit_bytes, -(-(start + count) // unit_bytes)))
+            held, first = self.units.numpy(), start % unit_bytes
+            if is_run(units):
+                found = held[int(units[0]) : int(units[-1]) + 1]
+            else:
+                found = np.take(held, units, axis=0)
+            into[place : place + count] = found.reshape(-1)[first : first + count]
 
     def pin(self, device: torch.device) -> None:
         """Pin what is held now, where it lies, for as long as this lives; what is added later stays as it is.

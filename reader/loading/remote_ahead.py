@@ -18,11 +18,9 @@ import torch
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
 from reader.loading.schedule import Schedule, block_rows, window_bytes
-from reader.memory.pages import extents
 from reader.profiling import stage
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
-from reader.store import RaggedBatch
 
 _log = logging.getLogger("reader")
 
@@ -81,7 +79,8 @@ class RemoteAhead:
             self._asked.difference_update(blocks)
             self._asked_bytes -= sum(map(self._remote.folder.size, blocks))
             self._rows_bytes -= self._bytes_of(steps)
-            self._taken.extend(steps.batches)
+            if not self._dataset.manifest.compression:  # compressed rows are read as they are unpacked
+                self._taken.extend(steps.batches)
             yield steps
 
     def take(self, out: torch.Tensor) -> None:
@@ -141,10 +140,7 @@ class RemoteAhead:
 
 def blocks_of(dataset: MemmapDataset, remote: RemoteStore, rows: Rows) -> list[int]:
     """Return the blocks of the store that hold rows of it, sorted."""
-    if isinstance(dataset.mapped, RaggedBatch):
-        begins, sizes = extents(dataset.mapped, rows)
-    else:
-        begins, sizes = rows * dataset.manifest.row_bytes, np.full(len(rows), dataset.manifest.row_bytes)
+    begins, sizes = dataset.opened_store.file_extents(rows)
     starts = np.asarray(remote.folder.starts)
     found = [np.searchsorted(starts, byte, side="right") - 1 for byte in (begins, begins + sizes - 1)]
     return list(map(int, np.unique(np.concatenate(found))))

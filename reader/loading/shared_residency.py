@@ -23,9 +23,10 @@ from reader.dataset.opened_store import OpenedStore
 from reader.device.resident import Resident, ResidentImages
 from reader.format.filesystem import size_text
 from reader.format.manifest import PAGE_BYTES, PIXELS
+from reader.format.tensors import NEEDS_RAW
 from reader.loading.host_copies import HostCopy
 from reader.memory import residency as residencies
-from reader.memory.pages import extents, pages_of
+from reader.memory.pages import pages_of
 from reader.rows import Rows
 from reader.store import ImageBatch, RaggedBatch
 
@@ -67,9 +68,9 @@ def _reads_of_store(store: OpenedStore, rows: Rows | None, first: int) -> reside
     rows = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
     if rows is None or len(rows) in (0, count):
         is_none = rows is not None and not len(rows)
-        return residencies.Reads(path, 0 if is_none else store.mapped.pixels.nbytes)
-    if isinstance(store.mapped, RaggedBatch):
-        begins, sizes = extents(store.mapped, rows)
+        return residencies.Reads(path, 0 if is_none else store.manifest.files[PIXELS].size_bytes)
+    if store.manifest.is_flat:
+        begins, sizes = store.file_extents(rows)
         return residencies.Reads(path, int(sizes.sum()), offset=_byte_of(begins, sizes))
     offset = _byte_of(rows * row_bytes, np.full(len(rows), row_bytes))
     return residencies.Reads(path, len(rows) * row_bytes, offset=offset)
@@ -78,15 +79,15 @@ def _reads_of_store(store: OpenedStore, rows: Rows | None, first: int) -> reside
 def host_copy(dataset: MemmapDataset) -> HostCopy:
     """Return the copy of a store in memory, with the dataset's pixels in it.
 
-    Its units are rows, or of rows with sizes of their own pages.
+    Its units are rows, or of rows with sizes of their own, or compressed, pages.
 
     Raises:
         StoreError, OSError: as `RowFile.read`.
     """
-    key, pixels = (str(dataset.path), dataset.manifest.digest), dataset.mapped.pixels
-    unit_bytes = PAGE_BYTES if dataset.manifest.has_own_sizes else dataset.manifest.row_bytes
+    key, manifest = (str(dataset.path), dataset.manifest.digest), dataset.manifest
+    unit_bytes = PAGE_BYTES if manifest.is_flat else manifest.row_bytes
     with _adding:
-        copy = _copies.get(key) or HostCopy(pixels.nbytes // unit_bytes, unit_bytes)
+        copy = _copies.get(key) or HostCopy(_file_bytes(dataset) // unit_bytes, unit_bytes)
         added = copy.add(dataset.opened_store.opened("pixels"), host_units(dataset))
         _copies[key] = copy
     held_bytes = copy.slots.filled * unit_bytes
@@ -138,16 +139,23 @@ def missing_on(dataset: MemmapDataset, device: torch.device) -> int:
 def _new_resident(dataset: MemmapDataset, device: torch.device) -> Resident | ResidentImages:
     """Return a copy on a device that holds nothing yet, and takes nothing."""
     store = dataset.mapped
+    if dataset.manifest.compression and dataset.manifest.has_own_sizes:
+        raise ValueError(f"residency 'gpu' of rows with sizes of their own: {dataset.path}: {NEEDS_RAW}.")
     return ResidentImages(store, device) if isinstance(store, RaggedBatch) else Resident(store, device)
 
 
 def _units(dataset: MemmapDataset, rows: Rows | None) -> Rows | None:
     """Return what holds these rows of a store's file: themselves, or pages."""
-    if rows is None or not isinstance(dataset.mapped, RaggedBatch):
+    if rows is None or not dataset.manifest.is_flat:
         return rows
-    is_read = np.zeros(dataset.mapped.pixels.nbytes // PAGE_BYTES, dtype=bool)
-    is_read[pages_of(*extents(dataset.mapped, rows))[0]] = True
+    is_read = np.zeros(_file_bytes(dataset) // PAGE_BYTES, dtype=bool)
+    is_read[pages_of(*dataset.opened_store.file_extents(rows))[0]] = True
     return np.flatnonzero(is_read)
+
+
+def _file_bytes(dataset: MemmapDataset) -> int:
+    """Return the bytes of the file of rows; of several stores with those between their files."""
+    return dataset.manifest.files[PIXELS].size_bytes if dataset.manifest.compression else dataset.mapped.pixels.nbytes
 
 
 def _resident_key(dataset: MemmapDataset, device: torch.device) -> tuple[str, ...]:

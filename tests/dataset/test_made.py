@@ -47,7 +47,9 @@ def test_other_targets_are_those_of_every_row_however_it_is_read(
 
 
 def test_extras_stand_in_batches_beside_those_of_the_store(train: MemmapDataset) -> None:
-    data = MemmapDataset(train.path, as_tuple=False).with_extras(weight=torch.rand(N), box=np.arange(4 * N).reshape(N, 4))
+    data = MemmapDataset(train.path, as_tuple=False).with_extras(
+        weight=torch.rand(N), box=np.arange(4 * N).reshape(N, 4)
+    )
     again = data.with_extras(flag=torch.arange(N) % 2 == 0)
     assert again[7].extras["box"].tolist() == [28, 29, 30, 31]
     assert again[[7, 8]].extras["flag"].tolist() == [False, True]

@@ -98,7 +98,10 @@ def test_a_state_of_other_shares_or_epochs_is_refused(joined: MemmapDataset) -> 
     with loader_of(joined) as one:
         state = one.state_dict()
     for other in ({"weights": {"a": 0.6, "b": 0.4, "c": 0}}, {"epoch_rows": 7}):
-        with loader_of(joined, **other) as loader, pytest.raises(ValueError, match="the state is of another store, subset"):
+        with (
+            loader_of(joined, **other) as loader,
+            pytest.raises(ValueError, match="the state is of another store, subset"),
+        ):
             loader.load_state_dict(state)
 
 
@@ -116,7 +119,10 @@ def test_subsets_keep_the_names_of_their_rows(joined: MemmapDataset) -> None:
     [
         ({"a": 0.5, "b": 0.5}, "weights name 'a', 'b', expected each of 'a', 'b', 'c' once; 0 leaves one out"),
         ({}, "weights name nothing, expected each of 'a', 'b', 'c' once"),
-        ({"a": 0, "b": 0, "c": 0}, r"weights are \{'a': 0, 'b': 0, 'c': 0\}, expected finite numbers of 0 or more, not all 0"),
+        (
+            {"a": 0, "b": 0, "c": 0},
+            r"weights are \{'a': 0, 'b': 0, 'c': 0\}, expected finite numbers of 0 or more, not all 0",
+        ),
         ({"a": -1, "b": 1, "c": 1}, "expected finite numbers of 0 or more"),
         ({"a": float("nan"), "b": 1, "c": 1}, "expected finite numbers of 0 or more"),
         ({"a": "x", "b": 1, "c": 1}, "expected finite numbers of 0 or more"),
@@ -131,7 +137,9 @@ def test_weights_that_are_no_shares_are_refused(joined: MemmapDataset, weights: 
 def test_weights_by_name_need_rows_of_that_name(joined: MemmapDataset, shared_store: Path) -> None:
     with pytest.raises(ValueError, match="weights give 'c' a share, but the dataset has no row of it"):
         loader_of(joined.subset(range(51)), weights={"a": 1, "b": 1, "c": 1})
-    with pytest.raises(ValueError, match=r"names are those of datasets that reader.concat joined. Give one weight a row"):
+    with pytest.raises(
+        ValueError, match=r"names are those of datasets that reader.concat joined. Give one weight a row"
+    ):
         MemmapLoader(MemmapDataset(shared_store), 4, weights={"a": 1})
     twice = concat([joined.subset([1]), joined.subset([2])])
     with pytest.raises(ValueError, match="gives other names"):

@@ -1,0 +1,58 @@
+"""The rows of a task in a worker's memory where a store keeps them compressed: each is packed as it is decoded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packer.clock import StageClock
+from packer.pixels.layout import RowLayout
+from packer.pixels.native.live import native
+from packer.pixels.row import Row
+from packer.pixels.statistics import ChannelSums
+from packer.store.blocks import Result
+from packer.workers.row_buffers import FULL_BYTES, DecodedRows
+from reader import frames
+
+
+class FrameBuffer:
+    """Rows of any size, each packed into a frame with its mask."""
+
+    def __init__(self, layout: RowLayout, clock: StageClock) -> None:
+        self._layout, self._clock, self._packer = layout, clock, frames.Packer(layout.channel_count)
+        self._sums, self._crc32 = ChannelSums(layout.channel_count), native().crc32
+        self._chunk = bytearray()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the frames of the task are so many bytes that they are to be written first."""
+        return len(self._chunk) >= FULL_BYTES
+
+    def begin(self, most_rows: int) -> None:
+        """Do nothing: `finish` has begun the next task."""
+
+    def add(self, result: Result, row: Row, mask: bytes) -> None:
+        """Pack a row and append its frame; its size goes to the result."""
+        self._clock.enter("checksum")
+        height, width = self._layout.size or row.content[2:]
+        self._sums.add(row.pixels, width * self._layout.channel_count)
+        result.unpacked_crc32 = self._crc32(mask, self._crc32(row.pixels, result.unpacked_crc32))
+        result.unpacked_bytes += len(row.pixels) + len(mask)
+        self._clock.enter("compress")
+        unpacked = np.concatenate([np.frombuffer(row.pixels, np.uint8), np.frombuffer(mask, np.uint8)])
+        frame = self._packer.pack(unpacked, height, width)
+        self._clock.enter("other")
+        result.frames.append(len(frame))
+        self._chunk += frame
+        if self._layout.size is None:
+            result.shapes.append((height, width))
+
+    def finish(self, result: Result) -> DecodedRows:
+        """Fill in the checksum, sums and size of the frames, and hand them over."""
+        chunk, self._chunk = self._chunk, bytearray()
+        self._clock.enter("checksum")
+        result.crc32, result.size_bytes = self._crc32(chunk, 0), len(chunk)
+        result.sums, result.square_sums = self._sums.take()
+        return DecodedRows([memoryview(chunk)])
+
+    def reuse(self, rows: DecodedRows) -> None:
+        """Do nothing: the memory is let go."""

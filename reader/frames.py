@@ -1,0 +1,158 @@
+"""A row as a frame of zstd, both ways: what its predictor does to the pixels, and the one module that knows the library.
+
+zstandard, since it unpacks a frame into memory that it is given, without a copy between, lets other threads of Python run
+meanwhile, reads a frame's header, and names its version of zstd (numcodecs and cramjam do not say theirs; compression.zstd of
+Python 3.14 has no call that fills a buffer).
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reader.format.errors import StoreError
+from reader.format.tensors import LEVEL
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class MissingLibraryError(StoreError, ImportError):
+    """zstandard is not installed."""
+
+
+def library() -> Any:
+    """Return the module zstandard.
+
+    Raises:
+        MissingLibraryError: it is not installed.
+    """
+    try:
+        import zstandard
+    except ImportError as e:
+        raise MissingLibraryError(
+            "compressed rows need the package zstandard, which is not installed. Install it: pip install 'pixpack[zstd]'"
+        ) from e
+    return zstandard
+
+
+def versions() -> dict[str, str]:
+    """Return what decides about the bytes of a frame: the versions of zstandard and of the zstd in it."""
+    found = library()
+    return {"zstandard": found.__version__, "zstd": ".".join(map(str, found.ZSTD_VERSION))}
+
+
+class Packer:
+    """Packs rows; for one thread."""
+
+    def __init__(self, channels: int) -> None:
+        self._channels = channels
+        # the checksum, 4 bytes a row, is compared as a frame is unpacked: a damaged one is never taken for pixels
+        self._compressor = library().ZstdCompressor(level=LEVEL, write_checksum=True)
+
+    def pack(self, row: Pixels, height: int, width: int) -> bytes:
+        """Return the frame of a row, uint8[n]: its pixels, and behind them its mask, if it has one."""
+        size_bytes = height * width * self._channels
+        made = row.copy()
+        predict(made[:size_bytes].reshape(1, height, width * self._channels), self._channels)
+        frame: bytes = self._compressor.compress(made.data)
+        return frame
+
+
+def predict(rows: Pixels, channels: int) -> None:
+    """Replace pixels, uint8[n, height, width * channels], by what `restore` makes them of, in place."""
+    if channels >= 3:
+        pixels = rows.reshape(len(rows), rows.shape[1], -1, channels)
+        for channel in (0, 2):
+            pixels[..., channel] -= pixels[..., 1]
+    rows[:, 1:] -= rows[:, :-1].copy()
+
+
+def restore(rows: Pixels, channels: int, spare: Pixels) -> None:
+    """Undo `predict` in place; all sums are of bytes, modulo 256.
+
+    Lines are summed over all rows at once: one call for each line, whatever the number of rows. Green is added as memory lies:
+    a copy of it with zeros between, one byte to the left and one to the right, since numbers that are 3 bytes apart are
+    five times as slow.
+
+    Args:
+        rows: uint8[n, height, width * channels], contiguous.
+        spare: uint8[n * height * width * channels], overwritten.
+    """
+    for line in range(1, rows.shape[1]):
+        np.add(rows[:, line], rows[:, line - 1], out=rows[:, line])
+    if channels >= 3:
+        flat, green = rows.reshape(-1), spare[: rows.size]
+        np.bitwise_and(rows, _green_mask(rows.shape[2], channels), out=green.reshape(rows.shape))
+        # [0, g, 0, 0, G, 0] -> red += [g, 0, 0, G, 0], blue += [0, g, 0, 0, G]
+        np.add(flat[:-1], green[1:], out=flat[:-1])
+        np.add(flat[1:], green[:-1], out=flat[1:])
+
+
+class Unpacker:
+    """Unpacks frames; for one thread."""
+
+    def __init__(self) -> None:
+        self._zstd = library()
+        self._decompressor = self._zstd.ZstdDecompressor()
+        self._spare = np.empty(0, np.uint8)
+
+    def unpack(self, frame: memoryview, row: Pixels) -> str:
+        """Unpack a frame into a row, uint8[n], all but what `restore` does; returns what is wrong with it, "" where nothing is.
+
+        The frame's header is looked at first: zstd takes no memory that it claims.
+        """
+        try:
+            header = self._zstd.get_frame_parameters(frame)
+            if header.content_size != len(row) or header.window_size > max(len(row), _LEAST_WINDOW) or header.dict_id:
+                return f"its frame holds {header.content_size} bytes, the row has {len(row)}"
+            with self._decompressor.stream_reader(frame, read_size=len(frame)) as reader:
+                count = reader.readinto(row)
+                # what stands behind, the checksum, is looked at when more is asked for
+                is_whole = count == len(row) and not reader.read(1)
+        except self._zstd.ZstdError as e:
+            return f"its frame is damaged ({e})"
+        return "" if is_whole else "its frame is cut short"
+
+    def spare(self, size_bytes: int) -> Pixels:
+        """Return uint8[size_bytes] for `restore`, the same memory each time."""
+        if len(self._spare) < size_bytes:
+            self._spare = np.empty(size_bytes, np.uint8)
+        return self._spare
+
+
+def unpacked(frame: memoryview, height: int, width: int, channels: int, mask_bytes: int = 0) -> Pixels:
+    """Return a row, uint8[n], of its frame.
+
+    Raises:
+        StoreError: the frame is damaged; names no row.
+    """
+    size_bytes = height * width * channels
+    row, own = np.empty(size_bytes + mask_bytes, np.uint8), unpacker()
+    if what := own.unpack(frame, row):
+        raise StoreError(what)
+    restore(row[:size_bytes].reshape(1, height, width * channels), channels, own.spare(size_bytes))
+    return row
+
+
+def unpacker() -> Unpacker:
+    """Return this thread's own."""
+    if not hasattr(_mine, "unpacker"):
+        _mine.unpacker = Unpacker()
+    own: Unpacker = _mine.unpacker
+    return own
+
+
+_mine = threading.local()
+# zstd's smallest: of shorter rows it is larger than they are
+_LEAST_WINDOW = 1 << 10
+
+
+@lru_cache(maxsize=16)
+def _green_mask(line_bytes: int, channels: int) -> Pixels:
+    mask = np.zeros(line_bytes, np.uint8)
+    mask[1::channels] = 255
+    return mask

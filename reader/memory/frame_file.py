@@ -1,0 +1,186 @@
+"""The file of compressed rows: frames are read and unpacked by threads straight into the memory of a batch.
+
+Knows where frames lie and what a row has of bytes; which rows are wanted, and in what memory, is said by the caller. No frame is
+believed: it has to lie in the file, be of a size that its row can have, and unpack to exactly the row.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from reader import frames
+from reader.format.errors import StoreError
+from reader.format.manifest import PIXELS, Manifest
+from reader.format.tensors import wrong_frames
+from reader.memory.gather import Copies, on_threads
+from reader.memory.pages import extents
+from reader.memory.row_file import Read
+from reader.rows import Rows
+from reader.store import RaggedBatch, map_tensor
+
+# A thread unpacks so many bytes of rows at once: enough that a call for each line of them costs little beside it
+# (scripts/benchmarks/bench_compress.py), few enough that two batches are shared by all threads.
+_PIECE_BYTES = 2 << 20
+
+# Brings bytes of the file into memory: (first byte, how many, first byte of memory) each, as a `RowFile` of bytes.
+ReadBytes = Callable[[memoryview, Sequence[Read]], None]
+
+
+class FrameFile:
+    """The frames of a store.
+
+    Args:
+        where: the path of the store, for errors.
+        table: int64[N, 2], where each row's frame begins and ends in the file.
+        read: reads the file.
+    """
+
+    def __init__(self, where: str, manifest: Manifest, table: torch.Tensor, read: ReadBytes) -> None:
+        frames.library()
+        self._where, self._channels, self._has_masks = where, manifest.channels, manifest.has_own_masks
+        self._read = read
+        self._sides = np.array([manifest.height, manifest.width])
+        self._table, self._size_bytes = table.numpy(), manifest.files[PIXELS].size_bytes
+
+    def extents(self, rows: Rows, sizes: Rows) -> tuple[Rows, Rows]:
+        """Return where in the file the frames of rows begin, and how many bytes they have: int64[B] each.
+
+        sizes: int64[B], bytes of the rows unpacked.
+
+        Raises:
+            StoreError: one does not lie in the file, or is no frame of such a row; names it.
+        """
+        spans = self._table[rows]
+        wrong = wrong_frames(spans, sizes, self._size_bytes)
+        if wrong.any():
+            raise self._error(int(rows[wrong.argmax()]), "its frame does not lie within the pixels")
+        return spans[:, 0], spans[:, 1] - spans[:, 0]
+
+    def begin_equal(
+        self, rows: Rows, memory: Callable[[int], torch.Tensor], read: ReadBytes | None = None
+    ) -> tuple[torch.Tensor, Copies]:
+        """Begin to unpack rows of one size; as `begin`."""
+        return self.begin(rows, np.broadcast_to(self._sides, (len(rows), 2)), memory, read)
+
+    def begin_ragged(
+        self,
+        some: RaggedBatch,
+        positions: Rows,
+        rows: Rows,
+        memory: Callable[[int], torch.Tensor],
+        read: ReadBytes | None = None,
+    ) -> tuple[RaggedBatch, Copies]:
+        """Begin to unpack rows of the store, which stand at these positions of what is known of them; as `begin`."""
+        _, sizes = extents(some, positions)
+        shapes = some.shapes.index_select(0, torch.from_numpy(positions))[:, :2].numpy().astype(np.int64)
+        pixels, copies = self.begin(rows, shapes, memory, read)
+        return some.chosen(positions, pixels, torch.from_numpy(np.cumsum(sizes) - sizes)), copies
+
+    def begin(
+        self,
+        rows: Rows,
+        shapes: npt.NDArray[np.int64],
+        memory: Callable[[int], torch.Tensor],
+        read: ReadBytes | None = None,
+    ) -> tuple[torch.Tensor, Copies]:
+        """Begin to unpack rows, one behind the other; the memory is complete when the copies were waited for.
+
+        Args:
+            rows: int64[B].
+            shapes: int64[B, 2], height and width of each.
+            memory: gives uint8[n], n the bytes of all of them with masks; asked once the frames are known to lie in the file.
+            read: reads the file from elsewhere, such as a copy of it.
+        """
+        sizes = shapes[:, 0] * shapes[:, 1] * (self._channels + self._has_masks)
+        begins, lengths = self.extents(rows, sizes)
+        ends = np.cumsum(sizes)
+        out = memory(int(sizes.sum()))
+        pixels = out.numpy()
+        each = [
+            (
+                read or self._read,
+                rows[a:b],
+                shapes[a:b],
+                begins[a:b],
+                lengths[a:b],
+                pixels[int(ends[a] - sizes[a]) : int(ends[b - 1])],
+            )
+            for a, b in _pieces(ends)
+        ]
+        return out, on_threads("unpack", torch.get_num_threads(), self._unpack, each)
+
+    def _unpack(
+        self,
+        read: ReadBytes,
+        rows: Rows,
+        shapes: npt.NDArray[np.int64],
+        begins: Rows,
+        lengths: Rows,
+        out: npt.NDArray[np.uint8],
+    ) -> None:
+        """Read, unpack and restore some rows: out has exactly their bytes."""
+        own, channels = frames.unpacker(), self._channels
+        packed = np.empty(int(lengths.sum()), np.uint8)
+        places = np.cumsum(lengths) - lengths
+        read(packed.data, _joined(begins, lengths, places))
+        start = 0
+        for row, (height, width), place, length in zip(
+            rows.tolist(), shapes.tolist(), places.tolist(), lengths.tolist(), strict=True
+        ):
+            stop = start + height * width * (channels + self._has_masks)
+            if what := own.unpack(packed[place : place + length].data, out[start:stop]):
+                raise self._error(row, what)
+            start = stop
+        start = 0
+        for count, height, width in _alike(shapes, together=not self._has_masks):
+            size_bytes = count * height * width * channels
+            lines = out[start : start + size_bytes].reshape(count, height, width * channels)
+            frames.restore(lines, channels, own.spare(size_bytes))
+            start += size_bytes + self._has_masks * height * width
+
+    def _error(self, row: int, what: str) -> StoreError:
+        return StoreError(f"{self._where}: row {row}: {what}. The store is damaged: run pack verify {self._where}")
+
+
+def mapped_bytes(path: Path, size_bytes: int) -> ReadBytes:
+    """Return what reads a file where the system has no reads at an offset: by mapping it."""
+    mapped = map_tensor(path, torch.uint8, (size_bytes,)).numpy()
+
+    def read(memory: memoryview, reads: Sequence[Read]) -> None:
+        """Bring bytes of the file into memory."""
+        into = np.frombuffer(memory, np.uint8)
+        for start, count, place in reads:
+            into[place : place + count] = mapped[start : start + count]
+
+    return read
+
+
+def _pieces(ends: Rows) -> list[tuple[int, int]]:
+    """Cut rows that end at these bytes into pieces that one thread does: [(first, stop), ...]."""
+    if not len(ends):
+        return []
+    numbers = (ends - 1) // _PIECE_BYTES
+    cuts = np.flatnonzero(np.diff(numbers)) + 1
+    bounds = [0, *cuts.tolist(), len(ends)]
+    return list(itertools.pairwise(bounds))
+
+
+def _joined(begins: Rows, lengths: Rows, places: Rows) -> list[Read]:
+    """Plan the reads of frames; those that lie together are read at once: (first byte, bytes, place in memory)."""
+    firsts = np.append(0, np.flatnonzero(begins[1:] != begins[:-1] + lengths[:-1]) + 1)
+    stops = np.append(places, places[-1] + lengths[-1])
+    counts = stops[np.append(firsts[1:], len(begins))] - places[firsts]
+    return list(zip(begins[firsts].tolist(), counts.tolist(), places[firsts].tolist(), strict=True))
+
+
+def _alike(shapes: npt.NDArray[np.int64], *, together: bool) -> list[tuple[int, int, int]]:
+    """Count rows of one shape that follow each other: [[2, 3], [2, 3], [4, 1]] -> [(2, 2, 3), (1, 4, 1)]."""
+    differ = (shapes[1:] != shapes[:-1]).any(axis=1) if together else np.ones(max(0, len(shapes) - 1), bool)
+    bounds = [0, *(np.flatnonzero(differ) + 1).tolist(), len(shapes)]
+    return [(b - a, *shapes[a].tolist()) for a, b in itertools.pairwise(bounds)]
