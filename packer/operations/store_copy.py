@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from packer.checksums import crc32_combine
 from packer.inputs.sample_notes import SampleNotes
-from packer.operations.frame_writer import FrameWriter
 from packer.operations.row_sources import CopySource, Scratch, Selection, check_same
 from packer.pixels.layout import EXPECTED_SHARE
 from packer.report import Progress
@@ -32,6 +31,7 @@ from packer.store.blocks import block_inputs
 from packer.store.checked_rows import Ints
 from packer.store.disk_space import allocate, check_room
 from packer.store.files import write_at
+from packer.store.frame_writer import FrameWriter
 from packer.store.out_folder import sync_names
 from packer.store.row_files import DigestedFile, channel_statistics
 from packer.store.seal import commit_manifest, set_size
