@@ -31,11 +31,11 @@ from packer.store.blocks import block_inputs
 from packer.store.checked_rows import Ints
 from packer.store.disk_space import allocate, check_room
 from packer.store.files import write_at
-from packer.store.frame_writer import FrameWriter
 from packer.store.out_folder import sync_names
 from packer.store.row_files import DigestedFile, channel_statistics
 from packer.store.seal import commit_manifest, set_size
 from packer.system import BINARY
+from packer.workers.frame_writer import FrameWriter
 from reader import frames
 from reader.format.filesystem import error_path
 from reader.format.head import COMPRESSED_ROWS
