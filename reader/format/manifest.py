@@ -104,6 +104,7 @@ class Manifest:
         further_targets: name of a further target -> its kind and classes.
         labels: how targets, classes and boxes were read, as far as options said it.
         icc: name of an ICC profile other than sRGB -> rows of images that have it.
+        compression: how the pixels are compressed; None where they are raw.
         digest: "sha256:" and that of manifest.json.
 
     Raises:
