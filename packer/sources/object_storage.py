@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from typing import Any
 
 from packer.errors import RemoteError
 from reader.format.shown import redacted
+
+_BUCKET = re.compile(r'(bucket name ")[^"]*@')
 
 
 @functools.lru_cache(maxsize=8)
@@ -43,7 +46,8 @@ def reason(error: BaseException) -> str:
         )
     if isinstance(error, PermissionError):
         return f"access is denied ({redacted(str(error)).rstrip('.')}). Look at the credentials and the bucket's rights"
-    text = redacted(" ".join(str(error).split()).rstrip("."))
+    # botocore takes what stands before the bucket for its name
+    text = _BUCKET.sub(r"\1***@", redacted(" ".join(str(error).split()).rstrip(".")))
     return text if text and not isinstance(error, KeyError) else kind
 
 
