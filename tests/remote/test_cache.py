@@ -181,9 +181,10 @@ def test_a_row_that_leaves_the_cache_while_it_is_read_is_read_again(range_server
 def test_without_holes_a_small_cache_is_refused(
     range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from reader import system
     from reader.remote import eviction
 
-    monkeypatch.setattr(eviction, "_libc", lambda: None)
+    monkeypatch.setattr(system, "_libc", lambda: None)
     with pytest.raises(StoreError, match="cannot be made smaller than the store: its file system punches no holes"):
         eviction.check_punch(tmp_path)
     assert [*tmp_path.iterdir()] == []
