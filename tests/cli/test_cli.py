@@ -239,7 +239,7 @@ while True: pass
 
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("module", ["click", "numpy"])
+@pytest.mark.parametrize("module", ["click", "multiprocessing"])
 def test_a_signal_while_modules_are_imported_ends_the_command_without_a_traceback(
     tmp_path: Path, module: str, number: int, code: int
 ) -> None:

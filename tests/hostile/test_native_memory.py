@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from packer.pixels.native import live
 from scripts.stress import fuzz_native
@@ -35,7 +37,11 @@ def test_places_and_sizes_at_the_ends_of_an_int_give_none() -> None:
     assert native.row is not None
     assert native.resize is not None
     most = (1 << 31) - 1
+    written = io.BytesIO()
+    Image.new("RGB", (8, 8), "gray").save(written, "JPEG")
+    data = written.getvalue()
+    assert native.row(data, (8, 8), (8, 8), (0, 0), (8, 8), 2) is not None
     for origin in ((most, 0), (0, most), (-most - 1, 0), (0, -most - 1)):
-        assert native.row(b"", 1, (8, 8), (8, 8), origin, (8, 8), 2) is None
+        assert native.row(data, (8, 8), (8, 8), origin, (8, 8), 2) is None
     for size in ((most, most), (most, 1), (1, most)):
         assert native.resize(bytes(4), (1, 1), size, 2) is None
