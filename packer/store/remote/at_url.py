@@ -44,12 +44,14 @@ Objects = LocalObjects | RemoteObjects
 class PushRecord:
     """What the record of a push or pack says: of which store, into which folder ("": plain names), what was sent: name -> digest.
 
-    A pack does not know its store yet: "", as in a record that makes no sense, which has no folder either.
+    A pack does not know its store yet: "", as in a record that makes no sense, which has no folder either. run: the process that
+    packs, which a resume takes the place of.
     """
 
     store: str
     folder: str
     files: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""
 
     @property
     def is_pack(self) -> bool:
@@ -58,7 +60,8 @@ class PushRecord:
 
     def to_bytes(self) -> bytes:
         """Return what is put at the URL."""
-        return json.dumps({"store": self.store, "folder": self.folder, "files": dict(self.files)}).encode()
+        known = {"store": self.store, "folder": self.folder, "files": dict(self.files)}
+        return json.dumps(known | ({"run": self.run} if self.run else {})).encode()
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def read_record(objects: Objects) -> PushRecord | None:
         return None
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         found = json.loads(content)
-        return PushRecord(str(found["store"]), str(found["folder"]), dict(found["files"]))
+        return PushRecord(str(found["store"]), str(found["folder"]), dict(found["files"]), str(found.get("run", "")))
     return PushRecord("", "")
 
 

@@ -7,6 +7,7 @@ enough to resume: the folder is made anew of it. Knows nothing of how rows are m
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import itertools
 import os
 import random
@@ -68,8 +69,10 @@ class Upload:
         self._sent_bytes = self._journal_bytes = 0
         # what was committed
         self._manifest = b""
-        # where pieces of the journal begin, and last where it ends
+        # where pieces of the journal begin, and last where it ends; and its first line
         self._journal_bounds = [0]
+        self._header = b""
+        self._run = secrets.token_hex(8)
         self._pool = concurrent.futures.ThreadPoolExecutor(_REQUESTS)
 
     @property
@@ -87,7 +90,7 @@ class Upload:
             if begin == len(content):  # else it is left of a run that was cut off
                 content += piece
                 bounds.append(len(content))
-        self._journal_bounds = bounds
+        self._journal_bounds, self._header = bounds, bytes(content[: content.find(b"\n") + 1])
         for name, data in ((journals.JOURNAL, content), (PIXELS, b"")):
             (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_synced(self._folder / name, bytes(data))
@@ -109,19 +112,27 @@ class Upload:
                 self._objects.fetch(name_in(found.folder, name), self._folder / name)
         if self.found.record is not None:
             self._clean()
+            self.found = dataclasses.replace(self.found, record=None)
 
     def announce(self) -> None:
-        """Say at the URL that a store is being packed to it, in a folder where nothing is, unless one is resumed."""
+        """Say at the URL that this process packs a store to it, in a folder where nothing is, unless one is resumed.
+
+        Raises:
+            PackError: the URL has changed since it was looked at.
+        """
         if not self.is_begun or not self._generation:
             self._generation = f"{GENERATIONS}/{secrets.token_hex(8)}"
-            record = PushRecord("", self._generation).to_bytes()
-            if self.found.record is not None or self.found.has_store:
-                self._retried(lambda: self._objects.put(RECORD, record))
-                return
-            try:
-                self._retried(lambda: self._objects.create(RECORD, record))
-            except FileExistsError:
-                raise _taken_over(self.url) from None
+        record = PushRecord("", self._generation, run=self._run).to_bytes()
+        # listing the inputs may have taken hours, in which another pack began, or has ended
+        if inspect_url(self._objects, self.url) != self.found:
+            raise _taken_over(self.url)
+        if self.found.record is not None or self.found.has_store:
+            self._retried(lambda: self._objects.put(RECORD, record))
+            return
+        try:
+            self._retried(lambda: self._objects.create(RECORD, record))
+        except FileExistsError:
+            raise _taken_over(self.url) from None
 
     def forget(self) -> None:
         """Begin anew, not where the interrupted pack stopped."""
@@ -129,8 +140,12 @@ class Upload:
 
     def start(self, size_bytes: int) -> None:
         """Begin behind so many bytes of pixels, at the end of the folder's journal; what the URL has of another one goes."""
-        journal_end = (self._folder / journals.JOURNAL).stat().st_size
-        bounds = [bound for bound in self._journal_bounds if bound <= journal_end]
+        self._check_record()
+        path = self._folder / journals.JOURNAL
+        with error_path(path), open(path, "rb") as file:
+            is_same, journal_end = file.readline() == self._header, os.fstat(file.fileno()).st_size
+        # of one that was begun anew, with other options, not even the header stays
+        bounds = [bound for bound in self._journal_bounds if bound <= journal_end] if is_same else [0]
         self._sent_bytes, self._journal_bytes = size_bytes, bounds[-1]
         self._remove([self._piece(begin) for begin in self._pieces() if begin not in bounds[:-1]])
         self.put_journal()
@@ -139,8 +154,9 @@ class Upload:
         """Send the rows of blocks, each compared with its checksum, and free them in the file of rows.
 
         Raises:
-            PackError: they cannot be sent.
+            PackError: they cannot be sent, or another process has begun at the URL, or has resumed this pack.
         """
+        self._check_record()
         path = self._folder / PIXELS
         with error_path(path):
             descriptor = os.open(path, os.O_RDWR | BINARY)
@@ -176,6 +192,7 @@ class Upload:
         Raises:
             PackError: something cannot be sent, an object is missing, or another has begun at the URL meanwhile.
         """
+        self._check_record()
         blocks = list(blocks)
         for name in manifest.files:
             if name != PIXELS:
@@ -260,17 +277,16 @@ class Upload:
             concurrent.futures.wait(futures)
 
     def _check_record(self) -> None:
-        """See that nothing else has begun at the URL."""
-        record = read_record(self._objects)
-        if record is None or record.folder != self._generation:
+        """See that nothing else has begun at the URL, nor resumed what this process packs."""
+        record = self._retried(lambda: read_record(self._objects))
+        if record is None or (record.folder, record.run) != (self._generation, self._run):
             raise _taken_over(self.url)
 
-    def _retried(self, put: Callable[[], None]) -> None:
+    def _retried(self, request: Callable[[], _T]) -> _T:
         begun = time.monotonic()
         for pause in (*_PAUSES, None):
             try:
-                put()
-                return
+                return request()
             except (FileExistsError, OptionsError):
                 raise
             except Exception as e:
@@ -281,6 +297,7 @@ class Upload:
                         " continue with --resume."
                     ) from None
             time.sleep(pause * random.uniform(0.5, 1))
+        raise AssertionError
 
 
 def _taken_over(url: str) -> PackError:
