@@ -105,7 +105,9 @@ def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
         extras = ", ".join(f"{name} {spec.dtype}{list(spec.row_shape)}" for name, spec in sorted(m.extras.items()))
         further = {name: (t.kind, t.classes) for name, t in m.further_targets.items()}
         masks = "masks behind its pixels" if m.has_own_masks else "no masks behind its pixels"
-        return [row, f"of kind {m.target_kind}{count}", extras or "none", str(further), masks]
+        # no class that a row has or not, but a place in each row
+        columns = str(list(m.classes)) if m.target_kind == "regression" else ""
+        return [row, f"of kind {m.target_kind}{count}", extras or "none", str(further), masks, columns]
 
-    names = ("rows", "targets", "extras", "further targets", "rows with")
+    names = ("rows", "targets", "extras", "further targets", "rows with", "target columns")
     return list(zip(names, told(first), told(other), strict=True))

@@ -9,6 +9,7 @@ import numpy as np
 
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.groups import Groups
+from reader.dataset.indexing import check_plain
 from reader.dataset.joined import JoinedStores, distinct_names
 from reader.dataset.opened_store import OpenedStore
 from reader.rows import Rows
@@ -42,6 +43,8 @@ def concat(
     if not given or not all(isinstance(dataset, MemmapDataset) for dataset in given):
         kinds = ", ".join(sorted({type(dataset).__name__ for dataset in given})) or "nothing"
         raise ValueError(f"concat was given {kinds}, expected a list or dict of one MemmapDataset or more.")
+    if classes is not None and len({*classes}) < len(classes):
+        raise ValueError("classes has a name twice.")
     names = [*datasets] if isinstance(datasets, Mapping) else distinct_names([dataset.path for dataset in given])
     _check_one_form(given)
     stores = _stores_of(given)
@@ -89,7 +92,9 @@ def _check_one_form(datasets: Sequence[MemmapDataset]) -> None:
                 " transform=."
             )
     for dataset in datasets:
-        if len(dataset.opened_store.parts) > 1 and dataset.opened_store.made_id:
+        check_plain(dataset, MemmapDataset)
+        opened = dataset.opened_store
+        if isinstance(opened, JoinedStores) and opened.made_id != opened.joined_id:
             raise ValueError(
                 "with_targets and with_extras of joined datasets come last: join all of them, then call it."
             )

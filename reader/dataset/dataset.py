@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from reader.dataset import collate
 from reader.dataset.groups import Groups
-from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
+from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.made import Column, with_extras, with_targets
 from reader.dataset.opened_store import OpenedStore, fresh
 from reader.dataset.pil import check_pillow, pil_image
@@ -189,8 +189,8 @@ class MemmapDataset(Dataset[Any]):
         """
         if isinstance(indices, collate.Step) and indices.is_of(self):
             return indices.made()
-        if self.changes_samples:
-            return [self._sample(int(i)) for i in indices]
+        if type(self).__getitem__ is not MemmapDataset.__getitem__ or self.changes_samples:
+            return [self[int(i)] for i in indices]
         batch = self._gather(self.positions(indices), self._pool.lease if get_worker_info() is None else fresh)
         if self.as_tuple:
             return collate.tuple_rows(*plain(batch, by_name=self.names_targets))
@@ -307,6 +307,7 @@ class MemmapDataset(Dataset[Any]):
 
     def of_store(self, opened: OpenedStore, rows: Rows | None, groups: Groups | None = None) -> MemmapDataset:
         """Return a dataset of rows of an opened store, in the form of this one; None: all of them, in its order."""
+        check_plain(self, MemmapDataset)
         part = object.__new__(MemmapDataset)
         part.__dict__.update(self.__dict__)
         part.path, part._rows, part.groups = opened.path, rows, groups

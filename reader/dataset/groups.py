@@ -50,6 +50,7 @@ class Mixture:
     def __init__(self, groups: Groups | None, weights: Mapping[str, float], *, seed: int) -> None:
         self._quotas, self._seed = _quotas(groups, weights), seed
         assert groups is not None
+        self.of = groups.of
         self._positions = [np.flatnonzero(groups.of == n) for n in range(len(groups.names))]
         for name, quota, positions in zip(groups.names, self._quotas, self._positions, strict=True):
             if quota and not len(positions):

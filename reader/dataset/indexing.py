@@ -24,6 +24,21 @@ def is_row(index: object) -> TypeGuard[SupportsIndex]:
     return isinstance(index, int | np.integer) and not isinstance(index, bool)
 
 
+def own_method(dataset: object, kind: type) -> str | None:
+    """Return the method by which a program's own class of this kind changes what indexing gives; None: it has none."""
+    names = ("__getitem__", "__getitems__")
+    return next((n for n in names if getattr(type(dataset), n, None) is not getattr(kind, n, None)), None)
+
+
+def check_plain(dataset: object, kind: type) -> None:
+    """Raise ValueError for what has its own way of indexing, of which a part, or a join with others, would know nothing."""
+    if (own := own_method(dataset, kind)) is not None:
+        raise ValueError(
+            f"{type(dataset).__name__} has its own {own}, which would be lost: take torch's Subset or ConcatDataset of it, or a"
+            " MemmapDataset."
+        )
+
+
 def checked_position(index: int, count: int, path: Path) -> int:
     """Return a position in [0, count); from -count on it counts from the end.
 

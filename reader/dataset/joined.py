@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,18 +37,23 @@ class JoinedStores(OpenedStore):
     """Stores whose rows are alike, the rows of one behind those of the other.
 
     classes: the list that theirs are joined to; None: those of the first, then what the others have beside them.
+    joined_id: the made_id that it has of its stores; another one says that its rows were given targets or extras since.
 
     Raises:
         StoreError: rows are not alike, or classes clash.
     """
 
     def __init__(self, stores: Sequence[OpenedStore], classes: Sequence[str] | None) -> None:
-        self.made_id = ""
+        self.made_id = self.joined_id = _made_id(stores)
         openers = [store.opener or functools.partial(OpenedStore, store.path) for store in stores]
         given = None if classes is None else list(classes)
         self.opener = functools.partial(open_joined, openers, [s.manifest.digest for s in stores], given)
         manifests = [store.manifest for store in stores]
         check_alike([(str(store.path), store.manifest) for store in stores])
+        if given is not None and manifests[0].target_kind == "regression" and (*given,) != manifests[0].classes:
+            raise StoreError(
+                f"the targets have columns of their own, {list(manifests[0].classes)}: leave classes= out."
+            )
         if packed := next((store for store in stores if store.frames is not None), None):
             raise StoreError(f"{packed.path}: {NEEDS_RAW}. Rows of several stores are joined raw.")
         if os.name == "nt":
@@ -224,6 +230,12 @@ def open_joined(
         if store.manifest.digest != digest:
             raise StoreError(f"{store.path} was packed anew since this dataset was made. Open it again.")
     return JoinedStores(stores, classes)
+
+
+def _made_id(stores: Sequence[OpenedStore]) -> str:
+    """Return what differs where one of the stores was given other targets or extras; "": none was."""
+    ids = [store.made_id for store in stores]
+    return hashlib.sha256(" ".join(ids).encode()).hexdigest() if any(ids) else ""
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

@@ -41,11 +41,8 @@ def html_of(dataset: Any) -> str:
         >>> MemmapDataset(store_path)._repr_html_().count("<img ")
         24
     """
-    shown = dataset.subset(shown_positions(len(dataset)))
-    # rows then know their numbers
-    shown.transform = shown.target_transform = shown.transforms = None
-    shown.as_tuple = shown.as_pil = False
-    tiles = "".join(_tile(dataset.manifest, shown[i]) for i in range(len(shown)))
+    rows = dataset.store_rows(np.array(shown_positions(len(dataset)), np.int64)).tolist()
+    tiles = "".join(_tile(dataset.manifest, dataset.opened_store.row(row)) for row in rows)
     return f"<p><code>{html.escape(repr(dataset))}</code></p><div>{tiles}</div>"
 
 

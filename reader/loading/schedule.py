@@ -89,7 +89,8 @@ class Schedule:
             self._cumulative = checked_weights(weights, len(dataset))
             self.part = _drawn_part(dataset, self._cumulative)
         by = self._cumulative if self._mixture is None else self._mixture.pattern
-        self.rows_id = _rows_id(dataset, by, None if self.has_whole_epochs else self.epoch_rows)
+        epochs = None if self.has_whole_epochs else np.array([self.epoch_rows])
+        self.rows_id = _rows_id(dataset, by, epochs, None if self._mixture is None else self._mixture.of)
         self.cut_for(*ranks)
 
     @property
@@ -345,10 +346,10 @@ def _chunked(rows_at: Callable[[int, int], Rows], count: int) -> Callable[[int, 
     return cut
 
 
-def _rows_id(dataset: MemmapDataset, weights: npt.NDArray[Any] | None, epoch_rows: int | None) -> int:
-    """Return a number that differs where the same positions would be other rows; epoch_rows: where epochs are no passes."""
+def _rows_id(dataset: MemmapDataset, *others: npt.NDArray[Any] | None) -> int:
+    """Return a number that differs where the same positions would be other rows; others: what else decides that."""
     known = int(dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
     rows = None if dataset.is_whole else dataset.store_rows(np.arange(len(dataset)))
-    for array in (rows, weights, None if epoch_rows is None else np.array([epoch_rows])):
+    for array in (rows, *others):
         known = known if array is None else known ^ zlib.crc32(array.tobytes())
     return known

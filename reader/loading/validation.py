@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, Subset, default_collate
 from reader.dataset.collate import collate_whole
 from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
+from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
 from reader.system import available_cpus
 
@@ -57,8 +58,9 @@ def packed_rows(dataset: object) -> MemmapDataset:
     """Return what a loader reads; of torch's Subset, which random_split gives, and ConcatDataset our own of the same rows.
 
     Raises:
-        ValueError: it is no MemmapDataset.
+        ValueError: it is no MemmapDataset, or of a class that indexes in a way of its own.
     """
+    _check_indexing(dataset)
     if isinstance(dataset, MemmapDataset):
         return dataset
     if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset | ConcatDataset):
@@ -66,6 +68,16 @@ def packed_rows(dataset: object) -> MemmapDataset:
     if isinstance(dataset, ConcatDataset):
         return concat([packed_rows(part) for part in dataset.datasets])
     raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
+
+
+def _check_indexing(dataset: object) -> None:
+    """Raise ValueError for a class that changes what indexing gives: batches are gathered without it."""
+    kind = next((kind for kind in (MemmapDataset, Subset, ConcatDataset) if isinstance(dataset, kind)), type(dataset))
+    if (own := own_method(dataset, kind)) is not None:
+        raise ValueError(
+            f"{type(dataset).__name__} has its own {own}, which this loader does not call: give what it does as transform=,"
+            " by dataset.with_targets or with_extras, or take torch's DataLoader."
+        )
 
 
 def check_no_transform(dataset: MemmapDataset) -> None:

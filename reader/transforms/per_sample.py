@@ -154,6 +154,8 @@ def _one(transform: Callable[..., Any], image: torch.Tensor, seed: int, *, of_pr
     if of_process:
         random.seed(seed)
         np.random.seed(seed % (1 << 32))
+    # one that changes its image in place changes a copy: the batch is the caller's, and may be gone through again
+    image = image.clone()
     if _is_albumentations(transform):
         transform.set_random_seed(seed % (1 << 32))  # type: ignore[attr-defined]
         with _Seeded(seed):

@@ -231,3 +231,44 @@ def test_a_damaged_target_names_the_store_and_its_row(stores: list[Path], tmp_pa
     with pytest.raises(StoreError, match=r"row 4: its target is 17"):
         _ = joined.targets
     assert len(joined[:34][0]) == 34
+
+
+def test_columns_of_numbers_are_joined_in_one_order_alone(stores: list[Path]) -> None:
+    whole = MemmapDataset(stores[0])
+    one, other = (whole.with_targets(np.ones((30, 2)), classes=names) for names in (["x", "y"], ["y", "x"]))
+    assert concat([one, one]).classes == ["x", "y"]
+    with pytest.raises(StoreError, match=r"has target columns \['y', 'x'\], .* has \['x', 'y'\]"):
+        concat([one, other])
+    with pytest.raises(StoreError, match="leave classes= out"):
+        concat([one], classes=["y", "x"])
+
+
+def test_a_class_that_is_given_twice_is_refused(stores: list[Path]) -> None:
+    with pytest.raises(ValueError, match="classes has a name twice"):
+        concat([MemmapDataset(stores[0])], classes=["cat", "cat", "dog"])
+
+
+def test_what_a_program_makes_of_a_row_by_itself_is_never_left_out(stores: list[Path]) -> None:
+    def changed(kind: Any) -> Any:
+        """Return a class that adds 10 to each target."""
+
+        class Changed(kind):
+            def __getitem__(self, index: Any) -> Any:
+                image, target = super().__getitem__(index)
+                return image, target + 10
+
+            def __getitems__(self, indices: list[int]) -> Any:
+                return [self[n] for n in indices] if kind is Subset else super().__getitems__(indices)
+
+        return Changed
+
+    own, plain = changed(MemmapDataset)(stores[0]), MemmapDataset(stores[0])
+    assert next(iter(DataLoader(own, 4)))[1].tolist() == [10, 11, 10, 11]
+    assert next(iter(DataLoader(Subset(own, [1, 2]), 4)))[1].tolist() == [11, 10]
+    for dataset in (own, changed(Subset)(plain, [0]), changed(ConcatDataset)([plain]), ConcatDataset([plain, own])):
+        with pytest.raises(ValueError, match="Changed has its own __getitem__, which this loader does not call"):
+            MemmapLoader(dataset, 4)
+    for part in (lambda: own.subset([1]), lambda: own.with_targets([0] * 30), lambda: concat([plain, own])):
+        with pytest.raises(ValueError, match="Changed has its own __getitem__, which would be lost"):
+            part()
+    assert own._repr_html_().count("<img ") == 24

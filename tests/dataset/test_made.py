@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from reader import MemmapDataset, MemmapLoader, concat
+from reader.loading.device_rows import batches_on
+from reader.loading.shared_residency import resident_on
 
 N = 90
 
@@ -128,3 +131,21 @@ def test_targets_that_do_not_fit_are_refused(
 def test_extras_that_do_not_fit_are_refused(train: MemmapDataset, extras: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         train.with_extras(**extras)
+
+
+def test_the_whole_store_has_other_targets_also_where_it_was_looked_at_before(train: MemmapDataset) -> None:
+    assert len(train.store.targets) == N
+    changed = train.with_targets([2] * N).with_extras(weight=torch.arange(N))
+    assert changed.store.targets.tolist() == [2] * N
+    assert changed.store.extras is not None
+    assert changed.store.extras["weight"].tolist() == list(range(N))
+
+
+def test_labels_of_joined_datasets_are_never_lost_or_those_of_others(train: MemmapDataset) -> None:
+    one, two = (concat([train.with_targets([label] * N), train]) for label in (1, 2))
+    assert one.opened_store.made_id != two.opened_store.made_id
+    device = torch.device("cpu")
+    copies = [resident_on(d, device, functools.partial(batches_on, device, "cache")) for d in (one, two)]
+    assert [copy.gather(np.array([0, N - 1])).targets.tolist() for copy in copies] == [[1, 1], [2, 2]]
+    with pytest.raises(ValueError, match="of joined datasets come last"):
+        concat([concat([train]).with_targets([1] * N), train])

@@ -212,3 +212,15 @@ def test_what_makes_no_sense_is_refused() -> None:
     batch.extras = TensorDict({"masks": torch.zeros(2, 24, 20, dtype=torch.uint8)}, batch_size=[2])
     with pytest.raises(ValueError, match="PerSample changes images alone, and the rows have boxes or masks"):
         PerSample(shifted)(batch)
+
+
+def test_one_that_changes_its_image_in_place_is_called_once_for_each_and_leaves_the_batch() -> None:
+    def brighter(image: torch.Tensor) -> torch.Tensor:
+        random.random()
+        return image.add_(1)
+
+    given = pictures(4)
+    before = given.pixels.clone()
+    made = PerSample(brighter, threads=2)(given)
+    assert torch.equal(given.pixels, before)
+    assert torch.equal(made.pixels, before + 1)
