@@ -25,7 +25,7 @@ from packer.text import some
 from reader import frames
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
-from reader.format.tensors import ZSTD
+from reader.format.tensors import ZSTD, pixel_decoders
 
 
 def subset(
@@ -137,7 +137,7 @@ def _kept(path: Path, manifest: Manifest, compress: bool | None) -> dict[str, An
     """Return how the copy keeps its rows, and what it says of that: as a pack with --compress, or without."""
     compress = manifest.compression is not None if compress is None else compress
     options = {name: value for name, value in manifest.options.items() if name != "compress"}
-    decoders = {name: value for name, value in manifest.decoders.items() if name != ZSTD}
+    decoders = pixel_decoders(manifest.decoders)
     if not compress:
         return {"options": options, "decoders": decoders, "is_compressed": False}
     if "masks" in manifest.extras:

@@ -28,6 +28,7 @@ from packer.store.ragged_rows import stored_rows
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.samples import read_samples
+from reader.format.tensors import pixel_decoders
 
 NO_MEMBER = "has no such member"
 
@@ -43,7 +44,7 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
     """
     options: dict[str, Any] = dict(manifest.options)
     here = pixel_versions(options)
-    if manifest.decoders != here:
+    if pixel_decoders(manifest.decoders) != pixel_decoders(here):
         raise StoreError(
             f"{root} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(here)}:"
             " pixels may differ. Use the same versions to decode rows again."
@@ -57,10 +58,10 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
     rows = stored_rows(root, manifest)
     with open(root / PIXELS, "rb") as file:
         for row, sample in samples.items():
-            begin, size_bytes = rows.extent(row)
-            file.seek(begin)
-            stored = rows.pixels(row, file.read(size_bytes))
             try:
+                begin, size_bytes = rows.extent(row)
+                file.seek(begin)
+                stored = rows.pixels(row, file.read(size_bytes))
                 read = functools.partial(finder.source(sample.path).read, max_pixels=max_pixels)
                 data, _ = roots.retried(read, roots.PAUSES, time.sleep)
                 with warnings.catch_warnings():
@@ -69,6 +70,9 @@ def redecode_rows(root: Path, manifest: Manifest, images: str, count: int) -> It
                     same = decoder.row(data).pixels == stored
             except DecodeError as e:
                 yield row, f"{sample.path} cannot be decoded again: {e}"
+                continue
+            except StoreError:
+                yield row, f"its pixels cannot be compared with {sample.path}: the row is damaged"
                 continue
             if not same:
                 yield row, f"decoding {sample.path} again gives other pixels"

@@ -26,6 +26,7 @@ from packer.text import difference
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.samples import Sample, read_samples
+from reader.format.tensors import pixel_decoders
 
 
 class ReusedLines:
@@ -101,7 +102,8 @@ def check_reusable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
     recorded, wanted = without_limits(manifest.options), without_limits(options)
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{difference(recorded, wanted)}. {anew}")
-    if manifest.decoders != decoders:
+    # rows that are reused are packed anew
+    if pixel_decoders(manifest.decoders) != pixel_decoders(decoders):
         raise PackError(
             f"{out} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoders)}: old and new rows would"
             f" not be alike. Use the same versions. {anew}"

@@ -120,6 +120,11 @@ class Compression:
             )
 
 
+def pixel_decoders(decoders: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a manifest's decoders that determine pixels: the library of frames gives back what it was given."""
+    return {name: value for name, value in decoders.items() if name != ZSTD}
+
+
 def wrong_frames(frames: Any, sizes: Any, size_bytes: int) -> Any:
     """Return which rows have frames that do not lie in the file, or cannot hold the row, bool[n].
 

@@ -196,6 +196,31 @@ def test_an_update_takes_over_rows(tree: Path, tmp_path: Path) -> None:
     assert content(out) == content(tmp_path / "anew")
 
 
+def test_an_update_and_redecode_take_another_version_of_the_library(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reader import frames
+
+    out = tmp_path / "out"
+    pack(tree, out, size=32, compress=True, workers=1)
+    packed = content(out)
+    monkeypatch.setattr(frames, "versions", lambda: {"zstandard": "9", "zstd": "9"})
+    assert verify(out, redecode=24, images=tree).problems == []
+    assert update(tree, out, workers=1).kept == 24
+    assert read_manifest(out).decoders["zstd"] == {"zstandard": "9", "zstd": "9"}
+    assert {**content(out), "manifest.json": b""} == {**packed, "manifest.json": b""}
+
+
+def test_redecode_reports_a_damaged_frame_with_all_else(equal: tuple[Path, Path], tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(equal[1], out)
+    begin, _ = np.fromfile(out / FRAMES, "<i8").reshape(-1, 2)[5].tolist()
+    flip(out / PIXELS, begin + 20)
+    report = verify(out, redecode=24, images=tree)
+    assert {problem.rows for problem in report.problems} == {(5, 6)}
+    assert report.redecoded == 24
+
+
 def test_a_copy_is_compressed_or_raw_as_is_asked(pair: tuple[Path, Path], tmp_path: Path) -> None:
     raw, packed = pair
     subset(packed, tmp_path / "raw", compress=False)
