@@ -135,7 +135,7 @@ class Build:
     def _run_locked(self) -> PackReport:
         begun = journals.read_header(self._folder.out) if self._folder.resumes() else None
         header = self._header(begun)
-        if begun and self._options.overwrite and header_difference(begun, header):
+        if begun and self._options.overwrite and (header_difference(begun, header) or begun.span != header.span):
             begun, header = None, self._header(None)  # what was begun otherwise is replaced, as a store would be
         if self._part is not None:
             check_siblings(self._parent, self._part, header)

@@ -111,6 +111,22 @@ def test_a_part_that_is_not_the_first_reads_no_headers_of_others(
     assert (report.has_own_sizes, report.store_bytes) == (True, sum(width * height * 3 for width, height in sizes))
 
 
+def test_a_part_whose_inputs_are_others_since_images_have_other_sizes_is_begun_anew(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(division, "block_inputs", lambda count, row_bytes: 8)
+    chosen: dict[str, Any] = {"size": None, "fit": "none"}
+    _pack_parts(images, tmp_path / "out", 3, [2], **chosen)
+    # as of larger images: part 2 is inputs 6 to 12, no longer 8 to 16
+    monkeypatch.setattr(division, "block_inputs", lambda count, row_bytes: 6)
+    report = pack(images, tmp_path / "out", fit="none", part="2/3", resume=True, overwrite=True)
+    assert (report.inputs, report.resumed_from) == (6, 0)
+    _pack_parts(images, tmp_path / "out", 3, [1, 3], **chosen)
+    seal_parts(tmp_path / "out")
+    pack(images, tmp_path / "whole", fit="none")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+
+
 @given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9))
 def test_parts_hold_every_input_once_in_complete_blocks(inputs: int, count: int, step: int) -> None:
     spans = [Part(number, count).span(inputs, step) for number in range(1, count + 1)]
