@@ -13,6 +13,7 @@ import numpy as np
 
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, FileEntry, Manifest
+from reader.format.row_values import has_boxes
 from reader.format.shown import shown
 from reader.rows import Rows
 
@@ -94,6 +95,11 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
     )
 
 
+def names_columns(manifest: Manifest) -> bool:
+    """Say whether the classes are names of columns of numbers, not of what rows or boxes show."""
+    return manifest.target_kind == "regression" and not has_boxes(manifest)
+
+
 def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
     """List what must be the same, in words: what, of the first, of the other."""
 
@@ -106,7 +112,7 @@ def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
         further = {name: (t.kind, t.classes) for name, t in m.further_targets.items()}
         masks = "masks behind its pixels" if m.has_own_masks else "no masks behind its pixels"
         # no class that a row has or not, but a place in each row
-        columns = str(list(m.classes)) if m.target_kind == "regression" else ""
+        columns = str(list(m.classes)) if names_columns(m) else ""
         return [row, f"of kind {m.target_kind}{count}", extras or "none", str(further), masks, columns]
 
     names = ("rows", "targets", "extras", "further targets", "rows with", "target columns")

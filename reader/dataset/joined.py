@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from reader.dataset.alike import check_alike, joined_classes, joined_manifest
+from reader.dataset.alike import check_alike, joined_classes, joined_manifest, names_columns
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.sources import JoinedSources
 from reader.format.errors import StoreError
@@ -50,7 +50,7 @@ class JoinedStores(OpenedStore):
         self.opener = functools.partial(open_joined, openers, [s.manifest.digest for s in stores], given)
         manifests = [store.manifest for store in stores]
         check_alike([(str(store.path), store.manifest) for store in stores])
-        if given is not None and manifests[0].target_kind == "regression" and (*given,) != manifests[0].classes:
+        if given is not None and names_columns(manifests[0]) and (*given,) != manifests[0].classes:
             raise StoreError(
                 f"the targets have columns of their own, {list(manifests[0].classes)}: leave classes= out."
             )

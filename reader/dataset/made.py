@@ -41,10 +41,10 @@ def with_targets(opened: OpenedStore, rows: Rows, targets: Column, classes: Sequ
         raise ValueError("classes has a name twice.")
     if classes is not None and names != m.classes and has_boxes(m):
         raise ValueError(f"the boxes of {opened.path} are of its own classes: with_targets cannot change the list.")
-    if kind == "regression":
+    if kind == "regression" and not has_boxes(m):
         names = () if classes is None else names
     if kind == "multi-hot" and names and values.shape[1] != len(names):
-        if classes is not None:
+        if classes is not None or has_boxes(m):
             raise ValueError(f"targets have {values.shape[1]} columns, expected one for each of {len(names)} classes.")
         names = ()
     if kind == "class" and len(values) and not (int(values.min()) >= -1 and int(values.max()) < len(names)):
