@@ -71,4 +71,4 @@ def test_a_machine_that_cannot_mount_nfs_says_so_in_one_sentence(
 def test_readers_that_end_before_they_have_read_end_the_trials(nfs: ModuleType, tmp_path: Path) -> None:
     readers = nfs.Readers([(tmp_path / "missing", "ram")])
     with pytest.raises(nfs.TrialError, match=r"exit code 1 before all had read: .*missing does not exist"):
-        readers.told()
+        readers.answers()

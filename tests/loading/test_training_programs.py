@@ -56,6 +56,7 @@ batches = iter(state)
 for _ in range(4):
     next(batches)
 accelerator.save_state(sys.argv[2] + "/saved")
+accelerator.wait_for_everyone()
 del batches
 accelerator.load_state(sys.argv[2] + "/saved")
 loaded = [found[:3] for found in run(state)]

@@ -47,6 +47,7 @@ BY_ROW: dict[str, Any] = {
     "RandomRotation": ours.RandomRotation(30, "bilinear"),
     "RandomSolarize": ours.RandomSolarize(128),
     "Resize": ours.Resize((24, 20), "bicubic"),
+    "TimmRandAugment": ours.TimmRandAugment("rand-m9-mstd0.5-inc1"),
     "ToDtype": ours.ToDtype(torch.float32, scale=True),
     "ToImage": ours.ToImage(),
     "ToPureTensor": ours.ToPureTensor(),

@@ -36,7 +36,12 @@ def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Objects in this process's memory; packs with forked workers and blocks of 2 inputs."""
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
+    _clear()
     yield
+    _clear()
+
+
+def _clear() -> None:
     files = fsspec.filesystem("memory")
     files.store.clear()
     files.pseudo_dirs[:] = [""]

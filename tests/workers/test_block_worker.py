@@ -265,7 +265,7 @@ def test_rows_with_sizes_of_their_own_are_held_up_to_a_number_of_bytes_and_one_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large the images of a block are: a piece ends with the image that passes the limit."""
-    monkeypatch.setattr(row_buffers, "_FULL_BYTES", 10_000)
+    monkeypatch.setattr(row_buffers, "FULL_BYTES", 10_000)
     sizes = [(20, 20)] * 10 + [(90, 90)] * 4 + [(20, 20)] * 10
     for n, size in enumerate(sizes):
         photo(*size, n).save(tmp_path / f"{n:02}.png")
