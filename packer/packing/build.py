@@ -107,6 +107,8 @@ class Build:
                 report = self._run_locked()
             except _NothingPacked as e:
                 self._folder.remove(created)
+                if self._upload is not None:
+                    self._upload.withdraw()
                 raise PackError(str(e)) from None
             if not self._folder.replaces and self._part is None:
                 finish([self._folder], locks)

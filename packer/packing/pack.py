@@ -103,6 +103,7 @@ def pack_parts(
     else:
         shape = options.sides or common_size(parts, options, target)
     if uploads is not None:
+        uploads.check_splits(parts)
         uploads.announce([stores[split] for split in unfinished])
     # where one store is replaced, all that is packed is made beside the old: train and val change together
     replaces = any(replaces_store(stores[split], options) for split in unfinished)

@@ -214,6 +214,37 @@ def test_a_store_where_too_much_is_rejected_replaces_none(images: Path, local: P
     assert pack(tree, URL, size=16, workers=1, resume=True, max_rejects=1).rows == 17
 
 
+def test_blocks_without_a_row_are_packed_and_a_pack_without_one_leaves_nothing(
+    images: Path, local: Path, tmp_path: Path
+) -> None:
+    tree = shutil.copytree(images, tmp_path / "tree")
+    for path in tree.rglob("*.jpg"):
+        path.write_bytes(b"no image")
+    with pytest.raises(PackError, match="nothing of .* could be packed: all 18 inputs were rejected"):
+        pack(tree, URL, size=16, workers=1)
+    assert _there() == []
+    pack(images, URL, size=16, workers=1)
+    before = _there()
+    with pytest.raises(PackError, match="nothing of .* could be packed"):
+        pack(tree, URL, size=16, workers=1, overwrite=True)
+    assert _there() == before
+    assert _pulled(tmp_path) == store_bytes(local)
+
+
+def test_splits_are_not_packed_beside_a_store_of_all_or_of_other_splits(
+    images: Path, local: Path, tmp_path: Path
+) -> None:
+    push(local, URL)
+    for split in ("train", "val"):
+        shutil.copytree(images, tmp_path / "splits" / split)
+    with pytest.raises(PackError, match="memory://bucket/out holds a store; splits cannot be packed into it"):
+        pack(tmp_path / "splits", URL, size=16, workers=1, overwrite=True)
+    pack(tmp_path / "splits", "memory://bucket/splits", size=16, workers=1)
+    shutil.rmtree(tmp_path / "splits/val")
+    with pytest.raises(PackError, match="memory://bucket/splits/val is the store of a split that IMAGES does not have"):
+        pack(tmp_path / "splits", "memory://bucket/splits", size=8, workers=1, overwrite=True)
+
+
 def test_of_a_finished_one_resume_confirms_and_push_sends_nothing(images: Path, local: Path) -> None:
     pack(images, URL, size=16, workers=1)
     before = _there()

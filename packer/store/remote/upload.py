@@ -166,8 +166,9 @@ class Upload:
                 spans += self._checked_spans(descriptor, begin, result)
                 begin += result.size_bytes
             self._done([self._pool.submit(self._put_span, descriptor, *span) for span in spans])
-            with error_path(path):
-                system.punch_hole(descriptor, self._sent_bytes, begin - self._sent_bytes)
+            if begin > self._sent_bytes:  # else all inputs of these blocks were rejected
+                with error_path(path):
+                    system.punch_hole(descriptor, self._sent_bytes, begin - self._sent_bytes)
             self._sent_bytes = begin
         finally:
             os.close(descriptor)
@@ -215,6 +216,11 @@ class Upload:
         self._retried(lambda: self._objects.put(MANIFEST, pointer))
         self._manifest = content
         self._clean()
+
+    def withdraw(self) -> None:
+        """Remove all that this pack has put at the URL: it has no row."""
+        self._check_record()
+        self._remove([*self._objects.below(self._generation), RECORD])
 
     def reveal(self) -> None:
         """Put the manifest into the folder too, for what compares stores that were just packed: it holds no pixels."""

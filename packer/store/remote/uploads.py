@@ -10,7 +10,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -70,6 +70,25 @@ class Uploads:
             with self._naming():
                 self._uploads[store] = Upload(f"{self._url}{place}", open_objects(f"{self._given}{place}"), store)
         return self._uploads[store]
+
+    def check_splits(self, splits: Collection[str]) -> None:
+        """Refuse splits that would stand beside a store of all, or beside another split's from another time.
+
+        Args:
+            splits: that are packed; "": all there is is one store.
+
+        Raises:
+            PackError: the URL holds such a store.
+        """
+        if "" in splits:
+            return
+        if self.of(self.folder).found.has_store:
+            raise PackError(f"{self._url} holds a store; splits cannot be packed into it. Choose another OUT.")
+        if gone := [split for split in self._splits if split not in splits]:
+            raise PackError(
+                f"{self._url}/{gone[0]} is the store of a split that IMAGES does not have: it has {', '.join(splits)}."
+                f" Choose another OUT, or bring the folder {gone[0]} back."
+            )
 
     def announce(self, stores: Iterable[Path]) -> None:
         """Say at the URL that these will be packed; a finished one is replaced.
