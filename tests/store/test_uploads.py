@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import make_tree, store_bytes
@@ -322,6 +323,26 @@ def test_a_store_that_another_finished_while_inputs_were_listed_is_not_replaced(
     with pytest.raises(PackError, match="another pack or push to memory://bucket/out has begun meanwhile"):
         pack(images, URL, size=8, workers=1)
     assert _pulled(tmp_path) == store_bytes(local)
+
+
+def test_what_an_interrupted_pack_left_is_not_removed_with_what_another_has_begun(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(upload.Upload, "_clean", Mock(side_effect=Stopped))
+        with pytest.raises(Stopped):
+            pack(images, URL, size=16, workers=1)
+    files, other = fsspec.filesystem("memory"), f"generations/{'a' * 16}"
+    read = upload.read_store
+
+    def begin_another(*args: Any) -> Any:
+        files.pipe_file(f"/bucket/out/{RECORD}", PushRecord("", other, run="b").to_bytes())
+        files.pipe_file(f"/bucket/out/{other}/{PIXELS}/{0:016d}", b"its first block")
+        return read(*args)
+
+    monkeypatch.setattr(upload, "read_store", begin_another)
+    assert pack(images, URL, size=16, workers=1, resume=True).resumed_from == 18
+    assert {RECORD, f"{other}/{PIXELS}/{0:016d}"} < set(_there())
 
 
 def test_requests_are_tried_again_and_an_end_is_one_sentence(

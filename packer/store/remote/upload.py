@@ -111,7 +111,7 @@ class Upload:
             else:
                 self._objects.fetch(name_in(found.folder, name), self._folder / name)
         if self.found.record is not None:
-            self._clean()
+            self._clean(self.found.record)
             self.found = dataclasses.replace(self.found, record=None)
 
     def announce(self) -> None:
@@ -215,7 +215,7 @@ class Upload:
         pointer = encode_pointer(digest, self._generation, has_block_objects=True)
         self._retried(lambda: self._objects.put(MANIFEST, pointer))
         self._manifest = content
-        self._clean()
+        self._clean(PushRecord("", self._generation, run=self._run))
 
     def withdraw(self) -> None:
         """Remove all that this pack has put at the URL: it has no row."""
@@ -249,9 +249,13 @@ class Upload:
     def _put_span(self, descriptor: int, start: int, size_bytes: int) -> None:
         self._put(object_name(start), os.pread(descriptor, size_bytes, start))
 
-    def _clean(self) -> None:
-        """Remove all but the store; last the record, by which a resume knows that something may be left."""
-        self._remove([*self._below(PIECES), *leftovers(self._objects, self._generation), RECORD])
+    def _clean(self, record: PushRecord) -> None:
+        """Remove all but the store; last the record, by which a resume knows that something may be left.
+
+        Where that is another's by now, so may be what looks left: it removes all that is not its own when it is done.
+        """
+        if self._retried(lambda: read_record(self._objects)) == record:
+            self._remove([*self._below(PIECES), *leftovers(self._objects, self._generation), RECORD])
 
     def _put(self, name: str, content: bytes) -> None:
         self._retried(lambda: self._objects.put(name_in(self._generation, name), content))
