@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train the network of network.py under a Lightning Trainer, on one process or several, and go on after an interruption.
+"""Train the network of network.py under a Lightning Trainer, on one process or several, and resume after an interruption.
 
     pip install lightning
     python examples/lightning_datamodule.py out/ --steps 5 --save-every 5
@@ -69,7 +69,7 @@ class Classifier(LightningModule):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store with classes, as `pack` wrote it")
-    parser.add_argument("--checkpoints", metavar="FOLDER", default="checkpoints", help="go on from the last one there")
+    parser.add_argument("--checkpoints", metavar="FOLDER", default="checkpoints", help="resume from the last one there")
     parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")

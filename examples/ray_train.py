@@ -3,7 +3,7 @@
 
     pip install 'ray[train]'
     python examples/ray_train.py out/ --workers 2 --results results/
-    python examples/ray_train.py out/ --workers 4 --results results/ --epochs 4      goes on, with more workers
+    python examples/ray_train.py out/ --workers 4 --results results/ --epochs 4      resumes, with more workers
 
 Every worker opens the store by its path, which all nodes must see, and makes the same MemmapLoader: Ray Train has set up
 torch.distributed, which the loader asks for its rank. Nothing goes through ray.data. The loader's state is in the checkpoint.
@@ -31,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("store", help="a store with classes, as `pack` wrote it")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--results", metavar="FOLDER", required=True, help="go on from the last checkpoint there")
+    parser.add_argument("--results", metavar="FOLDER", required=True, help="resume from the last checkpoint there")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
     options = parser.parse_args()

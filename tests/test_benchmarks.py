@@ -199,7 +199,7 @@ def test_bench_read_prints_every_figure_of_a_store(wide_store: Path, tmp_path: P
     assert report["first_batch_ms"]["median"] > 0
 
 
-def test_bench_read_keeps_the_store_it_makes_and_mends_it(
+def test_bench_read_keeps_the_store_it_makes_and_repairs_it(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench, work = load("benchmarks.bench_read"), tmp_path / "work"

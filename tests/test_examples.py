@@ -106,7 +106,7 @@ def test_train_says_in_one_sentence_what_it_cannot_use(
     assert error.count("\n") == 1
 
 
-def test_train_goes_on_in_the_middle_of_an_epoch_to_the_same_weights(
+def test_train_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
     shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def weights(name: str) -> dict[str, torch.Tensor]:
@@ -155,7 +155,7 @@ def test_export_fails_where_what_comes_back_gives_other_scores(
     assert example("export", shared_store, tmp_path) == 1
 
 
-def test_export_wants_the_checkpoint_that_it_is_told_of(
+def test_export_wants_the_checkpoint_that_it_is_given(
     shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert example("export", shared_store, tmp_path, "--checkpoint", tmp_path / "run.pt") == 1

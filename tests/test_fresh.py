@@ -33,7 +33,7 @@ def test_nothing_of_the_callers_python_comes_along(
     assert not {"PYTHONPATH", "VIRTUAL_ENV"} & set(variables)
 
 
-def test_a_command_that_fails_is_told_with_the_end_of_its_talk(fresh: ModuleType, tmp_path: Path) -> None:
+def test_a_command_that_fails_is_reported_with_the_end_of_its_output(fresh: ModuleType, tmp_path: Path) -> None:
     empty = fresh.Fresh(tmp_path)
     with pytest.raises(fresh.Failed, match="sh -c echo no room >&2; exit 28 ended with 28: no room"):
         empty.run(["sh", "-c", "echo no room >&2; exit 28"])

@@ -63,7 +63,7 @@ def test_what_a_machine_without_a_gpu_leaves_out_is_said(tmp_path: Path, wheels:
     assert report["machine"]["torch"]
 
 
-def test_each_part_is_told_and_the_others_run_all_the_same(
+def test_each_part_is_reported_and_the_others_run_all_the_same(
     script: ModuleType, tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = {
@@ -96,7 +96,7 @@ def test_each_part_is_told_and_the_others_run_all_the_same(
     assert zipfile.ZipFile(out / script.PICTURES).namelist() == ["a.png"]
 
 
-def test_a_result_that_was_cut_short_is_told_as_it_is_and_nothing_begins_when_time_is_up(
+def test_a_result_that_was_cut_short_is_reported_as_it_is_and_nothing_begins_when_time_is_up(
     script: ModuleType, tmp_path: Path
 ) -> None:
     part = script.Part("one", [sys.executable, "-c", "open('cut.json', 'w').write('[1, ')"], False, "cut.json")

@@ -191,7 +191,7 @@ def test_photographs_are_packed_in_turns_and_what_the_peer_wrote_is_read_back(pe
 
 
 @pytest.mark.slow
-def test_two_processes_read_in_turns_and_a_peer_with_wrong_pixels_is_told(
+def test_two_processes_read_in_turns_and_a_peer_with_wrong_pixels_is_reported(
     peers: Any, store: Path, tmp_path: Path
 ) -> None:
     turns = peers("_turns")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.slow
-def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> None:
+def test_a_power_loss_at_any_call_leaves_what_resumes_to_the_same_bytes() -> None:
     result = stress("power_test", "--images", "16", "--cuts", "4", "--draws", "1")
     for kind in ("fresh", "resume", "restart", "overwrite", "update", "splits", "resplit", "listed", "labelled"):
         assert result[kind]["disks"] > result[kind]["cuts"] >= 4
@@ -30,7 +30,7 @@ def test_a_power_loss_at_any_call_leaves_what_goes_on_to_the_same_bytes() -> Non
 
 
 @pytest.mark.slow
-def test_a_call_that_fails_is_told_and_costs_nothing() -> None:
+def test_a_call_that_fails_is_reported_and_costs_nothing() -> None:
     words = ("fault_test", "--kinds", "fresh", "--images", "16")
     assert stress(*words, "--every", "4", "--faults", "EIO")["fresh"]["EIO"]["spoilt"] > 16
     result = stress(*words, "--every", "8", "--faults", "ENOSPC", "short", "lost", "unread")["fresh"]

@@ -34,6 +34,6 @@ def doctor(path: str, as_json: bool) -> int:
         for finding in report.findings:
             level = "" if finding.level == "ok" else f"{finding.level}: "
             say(f"{finding.name:14}{level}{finding.found}")
-            if finding.mend:
-                say(f"{'':14}fix it: {finding.mend}")
+            if finding.fix:
+                say(f"{'':14}fix: {finding.fix}")
     return 0 if report.is_fit else EXIT_FAILED

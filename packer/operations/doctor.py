@@ -41,13 +41,13 @@ OK, ADVICE, MISSING = "ok", "advice", "missing"
 class Finding:
     """One result of a check. level: "ok", "advice" (works, but could be better), "missing" (packing needs it).
 
-    `mend`: how to fix it; a key of the JSON report.
+    `fix`: how to fix it; a key of the JSON report.
     """
 
     name: str
     found: str
     level: str = OK
-    mend: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,11 +171,11 @@ def _compiled_part() -> Finding:
     live = native()
     if live.row is not None:
         return Finding(name, what)
-    mend = "install libturbojpeg and libjpeg-turbo of one version"
+    fix = "install libturbojpeg and libjpeg-turbo of one version"
     if live.is_missing:
         packages = "apt-get install gcc libc6-dev libjpeg-dev, then " if shutil.which("apt-get") else ""
-        mend = f"{packages}pip install --force-reinstall --no-deps --no-cache-dir pixpack"
-    return Finding(name, f"{live.reason}; it {what}", ADVICE, mend)
+        fix = f"{packages}pip install --force-reinstall --no-deps --no-cache-dir pixpack"
+    return Finding(name, f"{live.reason}; it {what}", ADVICE, fix)
 
 
 def _plugins() -> Iterator[Finding]:

@@ -103,7 +103,7 @@ def names_columns(manifest: Manifest) -> bool:
 def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
     """List what must be the same, in words: what, of the first, of the other."""
 
-    def told(manifest: Manifest) -> list[str]:
+    def described(manifest: Manifest) -> list[str]:
         """Say it of one."""
         m = manifest
         row = f"uint8[H, W, {m.channels}]" if m.has_own_sizes else f"uint8[{m.height}, {m.width}, {m.channels}]"
@@ -116,4 +116,4 @@ def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
         return [row, f"of kind {m.target_kind}{count}", extras or "none", str(further), masks, columns]
 
     names = ("rows", "targets", "extras", "further targets", "rows with", "target columns")
-    return list(zip(names, told(first), told(other), strict=True))
+    return list(zip(names, described(first), described(other), strict=True))

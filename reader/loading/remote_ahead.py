@@ -66,7 +66,7 @@ class RemoteAhead:
         self._asked_bytes = self._rows_bytes = 0
         self._taken: deque[Rows] = deque()
         # since the last line of the log
-        self._told, self._reading_seconds = time.monotonic(), 0.0
+        self._logged, self._reading_seconds = time.monotonic(), 0.0
         self._read_bytes = 0
 
     def __iter__(self) -> Iterator[Steps]:
@@ -99,7 +99,7 @@ class RemoteAhead:
         now = time.monotonic()
         self._reading_seconds += now - begun
         self._read_bytes += out.nbytes
-        if now - self._told > LOG_SECONDS:
+        if now - self._logged > LOG_SECONDS:
             self._tell(now)
 
     def close(self) -> None:
@@ -108,13 +108,13 @@ class RemoteAhead:
 
     def _tell(self, now: float) -> None:
         """Log what came from where since the last time."""
-        seconds, fetched = now - self._told, self._remote.fetched_bytes()
+        seconds, fetched = now - self._logged, self._remote.fetched_bytes()
         _log.info(
             "%s: %.0f MB/s from the network, %.0f MB/s to the loop, which waited or copied for %.0f %% of the time",
             *(self._remote.url, fetched / seconds / 1e6, self._read_bytes / seconds / 1e6),
             100 * self._reading_seconds / seconds,
         )
-        self._told, self._read_bytes, self._reading_seconds = now, 0, 0.0
+        self._logged, self._read_bytes, self._reading_seconds = now, 0, 0.0
 
     def _look_ahead(self) -> None:
         """Ask for the blocks of further steps, until enough are on their way."""

@@ -1,6 +1,6 @@
 """What scripts/gpu/on_gpu does: collect wheels; or lay them beside a Python that has torch, run each part, gather one JSON.
 
-Imports the standard library alone. A part that fails, or takes too long, is told as such and the others run all the same.
+Imports the standard library alone. A part that fails, or takes too long, is reported as such, and the others run all the same.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _check_outcome(run: Run, done: subprocess.CompletedProcess[str], call: Call,
         if fault.what != "short" and not _is_harmless(call):
             raise TrialError(f"{where}: the run succeeds, and says nothing of it")
     run.go_on()
-    _check_bytes(run, f"{where}: after going on")
+    _check_bytes(run, f"{where}: after the resume")
 
 
 def _is_tidying(call: Call) -> bool:

@@ -72,7 +72,7 @@ def test_every_way_stands_beside_the_limit(report: BenchReport) -> None:
     assert (report.rows, report.batch_size, report.row_shape) == (90, 16, (32, 32, 3))
 
 
-def test_what_auto_chooses_is_told_with_its_reason(shared_store: Path) -> None:
+def test_what_auto_chooses_is_reported_with_its_reason(shared_store: Path) -> None:
     found = measure(shared_store, batch_size=16, seconds=0.1, order="full")
     assert found.residency == "cache"
     assert "276.5 kB of rows" in found.residency_reason or "is memory itself" in found.residency_reason
@@ -309,7 +309,7 @@ def test_slow_rounds_are_few(turn_seconds: float, rounds: int, monkeypatch: pyte
     assert shares == sorted(shares)
 
 
-def test_each_stage_is_told_when_it_begins(shared_store: Path) -> None:
+def test_each_stage_is_reported_when_it_begins(shared_store: Path) -> None:
     reported: list[tuple[str, float]] = []
     measure(shared_store, seconds=0.1, order="full", progress=lambda stage, share: reported.append((stage, share)))
     first = dict(reversed(reported))
@@ -318,7 +318,7 @@ def test_each_stage_is_told_when_it_begins(shared_store: Path) -> None:
     assert reported[-1] == ("memory", 1.0)
 
 
-def test_sizes_are_told_in_a_unit_that_fits(report: BenchReport) -> None:
+def test_sizes_are_given_in_a_unit_that_fits(report: BenchReport) -> None:
     found = dataclasses.asdict(report)
     slow = found["sections"][0]["ways"][-1]
     slow["gigabytes_per_second"] = 0.0000125

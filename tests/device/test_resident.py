@@ -183,7 +183,7 @@ def test_windows_give_the_batches_of_the_block_order(
     assert_same(loader, MemmapLoader(train, size, residency="cache", **options, as_tuple=False))
 
 
-def test_windows_go_on_in_the_middle_of_an_epoch(train: MemmapDataset, small_device: str) -> None:
+def test_windows_resume_in_the_middle_of_an_epoch(train: MemmapDataset, small_device: str) -> None:
     loader = MemmapLoader(
         train, 8, shuffle="block", device=small_device, residency="gpu", drop_last=True, as_tuple=False
     )
@@ -394,7 +394,7 @@ def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffl
 
 
 @pytest.mark.cuda
-def test_memory_that_is_pinned_already_is_refused_and_cuda_goes_on() -> None:
+def test_memory_that_is_pinned_already_is_refused_and_cuda_continues() -> None:
     memory = torch.zeros(1 << 20)
     unpin = pin(memory, torch.device("cuda", 0))
     assert memory.is_pinned()
@@ -436,7 +436,7 @@ def test_memory_is_pinned_where_it_lies_and_unpinned_there(status: int, monkeypa
     assert calls == [(memory.data_ptr(), 40, 0), (memory.data_ptr(),)][: 1 if status else 2]
 
 
-def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_told_if_not(
+def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_logged_if_not(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(tensor: torch.Tensor, device: torch.device) -> Any:

@@ -228,7 +228,7 @@ def test_more_boxes_than_allowed_lose_the_smallest(flat: Path, tmp_path: Path) -
     assert report.notes == [what]
 
 
-def test_bad_boxes_are_mended_or_left_out_and_counted(flat: Path, tmp_path: Path) -> None:
+def test_bad_boxes_are_clipped_or_left_out_and_counted(flat: Path, tmp_path: Path) -> None:
     boxes = {
         "0.png": [50, 30, -20, -20],  # corners in the wrong order
         "1.png": [-20, 10, 40, 20],  # reaches out

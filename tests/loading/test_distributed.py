@@ -109,7 +109,7 @@ def test_ranks_under_torchrun_share_one_order_and_a_checkpoint_moves_between_wor
 
 
 @pytest.mark.slow
-def test_the_example_goes_on_in_the_middle_of_an_epoch_with_fewer_processes(shared_store: Path, tmp_path: Path) -> None:
+def test_the_example_resumes_in_the_middle_of_an_epoch_with_fewer_processes(shared_store: Path, tmp_path: Path) -> None:
     words = (ROOT / "examples/ddp.py", shared_store, "--checkpoint", tmp_path / "run.pt", "--batch-size", 16)
     first = torchrun(2, *words, "--steps", 8)
     assert [line.partition(",")[0] for line in first.stdout.splitlines()] == [

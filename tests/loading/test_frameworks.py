@@ -56,7 +56,7 @@ def _steps(folder: Path, ranks: int) -> Iterator[list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("lightning")
-def test_ranks_under_lightning_share_an_epoch_and_one_process_goes_on_in_the_middle_of_it(
+def test_ranks_under_lightning_share_an_epoch_and_one_process_resumes_in_the_middle_of_it(
     shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "noting.py").write_text(_NOTING)
@@ -88,7 +88,7 @@ def test_ranks_under_lightning_share_an_epoch_and_one_process_goes_on_in_the_mid
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("lightning")
-def test_lightning_goes_on_in_the_middle_of_an_epoch_to_the_same_weights(
+def test_lightning_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
     shared_store: Path,
     tmp_path: Path,
     example: Example,  # noqa: F811

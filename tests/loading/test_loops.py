@@ -111,7 +111,7 @@ def test_stop_iteration_in_a_transform_is_an_error_and_not_the_end(
 # -- epochs and states
 
 
-def test_set_epoch_of_the_epoch_whose_state_was_loaded_goes_on_in_its_middle(train: MemmapDataset) -> None:
+def test_set_epoch_of_the_epoch_whose_state_was_loaded_resumes_in_its_middle(train: MemmapDataset) -> None:
     loader = MemmapLoader(train, 16, shuffle="full", as_tuple=False)
     loader.set_epoch(3)
     batches = iter(loader)
@@ -164,7 +164,7 @@ def test_a_samplers_state_after_the_last_batch_is_the_next_epochs_beginning(
 
 
 @pytest.mark.parametrize("form", ["rows", "batches"])
-def test_a_distributed_sampler_is_told_the_epoch(train: MemmapDataset, form: str) -> None:
+def test_a_distributed_sampler_gets_the_epoch(train: MemmapDataset, form: str) -> None:
     def made() -> tuple[Any, MemmapLoader]:
         sampler: Any = DistributedSampler(train, num_replicas=2, rank=1, seed=3)
         given = sampler if form == "rows" else BatchSampler(sampler, 15, drop_last=False)

@@ -73,7 +73,7 @@ def test_len_before_the_first_epoch_takes_world_size_and_asks_nobody_else_afterw
 
 
 @pytest.mark.parametrize("when", ["len", "an epoch"])
-def test_another_world_size_than_was_told_warns_with_both(
+def test_another_world_size_than_the_environments_warns_with_both(
     train: MemmapDataset, when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = MemmapLoader(train, 10, as_tuple=False)
@@ -185,7 +185,7 @@ def test_what_the_process_group_leaves_nothing_of_is_refused_when_an_epoch_begin
         iter(loader)
 
 
-def test_a_state_of_one_rank_goes_on_with_two_that_came_later(
+def test_a_state_of_one_rank_resumes_with_two_that_came_later(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)

@@ -65,7 +65,7 @@ def test_a_state_resumes_at_every_step(
 @pytest.mark.parametrize("order", [order for order in ORDERS if "ranks" not in order])
 @pytest.mark.parametrize("before", [1, 2])
 @pytest.mark.parametrize("after", [1, 2, 3])
-def test_a_state_of_any_step_goes_on_with_any_number_of_ranks(
+def test_a_state_of_any_step_resumes_with_any_number_of_ranks(
     train: MemmapDataset, order: str, before: int, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader.loading.schedule.BLOCK_BYTES", 5 * train.manifest.row_bytes)
@@ -127,7 +127,7 @@ def rows(loader: Any) -> list[list[int]]:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("order", ["sequential", "shuffle", "weights", "ranks"])
 @pytest.mark.parametrize("step", [1, 4])
-def test_a_stateful_dataloader_of_the_dataset_goes_on(
+def test_a_stateful_dataloader_of_the_dataset_resumes(
     train: MemmapDataset, workers: int, order: str, step: int
 ) -> None:
     def loader() -> Any:

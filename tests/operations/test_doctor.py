@@ -28,7 +28,7 @@ def test_a_machine_that_runs_the_tests_is_fit(tmp_path: Path, capsys: pytest.Cap
     assert report["is_fit"]
     assert {"pixpack", "torch", "libjpeg-turbo", "Pillow", "ffmpeg", "CPUs", "memory", "CUDA", "O_DIRECT"} <= set(names)
     assert list(tmp_path.iterdir()) == []
-    assert all(finding["mend"] for finding in report["findings"] if finding["level"] != "ok")
+    assert all(finding["fix"] for finding in report["findings"] if finding["level"] != "ok")
 
 
 def test_the_live_pillow_and_a_path_that_does_not_exist_yet_are_reported(tmp_path: Path) -> None:
@@ -54,13 +54,13 @@ def test_a_missing_package_is_named_with_its_command(
     version = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: "" if name == "tqdm" else version(name))
     assert run(["doctor", str(tmp_path)]) == 1
-    assert "tqdm          missing: missing\n              fix it: pip install tqdm" in capsys.readouterr().out
+    assert "tqdm          missing: missing\n              fix: pip install tqdm" in capsys.readouterr().out
 
 
 def test_what_only_makes_it_faster_is_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packer.pixels.formats.jpeg.is_installed", lambda: False)
     finding = found("libjpeg-turbo", tmp_path)
-    assert (finding.level, "turbojpeg" in finding.mend.lower()) == ("advice", True)
+    assert (finding.level, "turbojpeg" in finding.fix.lower()) == ("advice", True)
     assert doctor.examine(tmp_path).is_fit
 
 
@@ -74,7 +74,7 @@ def test_another_distribution_with_a_reader_is_named(tmp_path: Path, monkeypatch
     finding = next(finding for finding in report.findings if finding.name == "reader")
     assert not report.is_fit
     assert "feeds" in finding.found
-    assert finding.mend.startswith("pip uninstall feeds")
+    assert finding.fix.startswith("pip uninstall feeds")
 
 
 def test_another_reader_that_is_imported_first_is_named_though_nothing_of_ours_could_be(tmp_path: Path) -> None:

@@ -707,7 +707,7 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_on_error_fail_forgets_the_reject_whether_mended_or_not(images: Path, tmp_path: Path) -> None:
+def test_on_error_fail_forgets_the_reject_whether_fixed_or_not(images: Path, tmp_path: Path) -> None:
     bad = images / "class1/000.jpg"
     whole = bad.read_bytes()
     bad.write_bytes(b"")

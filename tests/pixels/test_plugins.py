@@ -127,9 +127,9 @@ def test_the_doctor_names_what_is_missing(tmp_path: Path) -> None:
     report = doctor.examine(tmp_path)
     found = {finding.name: finding for finding in report.findings}
     assert report.is_fit
-    for kind, mend in (("HEIC", "pip install pillow-heif"), ("JPEG XL", "pip install pillow-jxl-plugin")):
-        assert (found[kind].level, found[kind].mend) == ("advice", mend)
-    assert found["AVIF"].mend == "pip install pillow-avif-plugin"
+    for kind, fix in (("HEIC", "pip install pillow-heif"), ("JPEG XL", "pip install pillow-jxl-plugin")):
+        assert (found[kind].level, found[kind].fix) == ("advice", fix)
+    assert found["AVIF"].fix == "pip install pillow-avif-plugin"
     assert "OpenJPEG" in found["JPEG 2000"].found
 
 

@@ -95,7 +95,7 @@ def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("body", ["<Error><Code>SlowDown</Code><AWSAccessKeyId>AKIAhush</AWSAccessKeyId></Error>"])
-def test_the_code_of_an_answer_is_told_and_not_its_body(body: str) -> None:
+def test_the_code_of_an_answer_is_reported_and_not_its_body(body: str) -> None:
     error = ValueError(
         f"Error GET http://h/x?X-Amz-Credential=hush - Server returned non-2xx status code: 503 Busy: {body}"
     )

@@ -68,7 +68,7 @@ def test_images_come_in_order_whichever_thread_is_first() -> None:
     assert torch.equal(PerSample(late, threads=4)(batch).pixels, batch.pixels)
 
 
-def test_one_that_draws_from_pythons_random_goes_on_on_one_thread() -> None:
+def test_one_that_draws_from_pythons_random_runs_on_one_thread() -> None:
     transform, seen = PerSample(lambda image: (seen.append(threading.get_ident()), noisy(image))[1], threads=3), []
     transform(pictures(6))
     seen.clear()

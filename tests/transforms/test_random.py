@@ -146,7 +146,7 @@ def test_a_compiled_transform_follows_epoch_and_position_without_being_compiled_
 
 
 @pytest.mark.parametrize("transform", OURS, ids=lambda transform: type(transform).__name__)
-def test_what_is_no_batch_is_told_where_the_transform_belongs(train: MemmapDataset, transform: Any) -> None:
+def test_what_is_no_batch_is_reported_where_the_transform_belongs(train: MemmapDataset, transform: Any) -> None:
     name = type(transform).__name__
     images, targets = train[:4]
     for given in ((images, targets), images, train[3], [images]):

@@ -200,7 +200,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_cluster_that_asks_for_a_token_is_shown_it_without_being_told_and_a_wrong_one_is_one_sentence(
+def test_a_cluster_that_asks_for_a_token_gets_it_by_itself_and_a_wrong_one_is_one_sentence(
     images: Path, guarded: str, tmp_path: Path
 ) -> None:
     command = [*PACK, str(images), str(tmp_path / "out"), "--size", "32", "--engine", "ray", "--address", guarded]
@@ -398,7 +398,7 @@ class _Messages:
 
 
 @pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="holds up fdatasync")
-def test_a_block_is_told_as_written_once_it_is_on_disk_and_its_worker_goes_on_meanwhile(
+def test_a_block_is_reported_as_written_once_it_is_on_disk_and_its_worker_resumes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a shared file system rows are in their machine's memory until it has synced them."""

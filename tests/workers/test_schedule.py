@@ -267,7 +267,7 @@ def test_what_is_lost_is_given_out_in_order(scene: Scene) -> None:
     scene.play(script(), workers=2, blocks=5)
 
 
-def test_a_worker_that_dies_as_it_is_told_a_place_is_replaced(scene: Scene) -> None:
+def test_a_worker_that_dies_as_it_gets_an_offset_is_replaced(scene: Scene) -> None:
     def script() -> Iterator[None]:
         other, first = scene.workers
         first.decoded(0)

@@ -107,12 +107,12 @@ def run(epoch: Callable[[], Any], device: torch.device) -> None:
 
 def conclude(figures: dict[str, Any]) -> Finding:
     rates = medians(figures["images_per_second"])
-    told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+    reported = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
     title = f"Augmentation on the CPU leaves {rates[ON_CPU]:,.0f} of {rates[BARE]:,.0f} images/s"
     if ON_GPU not in rates:
-        return Finding(f"{title}; no GPU to take it over", f"Images/s: {told}{lacking(figures)}.", None)
+        return Finding(f"{title}; no GPU to take it over", f"Images/s: {reported}{lacking(figures)}.", None)
     best = max((ON_CPU, ON_GPU, ON_BOTH), key=lambda name: rates[name])
-    return Finding(f"{title}; fastest: {best}, {rates[best]:,.0f}", f"Images/s: {told}.", best == ON_GPU)
+    return Finding(f"{title}; fastest: {best}, {rates[best]:,.0f}", f"Images/s: {reported}.", best == ON_GPU)
 
 
 def draw(make: Any, figures: dict[str, Any]) -> Any:

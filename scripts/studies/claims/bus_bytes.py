@@ -77,12 +77,12 @@ def conclude(figures: dict[str, Any]) -> Finding:
     found: Figures = figures["milliseconds"]
     alone = speedups(found, FLOATS, BYTES)
     training = speedups(found, FLOATS + TRAINING, BYTES + TRAINING)
-    told = ", ".join(f"{size} {times:.1f}" for size, times in alone.items())
-    told_training = ", ".join(f"{size} {times:.1f}" for size, times in training.items())
+    reported = ", ".join(f"{size} {times:.1f}" for size, times in alone.items())
+    reported_training = ", ".join(f"{size} {times:.1f}" for size, times in training.items())
     first, *_, last = alone.values() if len(alone) > 1 else [*alone.values()] * 2
     return Finding(
         f"As uint8 a batch arrives {min(alone.values()):.1f} to {max(alone.values()):.1f} times as fast",
-        f"Times as fast as floats: {told}; inside a training step: {told_training}.",
+        f"Times as fast as floats: {reported}; inside a training step: {reported_training}.",
         min(alone.values()) > 1 and last >= first,
     )
 

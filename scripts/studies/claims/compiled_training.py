@@ -38,7 +38,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     compiled = copy.deepcopy(model) if quick else torch.compile(copy.deepcopy(model))
     steps = {EAGER: step_of(model, images), COMPILED: step_of(compiled, images)}
     losses = {name: float(step()) for name, step in steps.items()}
-    # a GPU's convolutions round to 10 bits unless they are told not to, and in another order once compiled
+    # a GPU's convolutions round to 10 bits unless set not to, and in another order once compiled
     if abs(losses[EAGER] - losses[COMPILED]) > (1e-2 if device.type == "cuda" else 1e-3):
         raise RuntimeError(f"compiled, the network has another loss: {losses}.")
     calls = {name: Calls(lambda step=step: (step(), synchronize(device))) for name, step in steps.items()}

@@ -86,12 +86,13 @@ def moves(device: torch.device) -> dict[str, Callable[[], Any]]:
 
 def conclude(figures: dict[str, Any]) -> Finding:
     first = medians(figures["first_batch_ms"])
-    told = ", ".join(f"{name} {value:,.0f}" for name, value in first.items())
+    reported = ", ".join(f"{name} {value:,.0f}" for name, value in first.items())
     nest = "".join(f"; a nest moved by {name} {of['median']:.2f}" for name, of in figures.get("nest_ms", {}).items())
     return Finding(
         f"The first batch comes after {first[LOAD]:.0f} ms by torch.load, {first[MAPPED]:.0f} with mmap=True,"
         f" {first[OURS]:.0f} from a store",
-        f"Milliseconds to the first batch on {figures['device']}, of {figures['mib']:,.0f} MiB: {told}{nest}{lacking(figures)}.",
+        f"Milliseconds to the first batch on {figures['device']}, of {figures['mib']:,.0f} MiB:"
+        f" {reported}{nest}{lacking(figures)}.",
         # that it is moved at all is checked while it is measured
         True if "nest_ms" in figures else None,
     )

@@ -108,10 +108,10 @@ class Library:
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process, self._log = process, log
         try:
-            told = json.loads(self._answer())
+            reported = json.loads(self._answer())
         except RuntimeError as e:
             raise NotMeasured(str(e)) from None
-        self.kinds, self.about = told["kinds"], told["about"]
+        self.kinds, self.about = reported["kinds"], reported["about"]
 
     def seconds(self, kind: str, save: Path | str = "") -> float:
         """Take a turn; leave the last pixels in a file."""
@@ -171,13 +171,13 @@ def conclude(figures: dict[str, Any]) -> Finding:
     flags = {n: about["libjpeg_turbo flag"] for n, about in figures["about"].items() if "libjpeg_turbo flag" in about}
     squares = [f"{of['median']:.2f} times as fast as whole ({n})" for n, of in figures["square_to_whole"].items()]
     base = next(iter(flags))
-    told = {kind: ", ".join(f"{n} {value:.2f}" for n, value in in_order(by) if n != base) for kind, by in times.items()}
+    reported = {kind: ", ".join(f"{n} {value:.2f}" for n, value in in_order(by) if n != base) for kind, by in times.items()}
     decode, row = times[DECODE], times[ROW]
     return Finding(
         f"jpeg4py decodes {decode[JPEG4PY]:.2f} times as fast as {base}; Pillow-SIMD makes a row {row.get(SIMD, 1):.2f} times"
         f" as fast, pixpack {row[OURS]:.2f} times",
         f"One thread, times as fast as {base} ({rates[DECODE][base]:,.0f} photographs/s decoded, {rates[ROW][base]:,.0f} rows/s):"
-        f" decoding {told[DECODE]}; rows of {SIDE} x {SIDE} {told[ROW]}."
+        f" decoding {reported[DECODE]}; rows of {SIDE} x {SIDE} {reported[ROW]}."
         f" Central square alone: {', '.join(squares) or 'not measured'}."
         f" libjpeg-turbo flag: {', '.join(f'{n} {flag}' for n, flag in flags.items())}{lacking(figures)}.",
         decode[JPEG4PY] > 1.05 and all(flags.values()),

@@ -123,7 +123,7 @@ def times(figures: dict[str, Any], device: str, way: str) -> dict[str, float]:
 def conclude(figures: dict[str, Any]) -> Finding:
     devices = list(figures["images_per_second"])
     found = {device: {way: times(figures, device, way) for way in (MAPPED, OURS)} for device in devices}
-    told = "; ".join(
+    reported = "; ".join(
         f"{device}: "
         + "; ".join(f"{way} {', '.join(f'{size} {value:.1f}' for size, value in of.items())}" for way, of in by.items())
         for device, by in found.items()
@@ -132,7 +132,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
     return Finding(
         f"A mapped tensorclass is read {min(mapped):.1f} to {max(mapped):.1f} times as fast as a folder of JPEGs,"
         f" by MemmapLoader {min(ours):.0f} to {max(ours):.0f} times",
-        f"Times as fast as a folder, {figures['workers']} workers, median over the batches; {told}{lacking(figures)}.",
+        f"Times as fast as a folder, {figures['workers']} workers, median over the batches; {reported}{lacking(figures)}.",
         all(min(by[MAPPED].values()) > 1 for by in found.values()),
     )
 

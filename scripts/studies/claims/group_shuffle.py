@@ -59,13 +59,13 @@ def in_groups(count: int, device: torch.device) -> torch.Tensor:
 def conclude(figures: dict[str, Any]) -> Finding:
     found = figures["milliseconds"]
     faster = {count: of[PERMUTATION]["median"] / of[GROUPS]["median"] for count, of in found.items()}
-    told = "; ".join(
+    reported = "; ".join(
         f"{int(count):,} rows: {of[PERMUTATION]['median']:.2f} and {of[GROUPS]['median']:.2f}"
         for count, of in found.items()
     )
     return Finding(
         f"On the device groups come {min(faster.values()):.1f} to {max(faster.values()):.1f} times as fast as torch.randperm",
-        f"Milliseconds of torch.randperm and of groups: {told}.",
+        f"Milliseconds of torch.randperm and of groups: {reported}.",
         min(faster.values()) > 1,
     )
 

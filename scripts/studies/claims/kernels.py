@@ -101,7 +101,7 @@ def launches(call: Call) -> int:
 
 def conclude(figures: dict[str, Any]) -> Finding:
     found = figures["chains"]
-    told = "; ".join(
+    reported = "; ".join(
         f"{name}: {told_of(of, EAGER)}, compiled {told_of(of, COMPILED)}, {of['ratio']['median']:.1f} times as fast"
         for name, of in found.items()
     )
@@ -110,7 +110,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
     return Finding(
         f"torch.compile makes {'one kernel' if most == 1 else f'up to {most} kernels'} of a chain, {min(faster):.1f} to"
         f" {max(faster):.1f} times as fast on {figures['device']}",
-        f"{told}{lacking(figures)}.",
+        f"{reported}{lacking(figures)}.",
         most == 1 and min(faster) > 1,
     )
 

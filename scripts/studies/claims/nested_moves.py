@@ -109,12 +109,12 @@ def recursively(nest: Any, move: Callable[[Any], Any]) -> Any:
 def conclude(figures: dict[str, Any]) -> Finding:
     found = medians(figures["microseconds"]["cpu"])
     in_c = {name: found[name] for name in TREES if name in found}
-    told = ", ".join(f"{name} {value:.0f}" for name, value in sorted(found.items(), key=lambda item: item[1]))
+    reported = ", ".join(f"{name} {value:.0f}" for name, value in sorted(found.items(), key=lambda item: item[1]))
     in_python = min(found[RECURSIVE], found[PYTREE])
     return Finding(
         f"{figures['tensors']} tensors are walked in {min(found.values()):.0f} to {max(found.values()):.0f} µs,"
         f" by to_device in {found[OURS]:.0f}",
-        f"µs for a nest of {figures['tensors']} tensors that are there already: {told}{lacking(figures)}.",
+        f"µs for a nest of {figures['tensors']} tensors that are there already: {reported}{lacking(figures)}.",
         bool(in_c) and max(in_c.values()) < in_python,
     )
 

@@ -41,10 +41,10 @@ def ways(images: torch.Tensor, device: torch.device) -> Ways:
 def conclude(figures: dict[str, Any]) -> Finding:
     once = speedups(figures["milliseconds"], PLAIN, ONCE)
     each = speedups(figures["milliseconds"], PLAIN, EACH)
-    told, told_each = (", ".join(f"{size} {times:.1f}" for size, times in of.items()) for of in (once, each))
+    reported, reported_each = (", ".join(f"{size} {times:.1f}" for size, times in of.items()) for of in (once, each))
     return Finding(
         f"From memory pinned once a batch arrives {min(once.values()):.1f} to {max(once.values()):.1f} times as fast",
-        f"Times as fast as a plain copy: {told}; pinned each time: {told_each}.",
+        f"Times as fast as a plain copy: {reported}; pinned each time: {reported_each}.",
         min(once.values()) > 1.1,
     )
 

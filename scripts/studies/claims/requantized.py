@@ -99,7 +99,7 @@ def rate(way: Callable[[bytes], Any], files: list[bytes]) -> float:
 def conclude(figures: dict[str, Any]) -> Finding:
     size, fidelity = figures["mean_bytes"], figures["fidelity"]
     decode, row = (medians(figures["images_per_second"][kind]) for kind in ("decode", "row"))
-    told = "; ".join(
+    reported = "; ".join(
         f"{name}: {size[name] / 1e3:,.0f} kB, {decode[name]:,.1f} and {row[name]:,.1f} images/s"
         + (f", PSNR {fidelity[name]['psnr']:.1f} dB, SSIM {fidelity[name]['ssim']:.3f}" if name in fidelity else "")
         for name in size
@@ -107,7 +107,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
     smaller, faster = size[ORIGINAL] / size["-q 3"], decode["-q 3"] / decode[ORIGINAL]
     return Finding(
         f"-q 3 makes a photograph of 12 megapixels {smaller:.1f} times smaller, and decoded {faster:.1f} times as fast",
-        f"A photograph of 12 megapixels, decoding it and making it a row, one process: {told}.",
+        f"A photograph of 12 megapixels, decoding it and making it a row, one process: {reported}.",
         smaller >= LEAST and faster > 1,
     )
 

@@ -139,14 +139,14 @@ def fastest_round(rounds: list[list[Span]]) -> dict[str, Any]:
 def conclude(figures: dict[str, Any]) -> Finding:
     found = {name: of["fastest"] for name, of in figures["loaders"].items()}
     seven = [found[name] for name in NAMES if name in found and name != OURS]
-    told = ", ".join(f"{name} {found[name]:.0f}" for name in NAMES if name in found)
+    reported = ", ".join(f"{name} {found[name]:.0f}" for name in NAMES if name in found)
     is_falling = all(a > b for a, b in itertools.pairwise(seven))
     first, best, rounds = seven[0], min(seven), len(figures["loaders"][OURS]["milliseconds_a_batch"])
     return Finding(
         f"A batch and its step of {figures['step_ms']:.0f} ms take {first:.0f} ms by the naive loader, {best:.0f} by the best"
         f" of the others here, {found[OURS]:.0f} by MemmapLoader",
         f"Fastest of {rounds} rounds, milliseconds a batch of {figures['batch_size']}, a step of {figures['step_ms']:.0f} ms"
-        f" included: {told}{lacking(figures)}.",
+        f" included: {reported}{lacking(figures)}.",
         # those that need a GPU could still break a series that falls
         None if is_falling and figures["not_measured"] else is_falling,
     )
@@ -167,8 +167,8 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
                     its, (place + n, 0.86), color=COLOURS[stage], edgecolor="white", linewidth=0.6, label=stage
                 )
         ticks[name] = place + len(lanes) / 2
-        told = f"{loaders[name]['fastest']:.0f} ms" if spans else ""
-        axes.text(1.01, ticks[name], told, transform=axes.get_yaxis_transform(), va="center", size=9.5, weight="bold")
+        reported = f"{loaders[name]['fastest']:.0f} ms" if spans else ""
+        axes.text(1.01, ticks[name], reported, transform=axes.get_yaxis_transform(), va="center", size=9.5, weight="bold")
         if not spans:
             axes.text(
                 0.01,

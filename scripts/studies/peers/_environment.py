@@ -61,8 +61,8 @@ def clean() -> dict[str, str]:
 def last_error(log: Path) -> str:
     """Return the last line of a log that tells of an error, else the last one."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    told = [line for line in lines if "error" in line.partition(":")[0].lower() and line.partition(":")[2]]
-    return ((told or lines)[-1:] or ["it ended without a word"])[0][:300]
+    reported = [line for line in lines if "error" in line.partition(":")[0].lower() and line.partition(":")[2]]
+    return ((reported or lines)[-1:] or ["it ended without a word"])[0][:300]
 
 
 def _install_system(packages: Sequence[str]) -> None:
@@ -80,8 +80,8 @@ def _install_system(packages: Sequence[str]) -> None:
     for command in [*apt, "update"], [*apt, "install", "--no-install-recommends", *missing]:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            told = [line for line in done.stderr.splitlines() if line.startswith("E:")] or [f"code {done.returncode}"]
-            raise NotInstalled(f"it needs the packages {names}; apt-get: {told[0]}")
+            reported = [line for line in done.stderr.splitlines() if line.startswith("E:")] or [f"code {done.returncode}"]
+            raise NotInstalled(f"it needs the packages {names}; apt-get: {reported[0]}")
 
 
 def _missing(packages: Sequence[str]) -> list[str]:

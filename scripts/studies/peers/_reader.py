@@ -1,4 +1,4 @@
-"""The process that reads: one for a peer, one for ours, told by lines on stdin what to do next.
+"""The process that reads: one for a peer, one for ours, which reads from stdin what to do next.
 
     PYTHON -m scripts.studies.peers._reader '{"module": ..., ...}'      a Job
 
