@@ -210,7 +210,7 @@ class _Fetcher:
     @property
     def is_alive(self) -> bool:
         """Whether it can be asked."""
-        return self._process.poll() is None
+        return self.close.alive and self._process.poll() is None
 
     def ask(self, ask: str, **values: Any) -> Any:
         """Ask, and return the answer.
@@ -229,7 +229,9 @@ class _Fetcher:
                 answer: dict[str, Any] = {"id": -1}
                 while answer["id"] != number:
                     answer = json.loads(self._process.stdout.readline() or "null") or {}
-            except (OSError, KeyError):
+            except (OSError, KeyError, ValueError):
+                # its pipe closes before the kernel reports its end: asked again at once, it would pass as alive
+                self.close()
                 raise StoreError(
                     "the process that fetches from object storage has ended (was it killed?). Read again: a new one is started."
                 ) from None
