@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packer import PackOptions, pack, pack_dataset, update
-from packer.cli.build import build
+from packer.cli.commands.build import build
 from packer.options import RowOptions, is_url, lasting_path
 
 DEFAULTS = {option.name: option.default for option in dataclasses.fields(PackOptions)}

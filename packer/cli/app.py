@@ -9,7 +9,21 @@ from typing import NoReturn
 
 import click
 
-from packer.cli import bench, build, doctor, info, merge, plan, push, requantize, seal, show, subset, update, verify
+from packer.cli.commands import (
+    bench,
+    build,
+    doctor,
+    info,
+    merge,
+    plan,
+    push,
+    requantize,
+    seal,
+    show,
+    subset,
+    update,
+    verify,
+)
 from packer.cli.group import cli
 from packer.cli.help import use_color
 from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, fail
