@@ -9,9 +9,13 @@ import contextlib
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer.cli.messages import size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # reader.bench.measure.BenchReport and reader.bench.timeline.Timeline as dicts.
 Report = Mapping[str, Any]
@@ -124,7 +128,7 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
             bars = [(span["start_ms"], span["stop_ms"] - span["start_ms"]) for span in spans if span["stage"] == stage]
             positions = [-lanes.index(span["lane"]) for span in spans if span["stage"] == stage]
             starts, lengths = zip(*bars, strict=True)
-            style = {
+            style: dict[str, Any] = {
                 "color": _COLORS[stage],
                 "edgecolor": "white",
                 "linewidth": 0.4,
@@ -200,7 +204,7 @@ def about(report: Report) -> str:
     )
 
 
-def _bars(axes: Any, section: Mapping[str, Any]) -> None:
+def _bars(axes: Axes, section: Mapping[str, Any]) -> None:
     """Draw a section: ours in blue, limits in orange."""
     ways = section["ways"]
     rates = [way["images_per_second"] for way in ways]
@@ -225,7 +229,7 @@ def _is_ours(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _figure(path: str | os.PathLike[str], height: float, title: str, about: str) -> Iterator[Any]:
+def _figure(path: str | os.PathLike[str], height: float, title: str, about: str) -> Iterator[Figure]:
     """Give a figure with what it shows written on top; write it as a PNG in the end. height: inches."""
     try:
         import matplotlib as mpl
@@ -252,7 +256,7 @@ def _figure(path: str | os.PathLike[str], height: float, title: str, about: str)
         save(path, drawn.getvalue())
 
 
-def svg_bytes(figure: Any) -> bytes:
+def svg_bytes(figure: Figure) -> bytes:
     """Write a figure of matplotlib as an SVG with text as text, light or dark as the reader's system asks for; without a date."""
     import matplotlib as mpl
 

@@ -6,11 +6,25 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Protocol
 
 from packer.errors import OptionsError
 from packer.options import is_url
 from reader.format.manifest import PIXELS, Manifest, read_manifest
+
+
+class Pixels(Protocol):
+    """All pixels of a store, read from the first byte to the last: a file, or what comes from a URL."""
+
+    def __enter__(self) -> Pixels: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def read(self, size_bytes: int = -1, /) -> bytes:
+        """Return the next bytes, fewer at the end."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +36,7 @@ class LocalStore:
 
     path: str
     fetch: Callable[[Iterable[int]], None]
-    open_pixels: Callable[[Path], Any]
+    open_pixels: Callable[[Path], Pixels]
 
 
 @contextlib.contextmanager
@@ -55,7 +69,7 @@ def local_store(store: str, cache: str | None, *, all_pixels: bool = False) -> I
         )
 
 
-def open_pixels(store: Path) -> Any:
+def open_pixels(store: Path) -> Pixels:
     """Open the pixels of a store on a disk."""
     return open(store / PIXELS, "rb")
 

@@ -17,7 +17,7 @@ from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import temporary_of, write_synced
-from packer.workers.processes import InFlight
+from packer.workers.processes import InFlight, Marks
 from reader.format.samples import encode_line
 
 
@@ -37,7 +37,7 @@ class RequantizeJob:
         """Make what requantizes one image after the other."""
         return Recoder(self.quality, size=self.size, max_pixels=self.max_pixels)
 
-    def worker(self, in_flight: Any, clock: StageClock) -> RequantizeWorker:
+    def worker(self, in_flight: Marks | None, clock: StageClock) -> RequantizeWorker:
         """Make what does this job in a process of its own."""
         return RequantizeWorker(self, in_flight)
 
@@ -49,7 +49,7 @@ class RequantizeJob:
 class RequantizeWorker:
     """Requantizes images into DEST. A file there is complete or not there: it is synced, then renamed."""
 
-    def __init__(self, job: RequantizeJob, in_flight: Any) -> None:
+    def __init__(self, job: RequantizeJob, in_flight: Marks | None) -> None:
         self._job, self._recoder, self._in_flight = job, job.recoder(), InFlight(in_flight, job.pauses)
 
     def expect(self, task: Task) -> None:

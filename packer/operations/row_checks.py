@@ -19,7 +19,7 @@ from reader.format.manifest import MANIFEST, REJECTED, Block, Manifest
 from reader.format.row_values import RowValues, wrong_extents
 from reader.format.samples import read_placed_samples, read_rejects
 from reader.format.shown import shown
-from reader.format.tensors import ITEM_BYTES
+from reader.format.tensors import ITEM_BYTES, TensorSpec
 
 # Of all tensors beside the pixels, read at once.
 _PIECE_BYTES = 4 << 20
@@ -69,7 +69,7 @@ def pieces(root: Path, manifest: Manifest, names: list[str]) -> Iterator[tuple[i
         yield start, {name: _read(root / paths[name], specs[name], start, count) for name in names}
 
 
-def _read(path: Path, spec: Any, start: int, count: int) -> npt.NDArray[Any]:
+def _read(path: Path, spec: TensorSpec, start: int, count: int) -> npt.NDArray[Any]:
     dtype = np.dtype(spec.dtype).newbyteorder("<")
     items = count * (spec.row_bytes // ITEM_BYTES[spec.dtype])
     found = np.fromfile(path, dtype, items, offset=start * spec.row_bytes)

@@ -179,7 +179,7 @@ def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:
     return ", ".join(f"{value:g}" for value in targets[row][:_CAPTION_CHARACTERS])
 
 
-def _fitted(text: str, width: int, font: Any) -> str:
+def _fitted(text: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
     """Shorten text to a tile's width; what the built-in font lacks is shown as a question mark."""
     text = shown(text, most=_CAPTION_CHARACTERS)
     text = text.encode("latin-1", "replace").decode("latin-1")

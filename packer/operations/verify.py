@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.checksums import crc32_combine, sha256_file
 from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
-from packer.operations.remote_stores import open_pixels
+from packer.operations.remote_stores import Pixels, open_pixels
 from packer.operations.row_checks import wrong_rows
 from packer.options import is_url
 from packer.pixels.geometry import Geometry
@@ -83,7 +83,7 @@ def verify(
     redecode: int = 0,
     images: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    open_pixels: Callable[[Path], Any] = open_pixels,
+    open_pixels: Callable[[Path], Pixels] = open_pixels,
 ) -> VerifyReport:
     """Check a store to the last bit.
 
@@ -162,7 +162,7 @@ def _verified(
     progress: Callable[[int], None],
     split: str,
     *,
-    open_pixels: Callable[[Path], Any],
+    open_pixels: Callable[[Path], Pixels],
 ) -> VerifyReport:
     """Check one store, made of that split of images; progress is called with the bytes done."""
     manifest = check_store(root)
@@ -269,7 +269,7 @@ def _ranges(rows: Iterator[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _blocks(pixels: Any, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
+def _blocks(pixels: Pixels, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
     """Yield for each block a problem or None, and its bytes."""
     with pixels as file:
         for block in blocks:
@@ -285,7 +285,7 @@ def _blocks(pixels: Any, blocks: list[Block]) -> Iterator[tuple[Problem | None, 
         yield from _filling(file)
 
 
-def _frames(pixels: Any, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
+def _frames(pixels: Pixels, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
     """Yield each problem of compressed rows, and for each block its bytes: what is stored is compared, and what it unpacks to."""
     with pixels as file:
         for block in blocks:
@@ -308,7 +308,7 @@ def _frames(pixels: Any, blocks: list[Block], rows: FrameRows) -> Iterator[tuple
         yield from _filling(file)
 
 
-def _filling(file: Any) -> Iterator[tuple[Problem | None, int]]:
+def _filling(file: Pixels) -> Iterator[tuple[Problem | None, int]]:
     """Yield what is wrong with what stands behind the rows: less than a page, as the blocks were checked."""
     if filling := file.read(PAGE_BYTES):
         yield (Problem(PIXELS, None, "there is something behind its rows") if any(filling) else None), len(filling)

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from packer.clock import StageClock
 from packer.errors import DecodeError, SourceError
@@ -28,7 +28,7 @@ from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import write_at
 from packer.system import BINARY, NO_DESCRIPTOR
-from packer.workers.processes import InFlight
+from packer.workers.processes import InFlight, Marks
 from packer.workers.row_buffers import DecodedRows, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample
@@ -61,7 +61,7 @@ class PackJob:
     witness: str = ""
     pauses: tuple[float, ...] = PAUSES
 
-    def worker(self, in_flight: Any, clock: StageClock) -> BlockWorker:
+    def worker(self, in_flight: Marks | None, clock: StageClock) -> BlockWorker:
         """Make what does this job in a process of its own."""
         return BlockWorker(self, in_flight, clock)
 
@@ -125,7 +125,7 @@ class RowMaker(Protocol):
 class BlockWorker:
     """Decodes blocks and holds their rows until their offset is known."""
 
-    def __init__(self, job: PackJob, in_flight: Any = None, clock: StageClock | None = None) -> None:
+    def __init__(self, job: PackJob, in_flight: Marks | None = None, clock: StageClock | None = None) -> None:
         self._job, self._clock = job, clock or StageClock("other")
         self._in_flight = InFlight(in_flight, job.pauses)
         self._maker = job.row_maker(self._in_flight, self._clock)

@@ -12,6 +12,7 @@ import bisect
 import multiprocessing.connection
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from packer.clock import Profile, StageClock
@@ -19,7 +20,16 @@ from packer.errors import EngineError, SourceError
 from packer.store.blocks import Result, Task
 from packer.workers.offsets import Offsets, RowsChanged
 from packer.workers.pieces import Piece, WorkerHandle, first_input
-from packer.workers.processes import Job, exit_reason, process_state, start_context, start_worker
+from packer.workers.processes import (
+    Closable,
+    Job,
+    Shared,
+    WorkerProcess,
+    exit_reason,
+    process_state,
+    start_context,
+    start_worker,
+)
 
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn. It is
 # given no third to decode: near the end another worker would have none.
@@ -46,7 +56,7 @@ _SILENT_SECONDS = 3.0
 class Launcher(Protocol):
     """Starts workers elsewhere; each is reached by a connection, sends its image in flight as a message, "mark", and "alive"."""
 
-    def start(self, job: Job) -> tuple[Any, Any]:
+    def start(self, job: Job) -> tuple[WorkerProcess, Connection]:
         """Return a worker's process, to kill and to join, and the connection to it."""
 
 
@@ -73,7 +83,7 @@ class LocalEngine:
         *,
         workers: int,
         timeout: float,
-        inherited: Sequence[Any] = (),
+        inherited: Sequence[Closable] = (),
         launcher: Launcher | None = None,
         clock: StageClock | None = None,
         at_most: int | None = None,
@@ -130,7 +140,7 @@ class LocalEngine:
 
     def _events(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         """Yield what workers have to say; replace those that will say nothing any more."""
-        by_pipe: dict[Any, WorkerHandle] = {worker.pipe: worker for worker in self._workers}
+        by_pipe: dict[Connection, WorkerHandle] = {worker.pipe: worker for worker in self._workers}
         self._clock.enter("wait")
         timeout = min(_POLL_SECONDS, _SHARED_SECONDS) if self._is_exhausted else _POLL_SECONDS
         ready: list[Any] = multiprocessing.connection.wait(list(by_pipe), timeout=timeout)
@@ -145,7 +155,8 @@ class LocalEngine:
                 continue
             worker.silent = 0.0
             if message[0] == "mark":
-                worker.in_flight[:] = message[1:]
+                for number, value in enumerate(message[1:]):
+                    worker.in_flight[number] = value
             elif message[0] != "alive":
                 if message[0] != "released":  # which another of its threads says
                     worker.hear(time.monotonic())
@@ -346,6 +357,8 @@ class LocalEngine:
 
     def _start(self, *, is_alone: bool = False) -> WorkerHandle:
         """Start a worker that has nothing to do yet."""
+        process: WorkerProcess
+        in_flight: Shared
         if self._launcher is None:
             started = time.perf_counter()
             inherited = [*self._inherited, *(worker.pipe for worker in self._workers)]

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 from packer.store.blocks import Result, Task
-from packer.workers.processes import process_state
+from packer.workers.processes import Shared, WorkerProcess, process_state
 
 # A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
 _JOIN_SECONDS = 5.0
@@ -71,9 +72,9 @@ class WorkerHandle:
     is_asked: whether it was asked to give back what it has not begun.
     """
 
-    process: Any
-    pipe: Any
-    in_flight: Any
+    process: WorkerProcess
+    pipe: Connection
+    in_flight: Shared
     name: str
     started: float
     heard: float

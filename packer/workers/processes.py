@@ -17,12 +17,17 @@ import types
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from packer.clock import StageClock
 from packer.errors import EngineError, PackError
 from packer.sources.roots import retried
 from packer.store.blocks import Result, Task
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import BaseContext
+    from multiprocessing.process import BaseProcess
 
 # A worker's own exit code for MemoryError; no signal and no Python uses it.
 _NO_MEMORY = 101
@@ -33,6 +38,51 @@ _SIGN_SECONDS = 0.25
 _T = TypeVar("_T")
 
 
+class Closable(Protocol):
+    """What a forked worker closes of its parent's."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Pipe(Protocol):
+    """A worker's end of a pipe, or of a connection to another machine."""
+
+    def send(self, message: tuple[Any, ...], /) -> None:
+        """Send a message."""
+
+    def recv(self) -> Any:
+        """Return the next message; waits for it."""
+
+
+class WorkerProcess(Protocol):
+    """A worker's process, here or on another machine."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """What it exited with; None: it runs, or is elsewhere."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def join(self, seconds: float, /) -> None:
+        """Wait for its end."""
+
+
+class Marks(Protocol):
+    """Numbers that a worker leaves for the engine, by position."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+class Shared(Marks, Protocol):
+    """Such numbers in memory that both see."""
+
+    def __iter__(self) -> Iterator[int]: ...
+
+
 class InFlight:
     """The image that a worker has in hand, left where the engine can read it even after a crash: see `Job.worker`.
 
@@ -41,7 +91,7 @@ class InFlight:
         pauses: seconds between tries of a source that cannot be read.
     """
 
-    def __init__(self, shared: Any, pauses: Sequence[float]) -> None:
+    def __init__(self, shared: Marks | None, pauses: Sequence[float]) -> None:
         self._shared, self._pauses = shared, pauses
 
     def mark(self, index: int, *, is_reading: bool = False, is_retried: bool = False) -> None:
@@ -90,7 +140,7 @@ class Worker(Protocol):
 class Job(Protocol):
     """What all blocks have in common; travels to the workers."""
 
-    def worker(self, in_flight: Any, clock: StageClock) -> Worker:
+    def worker(self, in_flight: Marks | None, clock: StageClock) -> Worker:
         """Make what does the work, in its process.
 
         It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it, or retries that].
@@ -100,7 +150,7 @@ class Job(Protocol):
         """Return the bytes of a task's rows if none of its images is rejected; None: that depends on the images."""
 
 
-def start_context() -> Any:
+def start_context() -> BaseContext:
     """Choose how processes start: fork where it is safe (Linux, one thread), else spawn.
 
     Raises:
@@ -115,7 +165,9 @@ def start_context() -> Any:
     return multiprocessing.get_context(asked)
 
 
-def start_worker(context: Any, job: Job, inherited: Sequence[Any]) -> tuple[Any, Any, Any]:
+def start_worker(
+    context: BaseContext, job: Job, inherited: Sequence[Closable]
+) -> tuple[BaseProcess, Connection, Shared]:
     """Start a process that works at the other end of a pipe; returns it, this end, and its in_flight, shared with it.
 
     Args:
@@ -125,7 +177,7 @@ def start_worker(context: Any, job: Job, inherited: Sequence[Any]) -> tuple[Any,
     in_flight = context.RawArray("q", [-1, 0, 0, 0])
     # a forked child holds copies of the parent's ends; while they are open, no worker would see the parent die
     others = [*inherited, parent] if context.get_start_method() == "fork" else []
-    process = context.Process(
+    process = context.Process(  # type: ignore[attr-defined]
         target=_work, args=(job, child, in_flight, others, time.time()), daemon=True, name="pixpack-worker"
     )
     with without_main(), signals_held():
@@ -180,7 +232,7 @@ def silence_pillow() -> None:
     log.propagate = False
 
 
-def serve(job: Job, pipe: Any, in_flight: Any, clock: StageClock) -> None:
+def serve(job: Job, pipe: Pipe, in_flight: Marks | None, clock: StageClock) -> None:
     """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
     silence_pillow()
     end = _End(pipe)
@@ -211,7 +263,7 @@ def serve(job: Job, pipe: Any, in_flight: Any, clock: StageClock) -> None:
 class _End:
     """A worker's end of its pipe, for several threads."""
 
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         self._pipe, self._lock = pipe, threading.Lock()
         self.recv = pipe.recv
 
@@ -273,7 +325,7 @@ class _Orders:
             return found + [(task.start, task.start, task.stop) for task in waiting]
 
 
-def process_state(process: Any) -> str:
+def process_state(process: object) -> str:
     """Return in which state Linux has a process of this machine, as proc(5) has it: T is stopped, t traced; "" is not known."""
     pid = getattr(process, "pid", None)
     try:
@@ -297,7 +349,7 @@ def exit_reason(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _work(job: Job, pipe: Any, in_flight: Any, others: list[Any], started: float) -> None:
+def _work(job: Job, pipe: Pipe, in_flight: Marks | None, others: list[Closable], started: float) -> None:
     """Serve one pipe until the parent is gone; started is when it began to start this process, seconds of time.time()."""
     # the clock on the wall, as the only one that two processes share
     clock = StageClock("start", max(0.0, time.time() - started))
