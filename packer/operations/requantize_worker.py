@@ -17,7 +17,8 @@ from packer.sources.local import LocalSource
 from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import temporary_of, write_synced
-from packer.workers.processes import InFlight, Marks
+from packer.workers.contracts import Marks
+from packer.workers.processes import InFlight
 from reader.format.samples import encode_line
 
 

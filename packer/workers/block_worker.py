@@ -28,7 +28,8 @@ from packer.sources.roots import NOWHERE, PAUSES, Roots
 from packer.store.blocks import Result, Task
 from packer.store.files import write_at
 from packer.system import BINARY, NO_DESCRIPTOR
-from packer.workers.processes import InFlight, Marks
+from packer.workers.contracts import Marks
+from packer.workers.processes import InFlight
 from packer.workers.row_buffers import DecodedRows, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample

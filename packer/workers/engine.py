@@ -13,23 +13,15 @@ import multiprocessing.connection
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 from packer.clock import Profile, StageClock
 from packer.errors import EngineError, SourceError
 from packer.store.blocks import Result, Task
+from packer.workers.contracts import Closable, Job, Launcher, Shared, WorkerProcess
 from packer.workers.offsets import Offsets, RowsChanged
 from packer.workers.pieces import Piece, WorkerHandle, first_input
-from packer.workers.processes import (
-    Closable,
-    Job,
-    Shared,
-    WorkerProcess,
-    exit_reason,
-    process_state,
-    start_context,
-    start_worker,
-)
+from packer.workers.processes import exit_reason, process_state, start_context, start_worker
 
 # Blocks a worker may hold: one being decoded, one queued so that it never waits for the parent, two waiting their turn. It is
 # given no third to decode: near the end another worker would have none.
@@ -51,13 +43,6 @@ _BETWEEN_SECONDS = 60.0
 _SHARED_SECONDS = 0.1
 # A worker on another machine reports every second that it runs. After so long without a message it is taken to be stopped.
 _SILENT_SECONDS = 3.0
-
-
-class Launcher(Protocol):
-    """Starts workers elsewhere; each is reached by a connection, sends its image in flight as a message, "mark", and "alive"."""
-
-    def start(self, job: Job) -> tuple[WorkerProcess, Connection]:
-        """Return a worker's process, to kill and to join, and the connection to it."""
 
 
 class LocalEngine:
@@ -155,8 +140,7 @@ class LocalEngine:
                 continue
             worker.silent = 0.0
             if message[0] == "mark":
-                for number, value in enumerate(message[1:]):
-                    worker.in_flight[number] = value
+                worker.in_flight = list(message[1:])
             elif message[0] != "alive":
                 if message[0] != "released":  # which another of its threads says
                     worker.hear(time.monotonic())

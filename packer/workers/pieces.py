@@ -12,7 +12,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from packer.store.blocks import Result, Task
-from packer.workers.processes import Shared, WorkerProcess, process_state
+from packer.workers.contracts import Shared, WorkerProcess
+from packer.workers.processes import process_state
 
 # A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
 _JOIN_SECONDS = 5.0

@@ -17,12 +17,12 @@ import types
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packer.clock import StageClock
 from packer.errors import EngineError, PackError
 from packer.sources.roots import retried
-from packer.store.blocks import Result, Task
+from packer.workers.contracts import Closable, Job, Marks, Pipe, Shared, Worker
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -36,51 +36,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SIGN_SECONDS = 0.25
 
 _T = TypeVar("_T")
-
-
-class Closable(Protocol):
-    """What a forked worker closes of its parent's."""
-
-    def close(self) -> None:
-        """Close it."""
-
-
-class Pipe(Protocol):
-    """A worker's end of a pipe, or of a connection to another machine."""
-
-    def send(self, message: tuple[Any, ...], /) -> None:
-        """Send a message."""
-
-    def recv(self) -> Any:
-        """Return the next message; waits for it."""
-
-
-class WorkerProcess(Protocol):
-    """A worker's process, here or on another machine."""
-
-    @property
-    def exitcode(self) -> int | None:
-        """What it exited with; None: it runs, or is elsewhere."""
-
-    def kill(self) -> None:
-        """End it at once."""
-
-    def join(self, seconds: float, /) -> None:
-        """Wait for its end."""
-
-
-class Marks(Protocol):
-    """Numbers that a worker leaves for the engine, by position."""
-
-    def __getitem__(self, index: int, /) -> int: ...
-
-    def __setitem__(self, index: int, value: int, /) -> None: ...
-
-
-class Shared(Marks, Protocol):
-    """Such numbers in memory that both see."""
-
-    def __iter__(self) -> Iterator[int]: ...
 
 
 class InFlight:
@@ -119,35 +74,6 @@ class InFlight:
         found = retried(read, self._pauses, sleep)
         self.mark(index)
         return found
-
-
-class Worker(Protocol):
-    """What does the work in a process of its own: decodes a block at a time, then writes its rows."""
-
-    def expect(self, task: Task) -> None:
-        """Prepare for a task that will be decoded; called by another thread."""
-
-    def forget(self, start: int, stop: int) -> None:
-        """Expect inputs [start, stop) no more; called by another thread."""
-
-    def decode(self, task: Task, may_begin: Callable[[int], bool] = ...) -> Result:
-        """Decode a task and keep its rows, up to the first input behind its first that may not be begun, or to many bytes."""
-
-    def write(self, start: int, offset: int) -> None:
-        """Write the rows of a decoded task, by its first input, at a byte of the file of rows."""
-
-
-class Job(Protocol):
-    """What all blocks have in common; travels to the workers."""
-
-    def worker(self, in_flight: Marks | None, clock: StageClock) -> Worker:
-        """Make what does the work, in its process.
-
-        It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it, or retries that].
-        """
-
-    def guessed_bytes(self, task: Task) -> int | None:
-        """Return the bytes of a task's rows if none of its images is rejected; None: that depends on the images."""
 
 
 def start_context() -> BaseContext:

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, Listener
 from typing import Any
 
 from packer.errors import EngineError
-from packer.workers.processes import Job
+from packer.workers.contracts import Job
 from packer.workers.ray_node import Host, keep_alive
 
 _CONNECT_SECONDS = 5.0

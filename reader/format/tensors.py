@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.fields import check_fields, one_of, whole
 from reader.format.head import COMPRESSED_ROWS
 from reader.format.shown import brief
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 
@@ -129,7 +125,7 @@ def pixel_decoders(decoders: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in decoders.items() if name != ZSTD}
 
 
-def wrong_frames(frames: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], size_bytes: int) -> npt.NDArray[np.bool_]:
+def wrong_frames(frames: Any, sizes: Any, size_bytes: int) -> Any:
     """Return which rows have frames that do not lie in the file, or cannot hold the row, bool[n].
 
     Args:
