@@ -1,11 +1,12 @@
 """Transforms of single images, torchvision's or albumentations', on the rows of a batch: each with generators seeded for it.
 
-Knows how such transforms are called and what they draw from. Imports none of them.
+Knows how such transforms are called, with boxes and masks too, and what they draw from. Imports none of them.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -14,11 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.system import available_cpus
 from reader.transforms.random import PER_SAMPLE, check_batch, draw
+
+# One row: image uint8[C, H, W]; where it has them, boxes float32[K, 4] (x0, y0, x1, y1), labels int64[K] and mask uint8[H, W].
+Sample = dict[str, torch.Tensor]
 
 # Held while the generators of Python's random and of numpy, which belong to the process, are seeded for one image.
 _OF_THE_PROCESS = threading.Lock()
@@ -30,8 +35,12 @@ class PerSample:
     torchvision's get uint8[C, H, W]; albumentations' `image=` uint8[H, W, C]. What a row becomes depends on seed, epoch and
     position alone, as with our own transforms: torch's, numpy's and Python's generators are seeded for each image, and restored.
 
+    Boxes and masks move along where the transform is of torchvision's v2 or of albumentations. torchvision's is called with
+    (Image, {"boxes": BoundingBoxes, "labels", "masks": Mask}); albumentations' Compose needs
+    bbox_params=BboxParams("pascal_voc", label_fields=["labels"]). Boxes that have no area left are dropped.
+
     A transform that draws from Python's random or from numpy.random, as torchvision's do not, runs on one thread, as those belong
-    to the process. PerSample notices it by itself. Boxes and masks would not move: rows that have them are refused.
+    to the process. PerSample notices it by itself.
 
     Args:
         transform: of one image, such as v2.Compose([...]).
@@ -64,27 +73,33 @@ class PerSample:
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return an ImageBatch where the transform gives uint8, else the tuple of its images stacked and the targets.
 
+        With boxes or masks the second of the tuple is a dict by name, as a loader's is.
+
         Raises:
-            ValueError: the rows have boxes or masks, or the results have several sizes.
+            ValueError: the rows have boxes or masks that the transform cannot move, or the results have several sizes.
         """
         check_batch(self, batch, takes_ragged=True)
-        _check_labels(batch)
-        images = batch.images if isinstance(batch, RaggedBatch) else batch.images.unbind(0)
+        samples = _samples(batch)
+        has_labels = bool(samples) and len(samples[0]) > 1
+        if has_labels:
+            _check_moves_labels(self.transform, samples[0])
         seeds = (draw(batch, self.seed, PER_SAMPLE)[0] * 2**53).long().tolist()
-        made = self._called(images, seeds)
-        shapes = {tuple(image.shape) for image in made}
+        made = self._called(samples, seeds)
+        shapes = {tuple(sample["image"].shape) for sample in made}
         if len(shapes) > 1:
             raise ValueError(
                 f"the transform gave images of the shapes {' and '.join(map(str, sorted(shapes)))}. Let it end in one size,"
                 " such as RandomResizedCrop(224)."
             )
-        stacked = torch.stack([image.movedim(0, -1) for image in made])
+        stacked = torch.stack([sample["image"].movedim(0, -1) for sample in made])
+        extras = _joined_labels(batch.extras, made) if has_labels else batch.extras
         if stacked.dtype != torch.uint8 or stacked.ndim != 4:
-            return stacked.movedim(-1, 1), batch.targets
-        return replaced(batch, pixels=stacked, content=None, extras=batch.extras)
+            named = {**extras, "targets": batch.targets} if has_labels and extras is not None else batch.targets
+            return stacked.movedim(-1, 1), named
+        return replaced(batch, pixels=stacked, content=None, extras=extras)
 
-    def _called(self, images: Sequence[torch.Tensor], seeds: list[int]) -> list[torch.Tensor]:
-        """Call the transform for each image, in order."""
+    def _called(self, images: Sequence[Sample], seeds: list[int]) -> list[Sample]:
+        """Call the transform for each row, in order."""
         if self.threads > 1 and len(images) > 1 and not self._needs_one_thread:
             before, copies = _states(), threading.local()
             with ThreadPoolExecutor(self.threads) as pool:
@@ -146,8 +161,8 @@ def _with_generator(func: Any) -> Any:
     raise TypeError(f"PerSample cannot seed {func}, which takes no generator: leave it out of the transform.")
 
 
-def _one(transform: Callable[..., Any], image: torch.Tensor, seed: int, *, of_process: bool = False) -> torch.Tensor:
-    """Call a transform for uint8[C, H, W] with this seed; returns [C, H, W], or what else it gave, as a tensor.
+def _one(transform: Callable[..., Any], sample: Sample, seed: int, *, of_process: bool = False) -> Sample:
+    """Call a transform for a row with this seed; returns image [C, H, W] and labels, or what else it gave, as tensors.
 
     of_process: seed the generators of Python and numpy too.
     """
@@ -155,14 +170,65 @@ def _one(transform: Callable[..., Any], image: torch.Tensor, seed: int, *, of_pr
         random.seed(seed)
         np.random.seed(seed % (1 << 32))
     # one that changes its image in place changes a copy: the batch is the caller's, and may be gone through again
-    image = image.clone()
+    sample = {name: tensor.clone() for name, tensor in sample.items()}
     if _is_albumentations(transform):
         transform.set_random_seed(seed % (1 << 32))  # type: ignore[attr-defined]
         with _Seeded(seed):
-            found = transform(image=image.movedim(0, -1).numpy())["image"]
-    else:
-        with _Seeded(seed):
-            found = transform(image)
+            return _by_albumentations(transform, sample)
+    with _Seeded(seed):
+        if len(sample) > 1:
+            return _by_torchvision(transform, sample)
+        return {"image": _tensor(transform(sample["image"]))}
+
+
+def _by_albumentations(transform: Any, sample: Sample) -> Sample:
+    given: dict[str, Any] = {"image": sample["image"].movedim(0, -1).numpy()}
+    if "mask" in sample:
+        given["mask"] = sample["mask"].numpy()
+    if "boxes" in sample:
+        (field,) = _label_fields(transform)
+        given |= {"bboxes": sample["boxes"].numpy(), field: sample["labels"].numpy()}
+    found = transform(**given)
+    made = {"image": _tensor(found["image"])}
+    if "mask" in sample:
+        # an array may be flipped, which is no tensor; ToTensorV2 has made a tensor of it
+        made["mask"] = torch.as_tensor(found["mask"].copy() if isinstance(found["mask"], np.ndarray) else found["mask"])
+    if "boxes" in sample:
+        boxes = np.asarray(found["bboxes"], np.float32).reshape(len(found["bboxes"]), -1)[:, :4]
+        made["boxes"] = torch.from_numpy(boxes.copy()).view(-1, 4)
+        made["labels"] = torch.from_numpy(np.asarray(found[field]).astype(np.int64))
+    return made
+
+
+def _by_torchvision(transform: Callable[..., Any], sample: Sample) -> Sample:
+    kinds: Any = importlib.import_module("torchvision.tv_tensors")
+    target: dict[str, torch.Tensor] = {}
+    if "boxes" in sample:
+        canvas = {"format": "XYXY", "canvas_size": tuple(sample["image"].shape[-2:])}
+        target |= {"boxes": kinds.BoundingBoxes(sample["boxes"], **canvas), "labels": sample["labels"]}
+    if "mask" in sample:
+        target["masks"] = kinds.Mask(sample["mask"][None])
+    image, found = transform(kinds.Image(sample["image"]), target)
+    made = {"image": _tensor(image)}
+    if "mask" in sample:
+        mask = _tensor(found["masks"])
+        if len(mask) != 1:
+            raise ValueError(
+                "the transform dropped the mask with a box. Leave SanitizeBoundingBoxes out: PerSample drops boxes without area."
+            )
+        made["mask"] = mask[0]
+    if "boxes" in sample:
+        form = getattr(found["boxes"], "format", None)
+        if form is not None and form.value != "XYXY":
+            raise ValueError(
+                f"the transform gave boxes as {form.value}, expected XYXY: leave the conversion to your loop."
+            )
+        made |= {"boxes": _tensor(found["boxes"]), "labels": _tensor(found["labels"])}
+    return made
+
+
+def _tensor(found: Any) -> torch.Tensor:
+    """Return what a transform gave as a plain tensor; an image of an array as [C, H, W]."""
     if isinstance(found, np.ndarray):
         array = torch.from_numpy(np.ascontiguousarray(found))
         return array.movedim(-1, 0) if array.ndim == 3 else array[None]
@@ -176,14 +242,79 @@ def _is_albumentations(transform: Any) -> bool:
     return type(transform).__module__.split(".")[0].startswith("albument") and hasattr(transform, "set_random_seed")
 
 
-def _check_labels(batch: ImageBatch | RaggedBatch) -> None:
-    named = set() if batch.extras is None else {*dict(batch.extras.items())}
-    has_masks = isinstance(batch, RaggedBatch) and batch.mask_offsets is not None
-    if has_masks or not named.isdisjoint({"boxes", "masks"}):
+def _samples(batch: ImageBatch | RaggedBatch) -> list[Sample]:
+    """Return the rows of a batch, as views."""
+    images = batch.images if isinstance(batch, RaggedBatch) else batch.images.unbind(0)
+    samples = [{"image": image} for image in images]
+    extras: Any = {} if batch.extras is None else dict(batch.extras.items())
+    if "boxes" in extras:
+        counts = extras["box_count"].tolist() if "box_count" in extras else [extras["boxes"].shape[1]] * len(samples)
+        labels = extras.get("box_targets", torch.zeros(extras["boxes"].shape[:2], dtype=torch.int64))
+        for n, (sample, count) in enumerate(zip(samples, counts, strict=True)):
+            sample |= {"boxes": extras["boxes"][n, :count], "labels": labels[n, :count]}
+    for n, sample in enumerate(samples):
+        mask = extras["masks"][n] if "masks" in extras else batch.mask(n) if isinstance(batch, RaggedBatch) else None
+        if mask is not None:
+            sample["mask"] = mask
+    return samples
+
+
+def _joined_labels(extras: TensorDict | None, made: Sequence[Sample]) -> TensorDict:
+    """Return extras with the boxes and masks of transformed rows in place of their own.
+
+    Raises:
+        ValueError: a row has more boxes than there is room for.
+    """
+    joined: dict[str, Any] = {} if extras is None else dict(extras.items())
+    if "mask" in made[0]:
+        joined["masks"] = torch.stack([sample["mask"] for sample in made])
+    if "boxes" in made[0]:
+        room = joined["boxes"].shape[1]
+        joined["boxes"] = torch.zeros_like(joined["boxes"])
+        joined["box_count"] = torch.zeros(len(made), dtype=torch.int32)
+        if "box_targets" in joined:
+            joined["box_targets"] = torch.full_like(joined["box_targets"], -1)
+        for n, sample in enumerate(made):
+            boxes, labels = _with_area(sample)
+            if len(boxes) > room:
+                raise ValueError(f"the transform gave {len(boxes)} boxes of a row, the store has room for {room}.")
+            joined["boxes"][n, : len(boxes)], joined["box_count"][n] = boxes, len(boxes)
+            if "box_targets" in joined:
+                joined["box_targets"][n, : len(boxes)] = labels
+    return TensorDict(joined, batch_size=[len(made)])
+
+
+def _with_area(sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cut the boxes of a row to its image; returns those that have area left, and their labels."""
+    height, width = sample["image"].shape[-2:]
+    boxes = sample["boxes"].minimum(torch.tensor([width, height, width, height])).clamp(min=0)
+    is_left = (boxes[:, :2] < boxes[:, 2:]).all(1)
+    return boxes[is_left], sample["labels"][is_left]
+
+
+def _check_moves_labels(transform: Any, sample: Sample) -> None:
+    """Refuse a transform that does not take boxes and masks along.
+
+    Raises:
+        ValueError: says which does.
+    """
+    if _is_albumentations(transform):
+        if "boxes" in sample and len(_label_fields(transform)) != 1:
+            raise ValueError(
+                "the rows have boxes: give albumentations' Compose"
+                " bbox_params=BboxParams('pascal_voc', label_fields=['labels'])."
+            )
+    elif not type(transform).__module__.startswith("torchvision.transforms.v2"):
         raise ValueError(
-            "PerSample changes images alone, and the rows have boxes or masks, which must move with them. Take our own"
-            " transforms, such as RandomAffine."
+            f"PerSample cannot know whether {type(transform).__name__} moves boxes and masks, which the rows have. Give"
+            " torchvision's v2.Compose([...]) of it, albumentations' Compose, or our own transforms, such as RandomAffine."
         )
+
+
+def _label_fields(transform: Any) -> list[str]:
+    """Return the names that albumentations' Compose takes labels of boxes by; none where it takes no boxes in pixels."""
+    params: Any = getattr(getattr(transform, "processors", {}).get("bboxes"), "params", None)
+    return list(params.label_fields or ()) if getattr(params, "format", None) == "pascal_voc" else []
 
 
 def _states() -> tuple[Any, ...]:

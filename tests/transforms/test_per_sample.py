@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from conftest import library_or_skip
 from tensordict import TensorDict
 
 from packer import pack
-from reader import ImageBatch, MemmapDataset, MemmapLoader, PerSample
+from reader import ImageBatch, MemmapDataset, MemmapLoader, PerSample, RandomHorizontalFlip
 from reader.epoch import in_epoch
 from reader.transforms import Compose, per_sample
 
@@ -156,14 +157,21 @@ class FakeCompose:
     """As albumentations' Compose is called: image= uint8[H, W, C], and seeds of its own."""
 
     def __init__(self) -> None:
-        self.generator = random.Random()
+        self.generator, self.processors = random.Random(), {}
 
     def set_random_seed(self, seed: int) -> None:
         self.generator = random.Random(seed)
 
-    def __call__(self, *, image: np.ndarray) -> dict[str, Any]:
+    def __call__(self, *, image: np.ndarray, **labels: Any) -> dict[str, Any]:
         assert image.dtype == np.uint8
         assert image.shape[-1] == 3
+        if labels:
+            moved = {
+                "bboxes": labels["bboxes"][1:],
+                "names": labels["names"][1:].astype(float),
+                "mask": labels["mask"][::-1],
+            }
+            return {"image": image[::-1], **moved}
         return {"image": np.roll(image, self.generator.randrange(15), 0)}
 
 
@@ -175,6 +183,32 @@ def test_what_is_called_as_albumentations_is_keeps_a_copy_a_thread(monkeypatch: 
     assert transform.generator.getstate() == state
     assert torch.equal(PerSample(transform, threads=1)(batch).pixels, made.pixels)
     assert made.pixels.shape == batch.pixels.shape
+
+
+def test_albumentations_is_called_with_boxes_and_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeCompose, "__module__", "albumentations.core.composition")
+    batch, transform = labelled(3), FakeCompose()
+    with pytest.raises(ValueError, match=r"bbox_params=BboxParams\('pascal_voc', label_fields=\['labels'\]\)"):
+        PerSample(transform)(batch)
+    params = SimpleNamespace(format="pascal_voc", label_fields=["names"])
+    transform.processors = {"bboxes": SimpleNamespace(params=params)}
+    made = PerSample(transform, threads=2)(batch)
+    assert torch.equal(made.pixels, batch.pixels.flip(1))
+    assert torch.equal(made.extras["masks"], batch.extras["masks"].flip(1))
+    assert made.extras["boxes"][2].tolist() == [[11, 4, 20, 24], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert (made.extras["box_count"].tolist(), made.extras["box_targets"][0].tolist()) == ([1] * 3, [6, -1, -1])
+
+
+def test_real_albumentations_moves_boxes_and_masks() -> None:
+    library_or_skip("albumentations", "PIXPACK_ALBUMENTATIONS")
+    import albumentations
+
+    params = albumentations.BboxParams("pascal_voc", label_fields=["labels"])
+    made = PerSample(albumentations.Compose([albumentations.HorizontalFlip(p=1.0)], bbox_params=params))(labelled(4))
+    ours = RandomHorizontalFlip(1)(labelled(4))
+    assert torch.equal(made.pixels, ours.pixels)
+    assert torch.allclose(made.extras["boxes"], ours.extras["boxes"], atol=1e-4)
+    assert all(torch.equal(made.extras[name], ours.extras[name]) for name in ("box_count", "box_targets", "masks"))
 
 
 def test_each_draw_of_torch_has_a_generator_of_its_own() -> None:
@@ -208,10 +242,41 @@ def test_what_makes_no_sense_is_refused() -> None:
         PerSample(shifted, threads=0)
     with pytest.raises(TypeError, match="the transform gave a str"):
         PerSample(lambda image: "white", threads=1)(pictures(1))
-    batch = pictures(2)
-    batch.extras = TensorDict({"masks": torch.zeros(2, 24, 20, dtype=torch.uint8)}, batch_size=[2])
-    with pytest.raises(ValueError, match="PerSample changes images alone, and the rows have boxes or masks"):
-        PerSample(shifted)(batch)
+    with pytest.raises(ValueError, match=r"cannot know whether function moves boxes and masks.* v2.Compose"):
+        PerSample(shifted)(labelled(2))
+
+
+def labelled(count: int) -> ImageBatch:
+    """Pictures of 24 x 20, each with two boxes of room for three, and a mask."""
+    batch = pictures(count)
+    boxes = torch.tensor([[2.0, 3, 9, 10], [11, 4, 20, 24], [0, 0, 0, 0]]).expand(count, 3, 4).clone()
+    extras = {"boxes": boxes, "box_count": torch.full((count,), 2, dtype=torch.int32)}
+    extras["box_targets"] = torch.tensor([[5, 6, -1]]).expand(count, 3).clone()
+    extras["masks"] = batch.pixels[..., 0].clone()
+    batch.extras = TensorDict(extras, batch_size=[count])
+    return batch
+
+
+def test_boxes_and_masks_move_with_torchvisions_transforms() -> None:
+    batch = labelled(4)
+    flipped, ours = PerSample(v2().RandomHorizontalFlip(1))(batch), RandomHorizontalFlip(1)(batch)
+    assert torch.equal(flipped.pixels, ours.pixels)
+    assert all(
+        torch.equal(flipped.extras[name], ours.extras[name]) for name in ("boxes", "box_count", "box_targets", "masks")
+    )
+    # the first 10 columns: of the second box nothing is left
+    floats = [v2().CenterCrop((24, 20)), v2().ToDtype(torch.float32, scale=True)]
+    images, named = PerSample(v2().Compose([v2().RandomAffine(0, (0.0, 0.0)), v2().Pad((0, 0, 10, 0)), *floats]))(batch)
+    assert images.dtype == torch.float32
+    assert named["boxes"][0].tolist() == [[0, 3, 4, 10], [6, 4, 15, 24], [0, 0, 0, 0]]
+    assert torch.equal(named["targets"], batch.targets)
+    assert torch.equal(named["masks"][:, :, :15], batch.extras["masks"][:, :, 5:])
+    cropped = PerSample(v2().Compose([v2().RandomCrop((24, 10)), v2().SanitizeBoundingBoxes()]), seed=3)(labelled(20))
+    counts, targets = cropped.extras["box_count"].tolist(), cropped.extras["box_targets"]
+    assert {0, 1, 2} >= {*counts} > {2}
+    assert all(
+        (row[:count] >= 5).all() and (row[count:] == -1).all() for row, count in zip(targets, counts, strict=True)
+    )
 
 
 def test_one_that_changes_its_image_in_place_is_called_once_for_each_and_leaves_the_batch() -> None:
