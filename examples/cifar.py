@@ -3,7 +3,7 @@
 
     python examples/cifar.py data/ --epochs 30
 
-`pack_dataset` takes any map-style dataset of images and labels. The stores lie in data/cifar10-train and data/cifar10-test; what
+`pack_dataset` takes any map-style dataset of images and labels. The stores are in data/cifar10-train and data/cifar10-test; what
 is there already is used again. Needs torchvision.
 """
 

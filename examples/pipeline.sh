@@ -3,7 +3,7 @@
 #
 #   examples/pipeline.sh IMAGES WORK          SIZE=512 and EPOCHS=2 may be set in the environment
 #
-# WORK gets wanted/ (links to the images that were chosen), store/, sheet.png and report.json. Run again, it packs nothing anew.
+# WORK gets wanted/ (links to the images that were chosen), store/, sheet.png and report.json. Run again, it packs nothing.
 set -euo pipefail
 
 images=$(cd "${1:?usage: examples/pipeline.sh IMAGES WORK}" && pwd)

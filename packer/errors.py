@@ -16,7 +16,7 @@ class ScanError(ValueError):
 
 
 class SourceError(PackError):
-    """What the inputs lie on cannot be read now; nothing is wrong with the inputs."""
+    """What the inputs are on cannot be read now; nothing is wrong with the inputs."""
 
 
 class UnreadableError(SourceError):
@@ -24,7 +24,7 @@ class UnreadableError(SourceError):
 
 
 class SourceChangedError(SourceError):
-    """What the inputs lie on is another than when it was listed, for good: no second try helps."""
+    """What the inputs are on is another than when it was listed, for good: no second try helps."""
 
 
 class RemoteError(ScanError):

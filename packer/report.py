@@ -55,7 +55,7 @@ class PackReport:
         notes: sentences about the inputs: duplicates, folders and columns that were left out, what became of boxes.
         layout: what folders were taken for: "2 splits (train, val), 1,000 classes"; "" where they say nothing.
         icc: name of an ICC profile other than sRGB -> rows of images that have it.
-        changed: the first source that changed since the pack was interrupted: all from its block on was packed anew; else "".
+        changed: the first source that changed since the pack was interrupted: all from its block on was packed again; else "".
         changed_count: how many such sources there are.
         changed_paths: the first five of them.
         kept: rows that an update took over from the store that it replaced.

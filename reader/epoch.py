@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-# Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others lie below it.
+# Of a batch that no MemmapLoader made: its epoch, and the position of its first row; those of the others are below it.
 UNKNOWN = -1
 
 current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)

@@ -74,7 +74,7 @@ def predict(rows: Pixels, channels: int) -> None:
 def restore(rows: Pixels, channels: int, spare: Pixels) -> None:
     """Undo `predict` in place; all sums are of bytes, modulo 256.
 
-    Lines are summed over all rows at once: one call for each line, whatever the number of rows. Green is added as memory lies:
+    Lines are summed over all rows at once: one call for each line, whatever the number of rows. Green is added as memory is:
     a copy of it with zeros between, one byte to the left and one to the right, since numbers that are 3 bytes apart are
     five times as slow.
 

@@ -127,26 +127,26 @@ class RaggedBatch(TensorClass):
         """Return the view uint8[H, W, C] of one image.
 
         Raises:
-            StoreError: it does not lie within the pixels.
+            StoreError: it is not within the pixels.
         """
         height, width, channels = self.shapes[index].tolist()
         start, size = int(self.offsets[index]), height * width * channels
         if min(start, height, width, channels) < 0 or start + size > len(self.pixels):
-            raise StoreError(f"image {index} does not lie within the pixels: the store is damaged. Copy it again.")
+            raise StoreError(f"image {index} is not within the pixels: the store is damaged. Copy it again.")
         return self.pixels[start : start + size].view(height, width, channels)
 
     def mask(self, index: int) -> torch.Tensor | None:
         """Return the view uint8[H, W] of one image's mask; None where there are none.
 
         Raises:
-            StoreError: it does not lie within the pixels.
+            StoreError: it is not within the pixels.
         """
         if self.mask_offsets is None:
             return None
         height, width, channels = self.image(index).shape
         start = int(self.offsets[index]) + height * width * channels
         if int(self.mask_offsets[index]) != start or start + height * width > len(self.pixels):
-            raise StoreError(f"mask {index} does not lie behind its image: the store is damaged. Copy it again.")
+            raise StoreError(f"mask {index} is not behind its image: the store is damaged. Copy it again.")
         return self.pixels[start : start + height * width].view(height, width)
 
     @property
@@ -157,7 +157,7 @@ class RaggedBatch(TensorClass):
     def chosen(self, rows: Rows, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
         """Make the batch of these rows of a store, or of a batch, around their pixels.
 
-        pixels: uint8[T]. offsets: int64[B], where they begin there. All of it lies on the device of the store.
+        pixels: uint8[T]. offsets: int64[B], where they begin there. All of it is on the device of the store.
         """
         index = torch.from_numpy(rows).to(self.offsets.device, non_blocking=True)
         masks = None

@@ -67,7 +67,7 @@ def can_read_ahead() -> bool:
 
 
 def is_network(kind: str) -> bool:
-    """Say whether a type of file system lies behind a network; FUSE usually does, but for disks ("fuseblk")."""
+    """Say whether a type of file system is behind a network; FUSE usually does, but for disks ("fuseblk")."""
     return kind in _NETWORK_FILE_SYSTEMS or kind.partition(".")[0] == "fuse"
 
 
@@ -155,7 +155,7 @@ def available_bytes() -> int:
 
 
 def huge_page_bytes(address: int, size_bytes: int) -> int | None:
-    """Return how much of this process's memory [address, address + size_bytes) lies in huge pages; None: the system hides it."""
+    """Return how much of this process's memory [address, address + size_bytes) is in huge pages; None: the system hides it."""
     found, inside = 0, False
     try:
         with open("/proc/self/smaps") as lines:

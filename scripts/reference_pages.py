@@ -2,7 +2,7 @@
 
     python -m scripts.reference_pages
 
-What stands between the two marks of a page is written anew; the rest of the page is not touched. A test compares them.
+What stands between the two marks of a page is written again; the rest of the page is not touched. A test compares them.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def use(run: Callable[[list[str]], str]) -> list[str]:
 
 
 def run_installed(command: list[str], folder: Path) -> str:
-    """Run a command of `use` by this Python, wherever its scripts lie.
+    """Run a command of `use` by this Python, wherever its scripts are.
 
     Raises:
         Failed: it did not end with exit code 0.

@@ -166,7 +166,7 @@ install_python_packages() {
 }
 
 # A torch of the calling Python that fits is taken over by a .pth line, which puts its folder last on sys.path: the pins in .venv
-# win over all else that lies there. The line goes in when all pins are installed: pip would take that folder's packages for ours.
+# win over all else that is there. The line goes in when all pins are installed: pip would take that folder's packages for ours.
 reuse_torch() {
     rm -f "$(site_packages)/pixpack_torch.pth"
     if compgen -G "$(site_packages)/torch-*.dist-info" >/dev/null; then

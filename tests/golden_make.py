@@ -1,4 +1,4 @@
-"""Make the stores of tests/golden anew: `golden_make.py OUT`, or with own-sizes, own-masks, labels, compressed, compressed-gray,
+"""Make the stores of tests/golden again: `golden_make.py OUT`, or with own-sizes, own-masks, labels, compressed, compressed-gray,
 compressed-rgba or compressed-own-masks behind it.
 
 Only for a new format version or feature, into a new folder: an old golden store never changes.

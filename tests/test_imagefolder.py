@@ -45,7 +45,7 @@ MADE: dict[str, Any] = {
 def test_a_document_has_the_figures_that_are_kept(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(shown.BEGIN) == text.count(shown.END) == 1
-    assert shown.filled(path, shown.kept()) == text, "python -m scripts.benchmarks._imagefolder_page writes it anew"
+    assert shown.filled(path, shown.kept()) == text, "python -m scripts.benchmarks._imagefolder_page writes it again"
 
 
 def test_the_charts_that_are_kept_show_the_figures_that_are_kept() -> None:

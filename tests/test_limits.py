@@ -70,8 +70,8 @@ def test_an_update_takes_the_recorded_limit_or_another(images: Path, tmp_path: P
     assert (report.rows, report.rejected, limit(tmp_path / "out")) == (24, 1, LARGE)
     assert run(["update", str(images), str(tmp_path / "out"), "--max-pixels", "9000", "--quiet"]) == 0
     assert limit(tmp_path / "out") == 9000
-    pack(images, tmp_path / "anew", size=32, workers=1, max_pixels=9000)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "anew")
+    pack(images, tmp_path / "again", size=32, workers=1, max_pixels=9000)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "again")
 
 
 def test_stores_of_different_limits_are_merged_and_decoded_again(images: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a network file system remembers of names, sizes and bytes is asked anew where another host may have changed it."""
+"""What a network file system remembers of names, sizes and bytes is asked again where another host may have changed it."""
 
 from __future__ import annotations
 

@@ -196,10 +196,10 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
     assert np.array_equal(dataset.numpy(), old.pixels.numpy())
     assert not torch.equal(MemmapDataset(out).store.pixels, old.pixels)
     for refused in (lambda: dataset.samples, lambda: dataset.source(0)):
-        with pytest.raises(StoreError, match="was packed anew since this dataset was opened"):
+        with pytest.raises(StoreError, match="was packed again since this dataset was opened"):
             refused()
     # a process that opens it by the old one's pickle would mix the two
-    with pytest.raises(StoreError, match="was packed anew"):
+    with pytest.raises(StoreError, match="was packed again"):
         object.__new__(MemmapDataset).__setstate__(pickled)
 
 

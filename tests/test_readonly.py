@@ -39,7 +39,7 @@ def test_in_place_ops_of_a_user_who_owns_the_store_stay_in_the_process(store: Pa
         pytest.skip("only root can become another user; as this one, the test above has shown it")
     user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", sys.executable, "-B", "-c"]
     if subprocess.run([*user, ""], capture_output=True).returncode:
-        pytest.skip("this Python lies where no other user can start it")
+        pytest.skip("this Python is where no other user can start it")
     for path in (store.parent, store, *store.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     before = store_bytes(store)

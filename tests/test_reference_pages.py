@@ -31,7 +31,7 @@ def public() -> list[tuple[str, Any]]:
 def test_a_page_is_what_the_code_says(path: Any) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(reference_pages.BEGIN) == text.count(reference_pages.END) == 1
-    assert PAGES[path] == text, "python -m scripts.reference_pages writes it anew"
+    assert PAGES[path] == text, "python -m scripts.reference_pages writes it again"
 
 
 def test_every_public_name_is_on_a_page() -> None:

@@ -123,7 +123,7 @@ def plot_timeline(timeline: Timeline, about: str, path: str | os.PathLike[str]) 
     with _figure(path, 2.0 + 0.45 * len(lanes), timeline_finding(timeline), about) as figure:
         axes = figure.subplots()
         unnamed: list[Any] = []
-        # in the order of colors, waiting last: it may lie inside another stage
+        # in the order of colors, waiting last: it may be inside another stage
         for stage in stages:
             bars = [(span["start_ms"], span["stop_ms"] - span["start_ms"]) for span in spans if span["stage"] == stage]
             positions = [-lanes.index(span["lane"]) for span in spans if span["stage"] == stage]

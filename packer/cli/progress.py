@@ -1,4 +1,4 @@
-"""How far the command is: a line drawn anew on a terminal, plain lines in a log. The only module that knows tqdm."""
+"""How far the command is: a line redrawn on a terminal, plain lines in a log. The only module that knows tqdm."""
 
 from __future__ import annotations
 

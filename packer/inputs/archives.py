@@ -1,7 +1,7 @@
 """Tars and zips: which members are inputs, their names, their labels, and where their bytes are.
 
 A tar is read as WebDataset does: members with one key are one sample, wherever they stand. A zip is a folder that was zipped.
-Nothing is unpacked: members are read where they lie when their turn comes.
+Nothing is unpacked: members are read where they are when their turn comes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def read_tars(
     _check_labels(inputs, records, targets)
     if splits != [""]:
         inputs.notes.append(
-            f"{table.name} has labels beside its images: what lies in {', '.join(splits)} goes into one store, as no splits."
+            f"{table.name} has labels beside its images: what is in {', '.join(splits)} goes into one store, as no splits."
         )
     return {"": with_labels(inputs, label_columns(table, len(inputs), target, classes, options.classes))}
 
@@ -228,7 +228,7 @@ def _is_left_out(name: str) -> bool:
 
 
 def list_members(path: Path) -> dict[str, Member]:
-    """Return where the members of a tar or zip lie, by the names that a store gives them."""
+    """Return where the members of a tar or zip are, by the names that a store gives them."""
     if archive_kind(path) == "zip":
         with zipfile.ZipFile(path) as file:
             return {name: _zip_member(info)[0] for name, info in _zip_members(file)[0].items()}

@@ -154,7 +154,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _holds_image(folder: Path) -> bool:
-    """Say whether an image lies below a folder; links are not followed, nor folders that are left out."""
+    """Say whether an image is below a folder; links are not followed, nor folders that are left out."""
     for _, folders, files in os.walk(folder, onerror=check_listed):
         if any(name.lower().endswith(IMAGE_SUFFIXES) and not is_junk_file(name) for name in files):
             return True

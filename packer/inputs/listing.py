@@ -1,4 +1,4 @@
-"""The paths of a list: which line has each, and where they lie below one root, so that no store holds a path of this machine.
+"""The paths of a list: which line has each, and where they are below one root, so that no store holds a path of this machine.
 
 Asks the file system what a path may mean, and opens nothing.
 """
@@ -68,7 +68,7 @@ def locate_inputs(listing: Listing, start: Path, options: InputOptions, *, is_fo
     if outside is not None or (is_found and options.root is None):
         if options.root is not None:
             notes.append(
-                f"{listing.where(outside or 0)} lies outside of --root {options.root}: paths are relative to the last folder"
+                f"{listing.where(outside or 0)} is outside of --root {options.root}: paths are relative to the last folder"
                 " that holds all images."
             )
         root = _common_folder(absolute)
@@ -157,7 +157,7 @@ def _without_folders(listing: Listing, absolute: list[str]) -> tuple[list[str], 
 
 
 def _without_junk(listing: Listing, absolute: list[str], root: str) -> tuple[list[str], list[str]]:
-    """Skip what lies in hidden folders and in those that systems make, as in a folder that is packed."""
+    """Skip what is in hidden folders and in those that systems make, as in a folder that is packed."""
     prefix = len(os.path.join(root, ""))
     is_junk = [bool(junk_above(path[prefix:])) or is_junk_file(os.path.basename(path)) for path in absolute]
     return _without(listing, absolute, is_junk, "name files of hidden folders, or of systems")

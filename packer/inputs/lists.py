@@ -31,7 +31,7 @@ def read_stdin(images: str, classes: tuple[str, ...] | None, options: InputOptio
     """Read paths from standard input, one a line ("-") or NUL-separated ("-0").
 
     With --root the class of an image is the first folder below that, as in a folder that is packed; else it is the folder that
-    holds the image, and if all lie in one folder, there are no classes.
+    holds the image, and if all are in one folder, there are no classes.
 
     Raises:
         ScanError: nothing comes, or a line is empty.
@@ -162,7 +162,7 @@ def _split(data: bytes, *, is_nul: bool) -> list[bytes]:
 def _labels_below_root(
     inputs: Inputs, classes: tuple[str, ...] | None, where: Callable[[int], str], options: InputOptions
 ) -> Labels:
-    """Take the first folder below --root as the class of what lies in it, as `packer.inputs.tree` does."""
+    """Take the first folder below --root as the class of what is in it, as `packer.inputs.tree` does."""
     names = [path.partition("/")[0] if "/" in path else None for path in inputs.paths]
     splits = split_folders({name for name in names if name is not None})
     if splits != [""]:

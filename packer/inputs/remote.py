@@ -47,7 +47,7 @@ def scan_url(
 
 
 def list_objects(url: str) -> dict[str, State]:
-    """Return what lies below a URL: relative path -> (bytes, a number that changes with its version).
+    """Return what is below a URL: relative path -> (bytes, a number that changes with its version).
 
     Raises:
         RemoteError: there is no such bucket or folder, or the URL makes no sense.

@@ -1,4 +1,4 @@
-"""The inputs of a pack as plain values: their names, targets and further numbers, and where the bytes of each lie.
+"""The inputs of a pack as plain values: their names, targets and further numbers, and where the bytes of each are.
 
 Flat lists and arrays, not an object an input: a million images are about 100 MB of paths. Reads nothing.
 """
@@ -110,7 +110,7 @@ class Inputs:
     # only of object storage, in place of root: where it is, and size and version of each input as they were listed
     url: str = ""
     states: Column = field(default_factory=lambda: Column("int64", 2))
-    # what they lie on, as it was when they were listed; none of a dataset, or of object storage
+    # what they are on, as it was when they were listed; none of a dataset, or of object storage
     roots: Roots | None = None
 
     @property
@@ -129,7 +129,7 @@ class Inputs:
         self.targets.values.append(target)
 
     def add_member(self, path: str, member: Member, refusal: str | None = None) -> None:
-        """Append one sample that lies in an archive."""
+        """Append one sample that is in an archive."""
         self.members.values.extend(member)
         self.add(path, -1, refusal)
 
@@ -143,7 +143,7 @@ class Inputs:
         return {"targets": self.targets, "lines": self.lines, "places": self.members, **self.extras}
 
     def extra_names(self) -> set[str]:
-        """Return the names of the tensors that lie over the rows: the store's extras, and masks wherever they stand."""
+        """Return the names of the tensors that are over the rows: the store's extras, and masks wherever they stand."""
         masks = () if self.masks is None else ("masks",)
         return {*self.extras, *(self.boxes.specs() if self.boxes else ()), *masks}
 

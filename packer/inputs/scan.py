@@ -107,7 +107,7 @@ def _scan(
         try:
             inputs.roots = _roots(inputs, options)
         except SourceError as e:
-            raise SourceError(f"{e}; inputs lie there: mount or restore it, or correct the paths") from None
+            raise SourceError(f"{e}; inputs are there: mount or restore it, or correct the paths") from None
         _record(inputs, options)
     return splits
 
@@ -118,7 +118,7 @@ def belongs(option: str, images: Sequence[str]) -> bool:
 
 
 def _roots(inputs: Inputs, options: InputOptions) -> Roots:
-    """Look at what inputs and their masks lie on."""
+    """Look at what inputs and their masks are on."""
     masks = [] if options.masks is None or options.draws_masks else [options.masks]
     if inputs.url:
         return Roots.of(masks)

@@ -52,7 +52,7 @@ def junk_above(name: str) -> str:
 def split_folders(names: Iterable[str], has_image: Callable[[str], bool] | None = None) -> list[str]:
     """Return which splits a folder with these sub-folders is made of; [""] where it is none of those.
 
-    They are splits where no other folder with an image lies beside them, or where two of different roles are there: train and
+    They are splits where no other folder with an image is beside them, or where two of different roles are there: train and
     val, beside annotations. A class may be called train.
 
     Args:

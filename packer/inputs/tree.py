@@ -28,7 +28,7 @@ IMAGE_SUFFIXES = (
     *itertools.chain.from_iterable(SUFFIXES.values()),
 )
 # of an image that no class folder holds, where others have one
-STRAY = "it lies beside the class folders and so has no class; move it into one"
+STRAY = "it is beside the class folders and so has no class; move it into one"
 _PROGRESS_EVERY = 10_000
 
 OnListed = Callable[[int], None]
@@ -174,7 +174,7 @@ class Tree:
         return tree
 
     def leave_out_beside(self, splits: list[str], folders: Iterable[str], files: Iterable[str]) -> None:
-        """Count what lies beside the splits, and belongs to none of them."""
+        """Count what is beside the splits, and belongs to none of them."""
         self.left_out.update(sorted(set(folders) - set(splits)))
         for name in files:
             if is_junk_file(name):

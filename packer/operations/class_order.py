@@ -1,4 +1,4 @@
-"""Whether the rows of a store, or the inputs of a pack, lie class by class: a loader that reads blocks then mixes few classes."""
+"""Whether the rows of a store, or the inputs of a pack, are ordered class by class: blocks then hold few classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW_BYTES = 256 << 20
 _ALIKE = 0.9
 
 ADVICE = (
-    "lie class by class. For shuffle='block', as of a store larger than memory or at a URL, pack with --shuffle SEED:"
+    "are ordered class by class. For shuffle='block', as of a store larger than memory or at a URL, pack with --shuffle SEED:"
     " its windows of 256 MiB hold few classes otherwise"
 )
 
@@ -40,7 +40,7 @@ class ClassOrder:
 
 
 def lie_by_class(targets: Sequence[int]) -> bool:
-    """Say whether inputs with these classes lie class by class."""
+    """Say whether inputs with these classes are ordered class by class."""
     order, values = ClassOrder(), np.asarray(targets, dtype=np.int64)
     order.add(values)
     return order.is_by_class(np.unique(values, return_counts=True)[1].tolist())

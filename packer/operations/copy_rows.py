@@ -43,7 +43,7 @@ def copy_plans(
     They may replace stores: then all are made before the first is replaced.
 
     Raises:
-        OptionsError: OUT lies inside one of the stores.
+        OptionsError: OUT is inside one of the stores.
         PackError: OUT is in the way, a store is damaged or was replaced meanwhile; DiskFullError, LockedError.
     """
     if "" not in plans and (out / MANIFEST).exists():
@@ -175,15 +175,15 @@ def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: 
 
 
 def _check_apart(store: Path, out: Path, beside: Path) -> None:
-    """Refuse a store that OUT lies in, that would be deleted with OUT, or that lies where OUT is built."""
+    """Refuse a store that OUT is in, that would be deleted with OUT, or that is where OUT is built."""
     real = Path(os.path.realpath(store))
     if real in Path(os.path.realpath(out)).parents:
-        raise OptionsError(f"OUT {out} lies inside the store {store}. Choose a folder outside it.")
+        raise OptionsError(f"OUT {out} is inside the store {store}. Choose a folder outside it.")
     for folder in (out, beside):
         if Path(os.path.realpath(folder)) in real.parents:
-            raise OptionsError(f"the store {store} lies inside {folder}, which would be replaced. Choose another OUT.")
+            raise OptionsError(f"the store {store} is inside {folder}, which would be replaced. Choose another OUT.")
     if beside != out and real == Path(os.path.realpath(beside)):
-        raise OptionsError(f"the store {store} lies where OUT {out} is built. Move it away, or choose another OUT.")
+        raise OptionsError(f"the store {store} is where OUT {out} is built. Move it away, or choose another OUT.")
 
 
 def _clear(folder: BuildFolder) -> None:

@@ -261,7 +261,7 @@ def _output(command: list[str]) -> str:
 
 
 def _file_system(path: Path) -> Iterator[Finding]:
-    """Say what a store below path would lie on; tried with an unnamed file, in the first of its folders that exists."""
+    """Say what a store below path would be on; tried with an unnamed file, in the first of its folders that exists."""
     folder = path.absolute()
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent

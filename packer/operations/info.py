@@ -103,7 +103,7 @@ def _sources(out: Path, manifest: Manifest, prefixes: array[int]) -> SourceStati
 
 
 def _class_counts(out: Path, manifest: Manifest) -> tuple[list[int], int, bool]:
-    """Return rows by class, the rows without one, and whether rows lie class by class."""
+    """Return rows by class, the rows without one, and whether rows are ordered class by class."""
     if manifest.target_kind == "regression" or not manifest.classes:
         return [], manifest.rows if manifest.target_kind == "class" else 0, False
     order = ClassOrder()

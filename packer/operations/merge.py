@@ -161,7 +161,7 @@ def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) ->
     if like.decoders != manifest.decoders:
         raise PackError(
             f"{together}: they were packed by other decoders ({_differences(dict(like.decoders), dict(manifest.decoders))})."
-            " Pack one of them anew, by the same versions."
+            " Pack one of them again, by the same versions."
         )
     if what := _differences(*kinds):
         raise PackError(f"{together}: what they hold of each row differs ({what}).")

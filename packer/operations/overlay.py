@@ -27,7 +27,7 @@ _HUE_STEP = 0.618034
 
 
 class Overlay:
-    """What lies over the rows of one store; draws nothing where it has neither boxes nor masks."""
+    """What is over the rows of one store; draws nothing where it has neither boxes nor masks."""
 
     def __init__(self, out: str | os.PathLike[str], manifest: Manifest) -> None:
         self._classes: Sequence[str] = manifest.classes
@@ -64,7 +64,7 @@ class Overlay:
         draw, font = ImageDraw.Draw(image), ImageFont.load_default()
         count = max(0, min(int(self._tensors["box_count"][row]), _MOST_BOXES))
         targets = self._tensors["box_targets"][row]
-        # a box that a stranger wrote may lie anywhere, or nowhere
+        # a box that a stranger wrote may be anywhere, or nowhere
         most = np.float32(max(image.size))
         corners_of = np.nan_to_num(self._tensors["boxes"][row, :count] * scale).clip(-most, 2 * most)
         boxes = [(corners.tolist(), int(target)) for corners, target in zip(corners_of, targets, strict=False)]

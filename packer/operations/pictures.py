@@ -31,7 +31,7 @@ def check_picture_path(option: str, path: str | os.PathLike[str]) -> None:
     """Refuse a path for a picture or a trace where no file can be made, or where another's would be lost.
 
     Raises:
-        OptionsError: it is a folder, lies in none or in a store, or is a file that was not drawn by pixpack.
+        OptionsError: it is a folder, is in none or in a store, or is a file that was not drawn by pixpack.
     """
     if _is_device(path):
         return
@@ -39,7 +39,7 @@ def check_picture_path(option: str, path: str | os.PathLike[str]) -> None:
     if real.is_dir() or not real.parent.is_dir():
         raise OptionsError(f"{named} cannot be written: expected a file name in a folder that exists.")
     if (store := enclosing_store(real)) is not None:
-        raise OptionsError(f"{named} lies in the store {store}, whose files are its own. Choose a path outside it.")
+        raise OptionsError(f"{named} is in the store {store}, whose files are its own. Choose a path outside it.")
     if _is_another(real):
         raise OptionsError(
             f"{named} is there, and was not drawn by pixpack: it is not overwritten. Choose another name, or remove it."

@@ -46,7 +46,7 @@ _UNCUT = (12 / 7, 16 / 7, 24 / 7)
 class Choice:
     """One way to pack, by its options: bytes of the pixels, and fractions of the random crops, 0..1.
 
-    reachable: crops whose box lies completely within the row.
+    reachable: crops whose box is completely within the row.
     upsampled: those with fewer stored pixels than the crop, in height or width.
     """
 

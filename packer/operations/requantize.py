@@ -1,6 +1,6 @@
-"""`pack requantize`: a folder of images written anew as smaller JPEGs, in the same folders under the same names.
+"""`pack requantize`: a folder of images converted to smaller JPEGs, in the same folders under the same names.
 
-DEST/requantized.jsonl says what became of each input, and is written last. A record of what is done so far lies in .packing
+DEST/requantized.jsonl says what became of each input, and is written last. A record of what is done so far is in .packing
 until then; with it an interrupted run is resumed. The images themselves are read, never touched.
 """
 
@@ -52,7 +52,7 @@ _ENOUGH_RESULTS = 10
 class RequantizeReport:
     """What became of a folder of images. Bytes are those of all images in DEST, and of their sources.
 
-    kept counts inputs that lie in DEST unchanged, kept_reasons why, reasons why others were rejected. psnr (dB, of all errors
+    kept counts inputs that are in DEST unchanged, kept_reasons why, reasons why others were rejected. psnr (dB, of all errors
     together) and ssim (mean) are of `compared` requantized images, spread evenly; None where none was compared, or psnr where
     nothing changed. lowest_ssim names the image that suffered most.
     """
@@ -92,7 +92,7 @@ def requantize(
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> RequantizeReport:
-    """Write a folder of images anew as JPEGs of ffmpeg's -q:v quality. The same as `pack requantize IMAGES DEST`.
+    """Convert a folder of images to JPEGs of ffmpeg's -q:v quality. The same as `pack requantize IMAGES DEST`.
 
     Args:
         images: what `pack` takes as a folder.
@@ -108,7 +108,7 @@ def requantize(
         progress: called a few times a second from the calling thread.
 
     Raises:
-        OptionsError: an option has a value it cannot have, DEST is in the way, lies in IMAGES or in a store, or the reverse, or
+        OptionsError: an option has a value it cannot have, DEST is in the way, is in IMAGES or in a store, or the reverse, or
             two images would get one name.
         ScanError: images cannot be read or holds no image.
         PackError: there is no FFmpeg, or DEST cannot be written or is held by another process. Of that kind: DiskFullError
@@ -298,7 +298,7 @@ def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
 
 
 def _check_apart(images: Path, out: Path) -> None:
-    """Refuse folders that lie in one another: the next listing of IMAGES would find its own results."""
+    """Refuse folders that are in one another: the next listing of IMAGES would find its own results."""
     try:
         os.lstat(out)
     except FileNotFoundError:
@@ -307,11 +307,11 @@ def _check_apart(images: Path, out: Path) -> None:
         raise OptionsError(f"DEST {_shortened(str(out))} cannot be made: {e.strerror}. Choose another DEST.") from None
     source, target = Path(os.path.realpath(images)), Path(os.path.realpath(out))
     if source == target or source in target.parents:
-        raise OptionsError(f"DEST {out} lies in IMAGES {images}. Choose a folder outside it.")
+        raise OptionsError(f"DEST {out} is in IMAGES {images}. Choose a folder outside it.")
     if target in source.parents:
-        raise OptionsError(f"IMAGES {images} lies in DEST {out}. Choose another DEST.")
+        raise OptionsError(f"IMAGES {images} is in DEST {out}. Choose another DEST.")
     if (store := enclosing_store(out)) is not None:
-        raise OptionsError(f"DEST {out} lies in the store {store}. Choose a folder outside it.")
+        raise OptionsError(f"DEST {out} is in the store {store}. Choose a folder outside it.")
     if out.is_symlink() and not out.exists():
         raise OptionsError(
             f"{out} is a symbolic link to {os.readlink(out)}, which does not exist. Choose another DEST."

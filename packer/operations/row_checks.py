@@ -87,7 +87,7 @@ def _wrong_values(root: Path, manifest: Manifest) -> Iterator[Wrong]:
 
 
 def _wrong_places(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
-    """Yield where rows do not lie one behind the other, or blocks, height and width are not those of the rows."""
+    """Yield where rows are not one behind the other, or blocks, height and width are not those of the rows."""
     names = ["offsets", "shapes", *(["mask_offsets"] if manifest.has_own_masks else [])]
     place, largest = 0, np.zeros(3, np.int64)
     starts = np.array([block.start for block in blocks])
@@ -99,7 +99,7 @@ def _wrong_places(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
         wrong |= offsets != expected
         if wrong.any():
             row = start + int(wrong.argmax())
-            yield Wrong("_tensordict", (row, row + 1), "its bytes do not lie behind those of the row before it")
+            yield Wrong("_tensordict", (row, row + 1), "its bytes are not behind those of the row before it")
             return
         first, last = np.searchsorted(starts, (start, start + len(offsets)))
         inside = starts[first:last] - start
@@ -114,7 +114,7 @@ def _wrong_places(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
 
 
 def _wrong_frames(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
-    """Yield where frames do not lie one behind the other, or blocks do not have the bytes of theirs."""
+    """Yield where frames are not one behind the other, or blocks do not have the bytes of theirs."""
     end, ends = (
         0,
         dict(zip((b.stop - 1 for b in blocks), np.cumsum([b.size_bytes for b in blocks]).tolist(), strict=True)),
@@ -124,7 +124,7 @@ def _wrong_frames(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
         wrong = (spans[:, 0] != np.append(end, spans[:-1, 1])) | (spans[:, 1] <= spans[:, 0])
         for row in range(start, start + len(spans)):
             if wrong[row - start]:
-                yield Wrong("_tensordict", (row, row + 1), "its frame does not lie behind that of the row before it")
+                yield Wrong("_tensordict", (row, row + 1), "its frame is not behind that of the row before it")
                 return
             if int(spans[row - start, 1]) != ends.get(row, int(spans[row - start, 1])):
                 yield Wrong(MANIFEST, (row, row + 1), "the blocks have other numbers of bytes than their frames")
@@ -133,7 +133,7 @@ def _wrong_frames(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
 
 
 def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
-    """Yield lines of samples.jsonl that lie elsewhere than the blocks say, or have another target than the row."""
+    """Yield lines of samples.jsonl that are elsewhere than the blocks say, or have another target than the row."""
     begins = {block.start: block.samples_offset for block in blocks}
     lines = read_placed_samples(root, manifest)
     for start, columns in pieces(root, manifest, ["targets"]):

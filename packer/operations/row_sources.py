@@ -1,4 +1,4 @@
-"""Rows of one store on their way into another: their pixels, checked, and what the store says of each, its classes numbered anew.
+"""Rows of one store on their way into another: their pixels, checked, and what the store says of each, its classes renumbered.
 
 Reads and checks; writes nothing.
 """
@@ -32,7 +32,7 @@ from reader.format.samples import Sample
 from reader.format.shown import redacted
 from reader.format.tensors import TensorSpec
 
-_REMEDY = "Copy the store again, or pack anew."
+_REMEDY = "Copy the store again, or pack again."
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class CopySource:
             rows = f"row {last} is" if block.start == last else f"rows {block.start} to {last} are"
             raise PackError(
                 f"{self.path} is damaged: {rows} not what was packed."
-                f" Leave them out (pack subset --rows), or pack anew; pack verify {self.path} names all there are."
+                f" Leave them out (pack subset --rows), or pack again; pack verify {self.path} names all there are."
             )
 
     @property
@@ -245,7 +245,7 @@ class CopySource:
         return block.take()
 
     def values(self, name: str, rows: Ints, spec: TensorSpec) -> npt.NDArray[Any]:
-        """Return a tensor's rows, [n, *row_shape] as spec wants them: classes are numbered anew, and boxes given more room."""
+        """Return a tensor's rows, [n, *row_shape] as spec wants them: classes are renumbered, and boxes given more room."""
         own = self.manifest.tensors[name]
         sizes = np.full(len(rows), own.row_bytes)
         data = read_spans(self.path / self._paths[name], rows * own.row_bytes, sizes)

@@ -1,6 +1,6 @@
 """Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch.
 
-What lies over the rows, boxes and masks: `packer.operations.overlay`.
+What is over the rows, boxes and masks: `packer.operations.overlay`.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def verify(
     Args:
         out: a store, or the folder of the stores of splits.
         redecode: how many rows of each store, evenly spread, to decode again from their sources.
-        images: where those sources lie; needed with redecode. Without it the bytes of all of them are compared with those
+        images: where those sources are; needed with redecode. Without it the bytes of all of them are compared with those
             that were packed.
         progress: called with bytes done and bytes in all.
         open_pixels: opens all pixels of a store, to be read once.

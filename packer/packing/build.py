@@ -172,7 +172,7 @@ class Build:
         out = self._folder.out
         # the journal goes first and comes last: it must never outlive the rows that it names
         journals.discard(out)
-        # and the working folder, which says that what lies here is a pack's
+        # and the working folder, which says that what is here is a pack's
         sync_folder(out)
         self._folder.clear()
         if self._part is not None:
@@ -212,8 +212,8 @@ class Build:
         return committed, journals.Journal.reopen(out, end)
 
     def _begun_with(self, what: str) -> PackError:
-        anew = "leave --resume out" if self._options.update else "start anew with --overwrite"
-        return PackError(f"{self._folder.final} was begun with {what}. Resume with the same, or {anew}.")
+        again = "leave --resume out" if self._options.update else "start over with --overwrite"
+        return PackError(f"{self._folder.final} was begun with {what}. Resume with the same, or {again}.")
 
     def _name_inputs(self) -> str:
         out, start, is_shuffled = self._folder.out, self._span.start, self._options.shuffle is not None

@@ -188,7 +188,7 @@ class DatasetRows:
         job, path = self._job, task.paths[index - task.start]
 
         def read() -> Any:
-            """Get the item; an error of the disk that it lies on is none of the item."""
+            """Get the item; an error of the disk that it is on is none of the item."""
             try:
                 return job.dataset[int(path)]
             except OSError as e:

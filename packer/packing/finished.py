@@ -233,6 +233,6 @@ def _replace(options: PackOptions) -> str:
 def _update(inputs: Inputs, options: PackOptions, target: Path) -> str:
     """Say how a finished store is brought up to date with its inputs."""
     if not inputs.images:
-        return "Pack the dataset anew with overwrite=True"
+        return "Pack the dataset again with overwrite=True"
     words = PackOptions(**{name: getattr(options, name) for name in (*LABEL_OPTIONS, "boxes", "masks")}).words()
     return f"Bring it up to date: {shlex.join(['pack', 'update', *inputs.images, str(target), *words])}"

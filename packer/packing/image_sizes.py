@@ -38,7 +38,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions, span: range | No
     """Count the sizes of the images of each split, or of a span of its inputs, on worker processes.
 
     Raises:
-        PackError: a worker was killed; SourceError where what the inputs lie on cannot be read.
+        PackError: a worker was killed; SourceError where what the inputs are on cannot be read.
     """
     import concurrent.futures
 

@@ -54,7 +54,7 @@ def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> P
         images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split. Or the URL of a folder, s3://bucket/out:
-            rows go straight there, and only a few blocks lie on the local disk, in the system's folder for temporary files.
+            rows go straight there, and only a few blocks are on the local disk, in the system's folder for temporary files.
         options: the fields of `PackOptions`, as keywords.
 
     Raises:
@@ -158,7 +158,7 @@ def _check_splits(parts: dict[str, Inputs], stores: dict[str, Path], target: Pat
         words = [*next(iter(parts.values())).images, str(target), *options.words(), "--resume"]
         raise PackError(
             f"{target} is incomplete: {done[0]} is a finished store, {lacking[0]} is none."
-            f" Continue with: {shlex.join(['pack', *words])} (or start anew with --overwrite)."
+            f" Continue with: {shlex.join(['pack', *words])} (or start over with --overwrite)."
         )
 
 

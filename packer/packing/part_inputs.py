@@ -32,7 +32,7 @@ def check_siblings(out: Path, part: Part, header: Header) -> None:
 
 
 def begun_block_inputs(out: Path, part: Part, options: OutputOptions) -> int | None:
-    """Return how many inputs a block has in the parts of OUT that are begun; None where none is, or this one alone, anew."""
+    """Return how many inputs a block has in the parts of OUT that are begun; None where none is, or this one alone, again."""
     resumes = options.resume and not options.overwrite
     begun = (journals.read_header(other.folder(out)) for other in begun_parts(out) if other != part or resumes)
     return next((header.block_inputs for header in begun), None)

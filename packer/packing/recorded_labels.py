@@ -31,7 +31,7 @@ _REUSED = ("target_column", "path_column", "extension", "missing")
 LABEL_OPTIONS = ("classes", "root", *_REUSED)
 # Without --max-gone: so large a share of the rows may vanish, and this many in any case.
 _GONE_SHARE, _GONE_LEAST = "10%", 10
-_ANEW = "pack anew with --overwrite"
+_ANEW = "pack again with --overwrite"
 
 
 def resolved_labels(out: Path, before: Manifest, given: dict[str, Any], images: Sequence[str]) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class LabelCheck:
         had, has = before.labels.get("boxes"), now.labels.get("boxes")
         if had is not None and had != has:
             self.notes.append(
-                f"--boxes holds other labels than those that {out} was packed with: all boxes are read anew."
+                f"--boxes holds other labels than those that {out} was packed with: all boxes are read again."
             )
 
     @property

@@ -182,7 +182,7 @@ class _CompleteParts:
             done, offset = done + rows, stop
         if pixels.stat().st_size < offset:
             raise JournalError(
-                f"{pixels} has {pixels.stat().st_size} bytes, the parts had {offset}. Start anew with --overwrite."
+                f"{pixels} has {pixels.stat().st_size} bytes, the parts had {offset}. Start over with --overwrite."
             )
 
 
@@ -198,7 +198,7 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
     count = parts[0].count
     if other := next((part for part in parts if part.count != count), None):
         raise PackError(
-            f"{out} holds part {parts[0]} and part {other}, of two divisions. Start anew: pack IMAGES {out} --overwrite"
+            f"{out} holds part {parts[0]} and part {other}, of two divisions. Start over: pack IMAGES {out} --overwrite"
         )
     missing = [Part(number, count) for number in range(1, count + 1) if Part(number, count) not in parts]
     if missing:
@@ -211,7 +211,7 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
 def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
     return PackError(
         f"part {part} of {out} was packed with {what} in part {other}."
-        " Pack one of them anew, with --part and --overwrite."
+        " Pack one of them again, with --part and --overwrite."
     )
 
 
@@ -249,7 +249,7 @@ def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> None:
             data = read.read(min(_COPY_BYTES, size_bytes - done))
             if not data:
                 raise JournalError(
-                    f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part anew with --overwrite."
+                    f"{source} has {done} bytes, its journal says {size_bytes}. Pack that part again with --overwrite."
                 )
             with error_path(dest):
                 write_at(written.fileno(), memoryview(data), offset + done)

@@ -78,7 +78,7 @@ def block_tasks(inputs: Inputs, span: range, step: int, reused: ReusedLines | No
 
 
 def witness(inputs: Inputs) -> str:
-    """Name an input that is there, for nodes to look for; "" where none of the first is, or they lie in object storage."""
+    """Name an input that is there, for nodes to look for; "" where none of the first is, or they are in object storage."""
     if inputs.url or inputs.identity:
         return ""
     names = [archive.path for archive in inputs.archives] or inputs.paths[:_WITNESSES]

@@ -1,4 +1,4 @@
-"""`pack update`: make of a store what packing its images anew would make, without decoding what has not changed.
+"""`pack update`: make of a store what packing its images again would make, without decoding what has not changed.
 
 A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `packer.store.reuse`),
 and then replaces it.
@@ -51,7 +51,7 @@ class _ReusingOptions(PackOptions):
 
 @takes(UpdateOptions)
 def update(images: Images, out: str | os.PathLike[str], options: UpdateOptions) -> PackReport:
-    """Bring the store OUT up to date with its images: the bytes that packing them anew gives. As the command `pack update`.
+    """Bring the store OUT up to date with its images: the bytes that packing them again gives. As the command `pack update`.
 
     Every input is read, and decoded only where its bytes are not those that were packed. Size and all else that shapes rows is
     as OUT records it; boxes and masks are given again where OUT was packed with them. OUT stays readable until the new store is
@@ -129,5 +129,5 @@ def _check_labels(target: Path, manifest: Manifest, options: LabelOptions) -> No
             raise PackError(f"{target} was packed with --{name}. Give --{name} again, or its rows would lose them.")
         if is_given and not had:
             raise PackError(
-                f"{target} was packed without --{name}, which an update cannot add. Pack anew with --overwrite."
+                f"{target} was packed without --{name}, which an update cannot add. Pack again with --overwrite."
             )

@@ -66,7 +66,7 @@ class InProcess:
         return {"av": self._av.__version__, "ffmpeg": self._av.ffmpeg_version_info}
 
     def encode(self, data: bytes, quality: int, size: tuple[int, int] | None = None) -> bytes:
-        """Encode a JPEG anew; see `OnPath.encode`."""
+        """Encode a JPEG again; see `OnPath.encode`."""
         frame = self._decoded(data)
         if size is not None or frame.format.name == "gray":
             frame = self._filtered([frame], _chain(size))
@@ -138,7 +138,7 @@ class OnPath:
         return {"av": None, "ffmpeg": output.split()[2] if output.startswith("ffmpeg version ") else "unknown"}
 
     def encode(self, data: bytes, quality: int, size: tuple[int, int] | None = None) -> bytes:
-        """Encode a JPEG anew, as `ffmpeg -q:v quality` does: 2 is best, 31 smallest. EXIF is lost, nothing is turned.
+        """Encode a JPEG again, as `ffmpeg -q:v quality` does: 2 is best, 31 smallest. EXIF is lost, nothing is turned.
 
         Args:
             size: (width, height) to scale to first, by FFmpeg's bicubic filter.

@@ -141,7 +141,7 @@ class Geometry:
         return round((resized[0] - width) / 2.0), round((resized[1] - height) / 2.0)
 
     def content(self, resized: tuple[int, int]) -> tuple[int, int, int, int]:
-        """Return where a picture resized to (width, height) lies in a row: y0, x0, y1, x1, half-open.
+        """Return where a picture resized to (width, height) is in a row: y0, x0, y1, x1, half-open.
 
         `pad` centers the picture, `inside` leaves it in the upper left corner, the others fill the row.
         """

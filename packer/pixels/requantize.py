@@ -1,4 +1,4 @@
-"""One image, requantized: which inputs FFmpeg encodes anew and which stay as they are, and the row that comes of either.
+"""One image, requantized: which inputs FFmpeg encodes again and which stay as they are, and the row that comes of either.
 
 Our own decoder rejects what is broken, as in any pack; FFmpeg only sees JPEGs that decode without a complaint.
 """

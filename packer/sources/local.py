@@ -42,7 +42,7 @@ MISSING = (_NO_FILE, _NO_TARGET)
 class LocalSource:
     """Where the bytes of an input are: all of a file, or a member of an archive that must still be the listed one.
 
-    roots: what it lay on when it was listed, by which a file that is missing is distinguished from a disk that is.
+    roots: what it was on when it was listed, by which a file that is missing is distinguished from a disk that is.
     """
 
     path: str
@@ -54,7 +54,7 @@ class LocalSource:
         """Return (size, mtime_ns) of the file, by which a resume notices that it changed; (-1, -1) where there is none.
 
         Raises:
-            SourceError: what it lies on cannot be read now.
+            SourceError: what it is on cannot be read now.
         """
         try:
             status = os.stat(self.path)
@@ -72,8 +72,8 @@ class LocalSource:
         again, until its times stand still or two reads agree.
 
         Raises:
-            DecodeError: they cannot be read, lie in no regular file, are none, or change again and again.
-            SourceError: the disk or network that they lie on cannot be read now, or their archive is not the one that was
+            DecodeError: they cannot be read, are in no regular file, are none, or change again and again.
+            SourceError: the disk or network that they are on cannot be read now, or their archive is not the one that was
                 listed.
             OSError: no file can be opened now.
         """
@@ -98,7 +98,7 @@ class LocalSource:
         raise DecodeError("it was changed each time it was read; pack it when its writer is done")
 
     def _open(self) -> int:
-        """Open the file; raises SourceError where what it lies on is to blame for that it cannot be."""
+        """Open the file; raises SourceError where what it is on is to blame for that it cannot be."""
         # NONBLOCK: opening a FIFO without a writer would wait forever
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
         try:

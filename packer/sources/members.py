@@ -1,4 +1,4 @@
-"""Archives as they were listed, and where in one an input lies."""
+"""Archives as they were listed, and where in one an input is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the system, distinguished from errors of the content: what the inputs lie on, and whether that is still there.
+"""Errors of the system, distinguished from errors of the content: what the inputs are on, and whether that is still there.
 
 A file that is missing or unreadable by itself is rejected. A folder, archive, disk or network that went away is no fault of an
 image: what needs it is tried again with pauses, and where that does not help, the pack stops unsealed.
@@ -45,9 +45,9 @@ class Root(NamedTuple):
 
 @dataclass(frozen=True)
 class Roots:
-    """What inputs lie on: the folders that hold them, or the archives; and the mount points there were, with their devices.
+    """What inputs are on: the folders that hold them, or the archives; and the mount points there were, with their devices.
 
-    Mount points stand for what lies below a root, or where a symbolic link leads, on another file system; only Linux lists
+    Mount points stand for what is below a root, or where a symbolic link leads, on another file system; only Linux lists
     them.
     """
 
@@ -68,7 +68,7 @@ class Roots:
         return Roots.of(root.path for root in self.paths)
 
     def lost(self, path: str) -> str:
-        """Say what has become of what a file lies on; "" where all of it is as it was listed."""
+        """Say what has become of what a file is on; "" where all of it is as it was listed."""
         path = os.path.abspath(path)
         for root in self.paths:
             if path == root.path or path.startswith(os.path.join(root.path, "")):
@@ -87,7 +87,7 @@ class Roots:
         return "" if before == now_mounted else f"the disk at {before[0]} is no longer mounted there"
 
     def check(self, path: str, error: OSError) -> None:
-        """Raise SourceError where an error of reading path is the system's, or path is missing with what it lay on."""
+        """Raise SourceError where an error of reading path is the system's, or path is missing with what it was on."""
         if is_of_the_system(error):
             raise UnreadableError(f"{path} cannot be read: {system_reason(error)}") from error
         if lost := self.lost(path):

@@ -86,7 +86,7 @@ class BuildFolder:
     def check_again(self) -> None:
         """Refuse OUT if another pack has finished it between the first look and the lock; leaves nothing of ours in it.
 
-        Also under --resume and --overwrite: both would remove the finished store to begin anew.
+        Also under --resume and --overwrite: both would remove the finished store to start over.
         """
         if self.replaces:
             return

@@ -68,7 +68,7 @@ def remove_tree(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
     except OSError as e:
-        # what lies in a folder is named without it
+        # what is in a folder is named without it
         if e.filename and not os.path.dirname(e.filename):
             e.filename = str(folder / e.filename)
         raise

@@ -87,7 +87,7 @@ def read_header(out: Path) -> Header:
     """
     if found := lines.read_header(out / JOURNAL):
         return found[0]
-    raise JournalError(f"{out / JOURNAL} is empty or damaged. Start anew with --overwrite.")
+    raise JournalError(f"{out / JOURNAL} is empty or damaged. Start over with --overwrite.")
 
 
 def has_begun(out: Path) -> bool:

@@ -33,11 +33,11 @@ _DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
 
 def check_destination(sources: list[str], out: Path) -> None:
-    """Refuse an OUT that is a file, is a folder among IMAGES, or lies inside it or in a store; raises OptionsError."""
+    """Refuse an OUT that is a file, is a folder among IMAGES, or is inside it or in a store; raises OptionsError."""
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
     if (store := enclosing_store(out)) is not None:
-        raise OptionsError(f"OUT {out} lies in the store {store}. Choose a folder outside it.")
+        raise OptionsError(f"OUT {out} is in the store {store}. Choose a folder outside it.")
     for images in sources:
         if os.path.isdir(images):
             _check_folder(images, out)
@@ -83,7 +83,7 @@ def check_out(out: Path, options: OutputOptions, *, is_held: bool = False) -> No
         progress, command = read_unfinished(out)
         raise PackError(
             f"{out} is incomplete: its pack was interrupted at {progress}. Resume with: {command}"
-            " (or start anew with --overwrite)."
+            " (or start over with --overwrite)."
         )
 
 
@@ -96,7 +96,7 @@ def _begun_replacement(out: Path) -> str:
     command = "the same pack update with --resume" if header.update else command_to_resume(out, header)
     return (
         f"{out} holds a store whose replacement was interrupted at {read_unfinished(beside)[0]}. Continue with: {command}"
-        " (or start anew with --overwrite)."
+        " (or start over with --overwrite)."
     )
 
 
@@ -124,7 +124,7 @@ def check_no_links(*paths: Path) -> None:
 
 
 def _links(path: str) -> Iterator[str]:
-    """Yield the symbolic links that a path is, or that lie anywhere below it."""
+    """Yield the symbolic links that a path is, or that are anywhere below it."""
     if os.path.islink(path):
         yield path
     else:
@@ -134,7 +134,7 @@ def _links(path: str) -> Iterator[str]:
 
 
 def foreign_names(out: Path) -> list[str]:
-    """Name what lies in OUT and is neither a pack's nor dropped by the system, such as .DS_Store; raises PackError."""
+    """Name what is in OUT and is neither a pack's nor dropped by the system, such as .DS_Store; raises PackError."""
     return [name for name in _listed(out) if name not in OWN_NAMES and not is_dropped(name)]
 
 
@@ -165,9 +165,9 @@ def _check_folder(images: str, out: Path) -> None:
     if target == source:
         raise OptionsError(f"OUT {out} is IMAGES itself. Choose a folder outside it.")
     if Path(source) in Path(target).parents:
-        raise OptionsError(f"OUT {out} lies inside IMAGES {images}. Choose a folder outside it.")
+        raise OptionsError(f"OUT {out} is inside IMAGES {images}. Choose a folder outside it.")
     if Path(target) in Path(source).parents and (out / MANIFEST).exists():
-        raise OptionsError(f"IMAGES {images} lies inside the store {out}. Choose another OUT.")
+        raise OptionsError(f"IMAGES {images} is inside the store {out}. Choose another OUT.")
 
 
 def _check_replaceable(out: Path, foreign: list[str]) -> None:
@@ -182,7 +182,7 @@ def _check_replaceable(out: Path, foreign: list[str]) -> None:
 
 
 def enclosing_store(path: Path) -> Path | None:
-    """Return the store, or the unfinished one, in whose folder a path lies, where no other file belongs; None where in none."""
+    """Return the store, or the unfinished one, in whose folder a path is, where no other file belongs; None where in none."""
     for folder in Path(os.path.realpath(path)).parents:
         with contextlib.suppress(OSError):  # what we may not look into is no store of ours
             if (folder / journals.JOURNAL).is_file() or _is_ours(folder / MANIFEST):

@@ -126,7 +126,7 @@ def check_no_parts(out: Path, options: OutputOptions) -> None:
     if not options.overwrite and begun_parts(out):
         raise PackError(
             f"{out} holds parts of a pack. Continue with --part, and pack seal {out} when all parts are packed;"
-            " or start anew, without parts, with --overwrite."
+            " or start over, without parts, with --overwrite."
         )
 
 
@@ -137,5 +137,5 @@ def _check_begun(out: Path, part: Part, options: OutputOptions) -> None:
     Lock(folder).close()
     raise PackError(
         f"part {part} of {out} was begun before, and may be done. Resume with: {resume_command(out, part)}"
-        " (or start this part anew with --overwrite)."
+        " (or start this part over with --overwrite)."
     )

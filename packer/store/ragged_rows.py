@@ -61,16 +61,14 @@ class RaggedRows:
         """Return where the pixels of a row begin in the file, and how many bytes they are.
 
         Raises:
-            StoreError: they do not lie in it.
+            StoreError: they are not in it.
         """
         row_masks = None if self._masks is None else self._masks[row : row + 1]
         _, wrong = wrong_extents(
             self._offsets[row : row + 1], self._shapes[row : row + 1], row_masks, self._pixels.size
         )
         if wrong[0] or self._shapes[row, 2] != self._channels:
-            raise StoreError(
-                f"{self._out}: row {row} does not lie within the pixels: the store is damaged. Copy it again."
-            )
+            raise StoreError(f"{self._out}: row {row} is not within the pixels: the store is damaged. Copy it again.")
         return int(self._offsets[row]), int(np.prod(self._shapes[row].tolist(), dtype=np.int64))
 
     def pixels(self, row: int, stored: bytes) -> bytes:
@@ -107,11 +105,11 @@ class FrameRows:
         """Return where the frame of a row begins in the file, and how many bytes it has.
 
         Raises:
-            StoreError: it does not lie there, or is none of such a row.
+            StoreError: it is not there, or is none of such a row.
         """
         span, size = self._table[row : row + 1], np.array([self._size_bytes(row)])
         if wrong_frames(span, size, self._manifest.files[PIXELS].size_bytes)[0]:
-            raise self._error(row, "its frame does not lie within the pixels")
+            raise self._error(row, "its frame is not within the pixels")
         return int(span[0, 0]), int(span[0, 1] - span[0, 0])
 
     def pixels(self, row: int, stored: bytes) -> bytes:

@@ -98,18 +98,18 @@ def check_reusable(out: Path, manifest: Manifest, options: Mapping[str, Any], de
     Raises:
         PackError: says what differs.
     """
-    anew = "Pack anew with --overwrite, which decodes all."
+    again = "Pack again with --overwrite, which decodes all."
     recorded, wanted = without_limits(manifest.options), without_limits(options)
     if recorded != wanted:
-        raise PackError(f"{out} was packed with other options{difference(recorded, wanted)}. {anew}")
-    # rows that are reused are packed anew
+        raise PackError(f"{out} was packed with other options{difference(recorded, wanted)}. {again}")
+    # rows that are reused are packed again
     if pixel_decoders(manifest.decoders) != pixel_decoders(decoders):
         raise PackError(
             f"{out} was packed by {json.dumps(manifest.decoders)}, here is {json.dumps(decoders)}: old and new rows would"
-            f" not be alike. Use the same versions. {anew}"
+            f" not be alike. Use the same versions. {again}"
         )
     if what := damage(out, manifest, manifest.files.keys() - {PIXELS}):
-        raise PackError(f"{what} {anew}")
+        raise PackError(f"{what} {again}")
 
 
 def _agrees(data: bytes, decoding: Mapping[str, Any], *, is_old: bool) -> bool:

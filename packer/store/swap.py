@@ -30,7 +30,7 @@ from reader.format.unfinished import SWAPPING, read_swapping
 
 
 def swap(destinations: Sequence[Path]) -> None:
-    """Put the finished store that lies beside each of these destinations there; open readers keep the old files.
+    """Put the finished store that is beside each of these destinations there; open readers keep the old files.
 
     The new ones bring their working folders, which distinguish a crash here from one before. Each name changes in one
     step where the system can (Linux). Elsewhere, and on file systems that cannot, a crash between the two renames leaves the
@@ -39,7 +39,7 @@ def swap(destinations: Sequence[Path]) -> None:
     for destination in destinations:
         remove_trash(destination)
         if (destination / journals.FOLDER).exists():
-            # left of a crash, and taken for the new one's once it lies beside
+            # left of a crash, and taken for the new one's once it is beside
             remove_working_folder(destination)
     if len(destinations) > 1:
         names = json.dumps(sorted(destination.name for destination in destinations)).encode()
@@ -102,7 +102,7 @@ def _folders(out: Path) -> list[str]:
 
 
 def _take_name(destination: Path) -> bool:
-    """Let the store beside a destination have its name; returns whether the old one now lies where the new one was."""
+    """Let the store beside a destination have its name; returns whether the old one now is where the new one was."""
     new = replacement(destination)
     if _exchange(new, destination):
         return True

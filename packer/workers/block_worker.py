@@ -48,7 +48,7 @@ class PackJob:
     geometry: Geometry
     rows: RowOptions
     archives: tuple[Archive, ...] = ()
-    # whether there are masks; where they lie, or that they are drawn of what a task says; and the file of their rows, if any
+    # whether there are masks; where they are, or that they are drawn of what a task says; and the file of their rows, if any
     has_masks: bool = False
     masks_root: str = ""
     draws_masks: bool = False
@@ -56,7 +56,7 @@ class PackJob:
     upright_masks: bool = False
     # the store that an update replaces, and its manifest's digest
     reused_store: tuple[str, str] = ("", "")
-    # what the inputs and masks lie on; seconds between tries where that cannot be read
+    # what the inputs and masks are on; seconds between tries where that cannot be read
     roots: Roots = NOWHERE
     # on a cluster: a file that each of its nodes must see
     witness: str = ""
@@ -90,7 +90,7 @@ class PackJob:
 
     @property
     def layout(self) -> RowLayout:
-        """How the rows lie in the store's files."""
+        """How the rows are in the store's files."""
         return RowLayout.of(
             self.geometry, self.rows.channels, has_masks=self.has_masks, is_compressed=self.rows.compress
         )

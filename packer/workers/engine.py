@@ -29,7 +29,7 @@ _DEPTH, _UNDECODED = 4, 2
 # A worker that holds so many bytes is given nothing more: blocks of images of very different sizes hold far more than 8 MiB.
 _HELD_BYTES = 32 << 20
 _POLL_SECONDS = 0.25
-# Workers are looked after every _POLL_SECONDS. Where more than this lies between two looks, this process was stopped, or the
+# Workers are looked after every _POLL_SECONDS. Where more than this is between two looks, this process was stopped, or the
 # machine slept, or the disk was slow; and no worker is to blame.
 _LONGEST_SECONDS = 1.0
 _MAX_IDLE_DEATHS = 3
@@ -39,7 +39,7 @@ _PATIENCE_IMAGES = 4
 # Between two images a worker only writes or begins. A disk under load or a slow start must not cost it its work, which is
 # why this is longer than most a --timeout. So long a stopped worker is waited for, too.
 _BETWEEN_SECONDS = 60.0
-# Work is shared anew where a worker has nothing to do and another has more than so much of it.
+# Work is shared again where a worker has nothing to do and another has more than so much of it.
 _SHARED_SECONDS = 0.1
 # A worker on another machine reports every second that it runs. After so long without a message it is taken to be stopped.
 _SILENT_SECONDS = 3.0
@@ -370,7 +370,7 @@ class LocalEngine:
         self.profile[worker.name] = worker.seconds(time.perf_counter())
 
     def _replace(self, worker: WorkerHandle, reason: str, *, is_blamed: bool = True) -> None:
-        """Give out anew what a dead worker had, and start another.
+        """Give out again what a dead worker had, and start another.
 
         The image in flight goes to a worker of its own, so that it is tried once more, alone. If that costs another worker, it
         is rejected with the reason. One that is not to blame is tried again as any other.

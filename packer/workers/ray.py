@@ -159,7 +159,7 @@ class RayWorkers:
         self._starting = [entry for entry in self._starting if entry[1] != number]
         if not sees:
             folder = os.path.dirname(os.path.dirname(self._witness[0]))
-            raise EngineError(f"node {node} does not see {folder}. OUT must lie on a file system that all nodes share.")
+            raise EngineError(f"node {node} does not see {folder}. OUT must be on a file system that all nodes share.")
         if decoders != self._decoders:
             raise EngineError(f"node {node} has other decoders ({decoders}) than this one ({self._decoders}).")
         return RayProcess(self._ray, actor, node), connection

@@ -50,7 +50,7 @@ def work(job: PackJob, connection: Connection) -> None:
     node = platform.node()
     try:
         if job.witness and not os.path.exists(job.witness):
-            raise SourceError(f"{job.witness} is not there. Images must lie where all nodes see them")
+            raise SourceError(f"{job.witness} is not there. Images must be where all nodes see them")
         job = dataclasses.replace(job, roots=job.roots.again())
     except SourceError as e:
         end.send(("failed", SourceError(f"on node {node}, {e}")))

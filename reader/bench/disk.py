@@ -56,7 +56,7 @@ def disk_ways(data: MemmapDataset, size: int, order: str, *, seconds: float) -> 
     read_through(path, least)
     count = rows.count_within(min(most, max(least, int(least / (time.perf_counter() - begun) * seconds))))
     size_bytes, part = rows.end(count), data.subset(np.arange(count))
-    # rows with sizes of their own lie in pages
+    # rows with sizes of their own are in pages
     unit = PAGE_BYTES if rows.differ else rows.mean
 
     def epoch() -> None:

@@ -15,7 +15,7 @@ from reader.store import RaggedBatch
 
 
 class RowBytes:
-    """Where the rows of a whole store lie in the file of its pixels.
+    """Where the rows of a whole store are in the file of its pixels.
 
     Example:
         >>> rows = RowBytes(MemmapDataset(store_path))  # of 32 x 32 x 3

@@ -44,7 +44,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Span:
-    """A stage of a lane, in milliseconds since the first. Spans of a lane may lie inside one another: a wait in a gather."""
+    """A stage of a lane, in milliseconds since the first. Spans of a lane may be inside one another: a wait in a gather."""
 
     lane: str
     stage: str

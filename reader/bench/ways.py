@@ -63,7 +63,7 @@ class FirstRows:
 
     @functools.cached_property
     def rows(self) -> RowBytes:
-        """Where the rows lie in the store's pixels."""
+        """Where the rows are in the store's pixels."""
         return RowBytes(self.data)
 
     @property

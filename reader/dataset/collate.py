@@ -80,7 +80,7 @@ class Step(list[int]):
 
 
 def seeded(batch: Batch) -> Batch:
-    """Write on a batch a seed of torch's generator, which DataLoader seeds anew for each worker and epoch; returns it.
+    """Write on a batch a seed of torch's generator, which DataLoader seeds again for each worker and epoch; returns it.
 
     Which epoch it is, nobody says here. Random transforms draw from it.
     """

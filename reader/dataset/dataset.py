@@ -130,7 +130,7 @@ class MemmapDataset(Dataset[Any]):
         try:
             self._open(opener() if opener else OpenedStore(self.path, self.remote))
             if self.manifest.digest != digest:
-                raise StoreError(f"{self.path} was packed anew since this dataset was pickled. Open it again.")
+                raise StoreError(f"{self.path} was packed again since this dataset was pickled. Open it again.")
         except StoreError as e:
             # A DataLoader worker that fails to start is a riddle; one whose first batch fails says why in the training
             # program. The attribute is there while a spawned process takes over what its parent sent.

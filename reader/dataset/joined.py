@@ -228,7 +228,7 @@ def open_joined(
     stores = [open_one() for open_one in openers]
     for store, digest in zip(stores, digests, strict=True):
         if store.manifest.digest != digest:
-            raise StoreError(f"{store.path} was packed anew since this dataset was made. Open it again.")
+            raise StoreError(f"{store.path} was packed again since this dataset was made. Open it again.")
     return JoinedStores(stores, classes)
 
 

@@ -109,7 +109,7 @@ def _changed(opened: OpenedStore, manifest: Manifest, columns: dict[str, torch.T
 def _opened_again(base: Callable[[], OpenedStore], manifest: Manifest, columns: dict[str, torch.Tensor]) -> OpenedStore:
     opened = base()
     if opened.manifest.digest != manifest.digest:
-        raise StoreError(f"{opened.path} was packed anew since this dataset was pickled. Open it again.")
+        raise StoreError(f"{opened.path} was packed again since this dataset was pickled. Open it again.")
     return _changed(opened, manifest, columns)
 
 

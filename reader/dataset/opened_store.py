@@ -174,7 +174,7 @@ class OpenedStore:
         some = self._read(rows, _own) if system.can_read_ahead() else self.gather(rows, _own)
         found: Any = row_of(some, 0) if isinstance(some, RaggedBatch) else some[0]
         if isinstance(some, RaggedBatch):
-            # what was read are pages, in which others lie too
+            # what was read are pages, in which others are too
             found.pixels = _alone(found.pixels)
             if some.mask_offsets is not None:
                 found.extras["masks"] = _alone(found.extras["masks"])
@@ -254,7 +254,7 @@ class OpenedStore:
         """Begin to unpack compressed rows into memory, complete when the copies were waited for; read: see `FrameFile`.
 
         Raises:
-            StoreError: a file was cut short, or a frame does not lie in it; what else is wrong with one, waiting raises.
+            StoreError: a file was cut short, or a frame is not in it; what else is wrong with one, waiting raises.
         """
         assert self.frames is not None
         self.check_files()

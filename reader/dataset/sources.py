@@ -53,7 +53,7 @@ class Sources:
             return
         if read_manifest(self._path).digest != self._manifest.digest:
             raise StoreError(
-                f"{self._path} was packed anew since this dataset was opened. Open it again to see its sources."
+                f"{self._path} was packed again since this dataset was opened. Open it again to see its sources."
             )
 
 

@@ -1,4 +1,4 @@
-"""Gathers rows of what lies on a device, there: on the stream of the caller's thread, without waiting for the device.
+"""Gathers rows of what is on a device, there: on the stream of the caller's thread, without waiting for the device.
 
 Knows nothing of CUDA but that the caller's thread, on its own stream, does all work on the device. All of it runs on a CPU as
 well.
@@ -52,7 +52,7 @@ class Later:
 
 
 def gathered(store: ImageBatch, slots: Rows) -> ImageBatch:
-    """Gather rows of what lies on a device there."""
+    """Gather rows of what is on a device there."""
     index = numbers_on(store.pixels.device, slots)
     pixels = store.pixels.new_empty((len(index), *store.pixels.shape[1:]))
     words, into = as_words(store.pixels, pixels)
@@ -69,7 +69,7 @@ def gathered(store: ImageBatch, slots: Rows) -> ImageBatch:
 
 
 def gathered_images(store: RaggedBatch, rows: Rows, offsets: Rows, sizes: Rows) -> RaggedBatch:
-    """Gather rows with sizes of their own on the device where they lie.
+    """Gather rows with sizes of their own on the device where they are.
 
     offsets, sizes: int64[B] of the rows' bytes, which the host knows too: so no device is waited for.
     """

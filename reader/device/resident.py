@@ -26,7 +26,7 @@ _Piece = TypeVar("_Piece")
 
 
 class Resident:
-    """Rows of a store on a device, each once; those that are added later lie in memory of their own."""
+    """Rows of a store on a device, each once; those that are added later are in memory of their own."""
 
     def __init__(self, store: ImageBatch, device: torch.device) -> None:
         """store: all of it, on the host; nothing is on the device yet."""
@@ -68,7 +68,7 @@ class Resident:
         found = [(gathered(held(part), slots[at] - first), at) for part, first, at in self._pieces.of(slots)]
         if len(found) == 1:
             return found[0][0]
-        # [3, 0, 2, 1]: row 0 of the batch lies at 3 of what was joined
+        # [3, 0, 2, 1]: row 0 of the batch is at 3 of what was joined
         return gathered(joined([batch for batch, _ in found]), np.argsort(np.concatenate([at for _, at in found])))
 
     def later(self, rows: Rows) -> Later:
@@ -77,7 +77,7 @@ class Resident:
 
 
 class ResidentImages:
-    """Rows of a store on a device, each with a size of its own; held and gathered by the pages that they lie in."""
+    """Rows of a store on a device, each with a size of its own; held and gathered by the pages that they are in."""
 
     def __init__(self, store: RaggedBatch, device: torch.device) -> None:
         """store: all of it, on the host; nothing is on the device yet."""
@@ -122,7 +122,7 @@ class ResidentImages:
         return Later([(self, rows)])
 
     def gather(self, rows: Rows) -> RaggedBatch:
-        """Gather rows; where they lie is asked of the host, which knows it too."""
+        """Gather rows; where they are is asked of the host, which knows it too."""
         assert self._store is not None
         pages, begins = pages_of(*extents(self._host, rows))
         slots = self.slots.of(pages)

@@ -179,7 +179,7 @@ def tensors_of(batch: Batch) -> list[Any]:
 
 
 def pin(tensor: torch.Tensor, device: torch.device) -> Callable[[], None]:
-    """Pin memory that is there already, where it lies; returns what must be called before it goes.
+    """Pin memory that is there already, where it is; returns what must be called before it goes.
 
     Raises:
         PinnedMemoryError: the system does not allow it.
@@ -215,7 +215,7 @@ def _side(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
 
     torch gives out 32 streams in turn, and its allocator keeps what was freed for the stream that it was allocated on: with a
     new stream an epoch, device memory would grow for 32 epochs. Callers' threads append to the events, see `DeviceBatch`;
-    short epochs must not begin to count anew.
+    short epochs must not begin to count again.
     """
     return cuda.Stream(device), deque()
 
@@ -224,5 +224,5 @@ def _lost(device: torch.device, error: RuntimeError) -> TransferError:
     said = str(error).partition("\n")[0]
     return TransferError(
         f"copying a batch to {device} failed: {said}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows which);"
-        " after a CUDA error start the process anew."
+        " after a CUDA error restart the process."
     )

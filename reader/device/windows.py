@@ -27,7 +27,7 @@ Sent = Batch | DeviceBatch
 class Window:
     """Slices of a store, sent to a device one by one and there laid side by side.
 
-    images: the store on the host, where its rows have sizes of their own: it says where they will lie.
+    images: the store on the host, where its rows have sizes of their own: it says where they will be.
     """
 
     def __init__(self, slices: list[tuple[int, int]], images: RaggedBatch | None = None) -> None:
@@ -48,7 +48,7 @@ class Window:
         return self._joined()
 
     def gather(self, slots: Rows) -> Batch:
-        """Gather rows by where they lie in it; for the caller's thread."""
+        """Gather rows by where they are in it; for the caller's thread."""
         rows = self.rows()
         if not isinstance(rows, RaggedBatch):
             return gathered(rows, slots)
@@ -57,7 +57,7 @@ class Window:
 
     @functools.cached_property
     def _places(self) -> tuple[Rows, Rows]:
-        """Where rows begin once the slices, each gathered by its pages, lie side by side, and their bytes."""
+        """Where rows begin once the slices, each gathered by its pages, are side by side, and their bytes."""
         begins, sizes, before = [], [], 0
         for start, stop in self.slices:
             assert self._images is not None
@@ -78,7 +78,7 @@ class Window:
         self.sent.extend(itertools.islice(sent, count))
 
     def slots(self, rows: Rows) -> Rows:
-        """Return where rows of the store lie in it: of the slices [4, 8) and [20, 24), row 21 is at 5."""
+        """Return where rows of the store are in it: of the slices [4, 8) and [20, 24), row 21 is at 5."""
         found = np.searchsorted(self._starts, rows, side="right") - 1
         return self._offsets[found] + rows - self._starts[found]
 

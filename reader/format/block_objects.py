@@ -1,4 +1,4 @@
-"""The pixels of a store at a URL as objects of their own, the feature `block-objects`: which bytes lie in which."""
+"""The pixels of a store at a URL as objects of their own, the feature `block-objects`: which bytes are in which."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
 def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:
     """Yield what tensordict might load of a folder though the manifest does not list it, by its path below root.
 
-    That is everything in _tensordict, and an other.pickle beside it. What lies elsewhere in the folder, such as a contact sheet,
+    That is everything in _tensordict, and an other.pickle beside it. What is elsewhere in the folder, such as a contact sheet,
     is no part of the store and does no harm; nor do names that begin with a dot, which systems and NFS make.
     """
     if os.path.lexists(root / PICKLED):
@@ -103,6 +103,6 @@ def check_file(path: Path, size_bytes: int) -> None:
         )
 
 
-# Between the two names that a replacement of train and val changes lie some 20 microseconds; what lasts is left of a crash.
+# Between the two names that a replacement of train and val changes are some 20 microseconds; what lasts is left of a crash.
 _SWAP_TRIES = 50
 _SWAP_SECONDS = 0.01

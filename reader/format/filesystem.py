@@ -51,7 +51,7 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> IO[bytes]:
 
 
 def refresh_names(path: Path) -> None:
-    """Have the names on the way to path, its own too, looked up anew by whoever uses them next.
+    """Have the names on the way to path, its own too, looked up again by whoever uses them next.
 
     NFS trusts for up to a minute what a name stood for, or that it was missing; opening a folder asks its server.
     """

@@ -29,7 +29,7 @@ COMPRESSED_ROWS = "compressed-rows"
 READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS)
 # What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
 GENERATIONS = "generations"
-# and of one whose pixels lie there as objects of their own
+# and of one whose pixels are there as objects of their own
 BLOCK_OBJECTS = "block-objects"
 
 _MOST_VERSION = 1 << 31

@@ -198,7 +198,7 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except StoreError as e:
-        raise StoreError(f"{path}: {e} Start anew with --overwrite.") from None
+        raise StoreError(f"{path}: {e} Start over with --overwrite.") from None
 
 
 def _last_stops(lines: bytes) -> tuple[int, int]:

@@ -38,7 +38,7 @@ class Pointer(NamedTuple):
 
 
 def generation_of(digest: str) -> str:
-    """Name the folder of a URL that a store with this digest has where another one lies there.
+    """Name the folder of a URL that a store with this digest has where another one is there.
 
     Example:
         >>> generation_of("sha256:00112233445566778899")

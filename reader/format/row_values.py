@@ -93,7 +93,7 @@ class RowValues:
 
 
 def wrong_extents(offsets: Any, shapes: Any, mask_offsets: Any | None, size_bytes: int) -> tuple[Any, Any]:
-    """Return the bytes of each row, int64[n], masks included, and which rows do not lie in the pixels, bool[n].
+    """Return the bytes of each row, int64[n], masks included, and which rows are not in the pixels, bool[n].
 
     Args:
         offsets: int64[n]. shapes: int32[n, 3]. mask_offsets: int64[n] or None.

@@ -126,7 +126,7 @@ def pixel_decoders(decoders: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def wrong_frames(frames: Any, sizes: Any, size_bytes: int) -> Any:
-    """Return which rows have frames that do not lie in the file, or cannot hold the row, bool[n].
+    """Return which rows have frames that are not in the file, or cannot hold the row, bool[n].
 
     Args:
         frames: int64[n, 2], the byte where each begins and the byte behind it.

@@ -45,7 +45,7 @@ def warn_of_few_classes(schedule: Schedule) -> None:
     """Warn where shuffle="block" makes batches of few classes."""
     if schedule.order == "block" and lies_by_class(schedule.dataset):
         _log.warning(
-            "%s: its rows lie class by class, and shuffle='block' mixes only %d neighboring blocks at a time: a batch then"
+            "%s: its rows are ordered class by class and shuffle='block' mixes only %d neighboring blocks at a time: a batch then"
             " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
             schedule.dataset.path,
             WINDOW_BLOCKS,

@@ -1,6 +1,6 @@
 """Batches in host memory: gathered from the mapped file or a copy of it, or taken from what is read ahead from the disk.
 
-Knows no order but the rows it is given. Batches lie in leased buffers, pinned where they are copied to a CUDA device.
+Knows no order but the rows it is given. Batches are in leased buffers, pinned where they are copied to a CUDA device.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Gathering:
         self._is_packed = dataset.manifest.compression is not None
         if not self._is_packed:
             units = self._store.pixels.view(-1, self._unit_bytes)
-            # in a copy rows lie in slots; of the mapped file, a row's slot is its number
+            # in a copy rows are in slots; of the mapped file, a row's slot is its number
             self._gatherer = Gatherer(units if self.copy is None else self.copy.units)
         can_pin = chosen.name == "ram" and device.type == "cuda"
         # flat pixels are gathered into pinned buffers
@@ -152,7 +152,7 @@ class Gathering:
         return HostBatches([batch] if len(groups) == 1 else list(batch.split([len(g) for g in groups])), copies)
 
     def buffers(self, need: int, room: int = 0) -> BufferPool:
-        """Return the pool of buffers of so many bytes; one that must be made anew has room for more."""
+        """Return the pool of buffers of so many bytes; one that must be made again has room for more."""
         pool, pinned = self._pool, self._device if self._device.type == "cuda" else None
         if pool is None or pool.size_bytes < need:
             pool = self._pool = BufferPool(need + room, keep=self._keep, pinned=pinned)
@@ -209,7 +209,7 @@ class Gathering:
         return pixels, self._gatherer.begin(slots, pixels.view(len(rows), self._unit_bytes))
 
     def _slots(self, units: Rows) -> Rows:
-        """Return where rows, or pages, lie in what is gathered from."""
+        """Return where rows, or pages, are in what is gathered from."""
         return units if self.copy is None else self.copy.slots.of(units)
 
     def _pin(self, *, must_pin: bool) -> bool:

@@ -47,7 +47,7 @@ class HostCopy:
         missing, unit_bytes = self.slots.missing(units), self.units.shape[1]
         size_bytes = count_of(missing, self.slots.count) * unit_bytes
         if size_bytes:
-            # only slots that lie as the file does can be read past the page cache, see `plan_reads`
+            # only slots that are as the file does can be read past the page cache, see `plan_reads`
             past_cache = missing is None and isinstance(source, Path) and residencies.is_cold(source, size_bytes)
             rows = np.arange(self.slots.count) if missing is None else missing
             reads = _cut(reads_in_order(rows), self.slots.filled, max(1, READ_BYTES // unit_bytes))
@@ -69,7 +69,7 @@ class HostCopy:
             into[place : place + count] = found.reshape(-1)[first : first + count]
 
     def pin(self, device: torch.device) -> None:
-        """Pin what is held now, where it lies, for as long as this lives; what is added later stays as it is.
+        """Pin what is held now, where it is, for as long as this lives; what is added later stays as it is.
 
         Raises:
             PinnedMemoryError: the system does not allow it.

@@ -66,7 +66,7 @@ class Feed(Generic[_T]):
         """Return the next group, or None at the end; raises here what the thread raised."""
         if os.getpid() != self._process:
             raise RuntimeError(
-                "this iterator belongs to the process that was forked. Iterate over the loader anew here."
+                "this iterator belongs to the process that was forked. Iterate over the loader again here."
             )
         if not self._thread.is_alive() and self._ready.empty():
             return None  # an interrupt came while the end was taken
@@ -77,7 +77,7 @@ class Feed(Generic[_T]):
         self._taken += 1
         group: Any = None if self._stopped else _wait_for(self._ready)
         if self._stopped:
-            raise RuntimeError("the loader was closed while it was iterated. Iterate over it anew.")
+            raise RuntimeError("the loader was closed while it was iterated. Iterate over it again.")
         if group is _End:
             self._ready.put(_End)
             return None

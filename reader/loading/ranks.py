@@ -20,7 +20,7 @@ _VARIABLES = "RANK and WORLD_SIZE"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # By one of these a sampler says that it gives the rows of one rank: torch's DistributedSampler; accelerate; and others.
 _OF_RANKS = ("num_replicas", "num_processes", "world_size", "num_shards")
-# Samplers of batches draw from samplers of rows, and may lie in others.
+# Samplers of batches draw from samplers of rows, and may be in others.
 _NESTED = 4
 
 

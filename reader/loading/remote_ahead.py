@@ -24,7 +24,7 @@ from reader.rows import Rows, Steps
 
 _log = logging.getLogger("reader")
 
-# Asked for ahead, at most: two windows of shuffle="block", of which one is read. They lie in the cache, not in memory.
+# Asked for ahead, at most: two windows of shuffle="block", of which one is read. They are in the cache, not in memory.
 _AHEAD_BYTES = 512 << 20
 
 # Between two lines of the log.

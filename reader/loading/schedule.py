@@ -1,6 +1,6 @@
 """Which rows the batches of an epoch take, step after step, from any position on, in every order that a loader knows.
 
-Reads targets at most, for a look at how the rows lie; never a pixel.
+Reads targets at most, for a look at how the rows are; never a pixel.
 """
 
 from __future__ import annotations

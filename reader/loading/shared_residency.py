@@ -118,7 +118,7 @@ def resident_on(
         if isinstance(found, ResidentImages):
             dataset.opened_store.opened("pixels")
             dataset.check_files()
-            # targets and shapes of all rows go to the device as they lie
+            # targets and shapes of all rows go to the device as they are
             dataset.check_rows(None)
             found.add(host_units(dataset))
         else:

@@ -186,7 +186,7 @@ def checked_weights(weights: Weights, count: int) -> npt.NDArray[np.float64]:
 
 
 def checked_sampler(sampler: Iterable[Item] | None) -> Iterable[Item] | None:
-    """Refuse what cannot be iterated over, or only once: each epoch begins anew."""
+    """Refuse what cannot be iterated over, or only once: each epoch starts over."""
     once = isinstance(sampler, Iterator) and not isinstance(sampler, torch.utils.data.Sampler)
     if sampler is None or (hasattr(sampler, "__iter__") and not once):
         return sampler

@@ -1,7 +1,7 @@
 """The file of compressed rows: frames are read and unpacked by threads straight into the memory of a batch.
 
-Knows where frames lie and what a row has of bytes; which rows are wanted, and in what memory, is said by the caller. No frame is
-believed: it has to lie in the file, be of a size that its row can have, and unpack to exactly the row.
+Knows where frames are and what a row has of bytes; which rows are wanted, and in what memory, is said by the caller. No frame is
+believed: it has to be in the file, be of a size that its row can have, and unpack to exactly the row.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class FrameFile:
         sizes: int64[B], bytes of the rows unpacked.
 
         Raises:
-            StoreError: one does not lie in the file, or is no frame of such a row; names it.
+            StoreError: one is not in the file, or is no frame of such a row; names it.
         """
         spans = self._table[rows]
         wrong = wrong_frames(spans, sizes, self._size_bytes)
         if wrong.any():
-            raise self._error(int(rows[wrong.argmax()]), "its frame does not lie within the pixels")
+            raise self._error(int(rows[wrong.argmax()]), "its frame is not within the pixels")
         return spans[:, 0], spans[:, 1] - spans[:, 0]
 
     def begin_equal(
@@ -94,7 +94,7 @@ class FrameFile:
         Args:
             rows: int64[B].
             shapes: int64[B, 2], height and width of each.
-            memory: gives uint8[n], n the bytes of all of them with masks; asked once the frames are known to lie in the file.
+            memory: gives uint8[n], n the bytes of all of them with masks; asked once the frames are known to be in the file.
             read: reads the file from elsewhere, such as a copy of it.
         """
         sizes = shapes[:, 0] * shapes[:, 1] * (self._channels + self._has_masks)
@@ -172,7 +172,7 @@ def _pieces(ends: Rows) -> list[tuple[int, int]]:
 
 
 def _joined(begins: Rows, lengths: Rows, places: Rows) -> list[Read]:
-    """Plan the reads of frames; those that lie together are read at once: (first byte, bytes, place in memory)."""
+    """Plan the reads of frames; those that are together are read at once: (first byte, bytes, place in memory)."""
     firsts = np.append(0, np.flatnonzero(begins[1:] != begins[:-1] + lengths[:-1]) + 1)
     stops = np.append(places, places[-1] + lengths[-1])
     counts = stops[np.append(firsts[1:], len(begins))] - places[firsts]

@@ -1,7 +1,7 @@
 """Several files of equal rows as one: read by row, and mapped side by side, so that one gather takes rows of all of them.
 
 The rows of each file begin at a multiple of `FIRST_UNITS`; the numbers between a file's last row and the next file stand for
-no row. So in memory every file begins at a page, and rows lie as in their files modulo the block of a disk.
+no row. So in memory every file begins at a page, and rows are as in their files modulo the block of a disk.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
     """Return where in the pixels of a store or batch these rows begin, and how many bytes they have with masks: int64[B] each.
 
     Raises:
-        StoreError: one does not lie within the pixels.
+        StoreError: one is not within the pixels.
     """
     index = torch.from_numpy(rows)
     offsets, shapes = store.offsets.index_select(0, index).numpy(), store.shapes.index_select(0, index).numpy()
@@ -33,7 +33,7 @@ def extents(store: RaggedBatch, rows: Rows) -> tuple[Rows, Rows]:
     if wrong.any():
         row = int(rows[wrong.argmax()])
         row = row if store.rows is None else int(store.rows[row])
-        raise StoreError(f"row {row} does not lie within the pixels: the store is damaged. Copy it again.")
+        raise StoreError(f"row {row} is not within the pixels: the store is damaged. Copy it again.")
     return offsets, sizes
 
 

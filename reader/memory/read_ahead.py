@@ -28,7 +28,7 @@ class ReadAhead:
         row_bytes: of one row.
         steps: the plan.
         chunk_rows: rows read together, at most; two chunks are in memory.
-        window_end: global position at which a chunk that holds this position must end, since the rows after it lie elsewhere.
+        window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
         past_cache: leave nothing in the page cache, see `RowFile`.
         units: what to read of the file for rows of the plan, where its "rows" are pages, see `pages.py`.
 
@@ -140,7 +140,7 @@ class ReadAhead:
 
 @dataclass
 class _Chunk:
-    """Rows read together: the i-th in the plan's order lies in memory.rows[slots[i]] once all reads are done."""
+    """Rows read together: the i-th in the plan's order is in memory.rows[slots[i]] once all reads are done."""
 
     memory: RowMemory
     slots: Rows

@@ -66,7 +66,7 @@ class RowFile:
             pages that took 0.03 s of CPU for 3 GB, where reads through the cache took 0.2 to 5 (scripts/benchmarks/bench_disk.py,
             2026-11-21). Elsewhere the cache is asked to drop what was read.
 
-    align: where memory[slot * row_bytes] lies must be congruent to row * row_bytes modulo this, see `plan_reads`.
+    align: where memory[slot * row_bytes] is must be congruent to row * row_bytes modulo this, see `plan_reads`.
     """
 
     def __init__(self, path: Path, row_bytes: int, *, past_cache: bool) -> None:
@@ -139,7 +139,7 @@ class RowFile:
         return self._replaced() if error.errno == errno.ESTALE else OSError(error.errno, error.strerror, str(self.path))
 
     def _replaced(self) -> StoreError:
-        return StoreError(f"{self.path} was packed anew since it was opened. Open the dataset again.")
+        return StoreError(f"{self.path} was packed again since it was opened. Open the dataset again.")
 
     def _fill(self, into: memoryview, offset: int, needed: int) -> None:
         """Read into memory from an offset on: at least the needed bytes, since the last block of a file may be short."""
@@ -280,7 +280,7 @@ def _reserved(size_bytes: int) -> npt.NDArray[np.uint8]:
 def _places(starts: Rows, counts: Rows, row_bytes: int, align: int) -> tuple[Rows, int]:
     """Return the first slot of each run, and how many slots all need.
 
-    A row may lie only where its offset in memory is its offset in the file, modulo align: its slot is its number, modulo
+    A row may be only where its offset in memory is its offset in the file, modulo align: its slot is its number, modulo
     `period`. The blocks that a run begins and ends with reach into `padding` slots before and behind it.
     """
     period = align // math.gcd(row_bytes, align)

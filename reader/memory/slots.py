@@ -8,7 +8,7 @@ from reader.rows import Rows
 
 
 class Slots:
-    """Which units of a file a copy holds, and in which slot each one lies: those that were added first lie first.
+    """Which units of a file a copy holds, and in which slot each one is: those that were added first are first.
 
     A unit is what a file is copied by: a row, or of rows with sizes of their own a page.
     """

@@ -95,7 +95,7 @@ class BlockFetcher:
             while left:
                 for block in left:
                     begun, error = self._failed.pop(block, (0.0, None))
-                    # what failed for having been begun earlier is tried anew
+                    # what failed for having been begun earlier is tried again
                     if error is not None and begun >= asked:
                         raise error
                 waiting = {*self._urgent, *self._under_way}
@@ -228,7 +228,7 @@ class BlockFetcher:
             self.seal()
 
     def _read(self, run: Sequence[int]) -> memoryview:
-        """Read blocks that lie one behind the other, and compare each with its checksum."""
+        """Read blocks that are one behind the other, and compare each with its checksum."""
         starts, name, wrong = self._folder.starts, self._source.name(PIXELS), 0
         for _ in range(_TRIES):
             try:
@@ -264,7 +264,7 @@ class BlockFetcher:
         )
 
     def _write(self, run: Sequence[int], data: memoryview) -> None:
-        """Write blocks that lie one behind the other, whose locks are held, and mark them."""
+        """Write blocks that are one behind the other, whose locks are held, and mark them."""
         with self._locks.changing():
             self._make_room(len(data))
             for block in run:

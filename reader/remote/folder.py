@@ -90,7 +90,7 @@ class CacheFolder:
         return max(self.size(block) for block in range(self.count))
 
     def blocks_of(self, start: int, stop: int) -> range:
-        """Return the blocks that hold bytes [start, stop) of the pixels; what lies behind the last block is filling."""
+        """Return the blocks that hold bytes [start, stop) of the pixels; what is behind the last block is filling."""
         first = bisect.bisect_right(self.starts, start) - 1
         return range(min(first, self.count), min(bisect.bisect_left(self.starts, stop), self.count))
 
@@ -112,7 +112,7 @@ def check_cache_place(cache: Path) -> None:
     """Make the cache folder, and refuse one where its locks and bits would not hold.
 
     Raises:
-        StoreError: it cannot be made or written, or lies on a network file system.
+        StoreError: it cannot be made or written, or is on a network file system.
     """
     try:
         cache.mkdir(parents=True, exist_ok=True)

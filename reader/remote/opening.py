@@ -163,7 +163,7 @@ def _prepare(root: Path, source: Source) -> None:
                 if not (inside / MANIFEST).exists():
                     _fill(root, source)
         finally:
-            # the file is opened anew for the locks of blocks: none of this process may be held then
+            # the file is opened again for the locks of blocks: none of this process may be held then
             locks.close()
     found = read_manifest(inside)
     if found.digest != source.digest:

@@ -185,7 +185,7 @@ def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
     kernel = warping(interpolation, fill, pixels.movedim(-1, 1))
 
     def of_pixels(part: torch.Tensor, part_matrices: torch.Tensor) -> torch.Tensor:
-        """Call the kernel with what lies in memory pixel by pixel."""
+        """Call the kernel with what is in memory pixel by pixel."""
         return interleaved(kernel(part.movedim(-1, 1), part_matrices))
 
     return in_parts(of_pixels, pixels, matrices)
@@ -228,7 +228,7 @@ def _nearest(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None
 def _bilinear(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
     """Sample with grid_sample, and with a fill mix that in as torchvision does.
 
-    torchvision weights what lies at the edge twice, by what share of it is image: once in grid_sample, and once with the fill.
+    torchvision weights what is at the edge twice, by what share of it is image: once in grid_sample, and once with the fill.
     """
     made = images.float()
     if fill is not None:

@@ -1,4 +1,4 @@
-"""What lies over the pixels and moves with them: content, boxes and masks.
+"""What is over the pixels and moves with them: content, boxes and masks.
 
 In extras: boxes float32[B, K, 4] (x0, y0, x1, y1 in row pixels), of which the first box_count int32[B] are there,
 box_targets int64[B, K], masks uint8[B, H, W]. Knows no other extra and changes none.
@@ -31,7 +31,7 @@ class Motion:
     height: int
 
     def move(self, x0: torch.Tensor, y0: torch.Tensor, x1: torch.Tensor, y1: torch.Tensor) -> list[torch.Tensor]:
-        """Move corners [B, K]; the first is upper left again, and all lie within the new image."""
+        """Move corners [B, K]; the first is upper left again, and all are within the new image."""
         x0, x1 = (((x - self.left) * self.across).clamp(0, self.width) for x in (x0, x1))
         y0, y1 = (((y - self.top) * self.down).clamp(0, self.height) for y in (y0, y1))
         return [torch.minimum(x0, x1), torch.minimum(y0, y1), torch.maximum(x0, x1), torch.maximum(y0, y1)]

@@ -208,7 +208,7 @@ class MixUp(_OfTwo):
 class CutMix(_OfTwo):
     """Put a rectangle of the one before it into each image of a batch, the same for all, as torchvision does.
 
-    Its area is one minus a share drawn from Beta(alpha, alpha), by the first row of the batch, and what lies in the image counts.
+    Its area is one minus a share drawn from Beta(alpha, alpha), by the first row of the batch, and what is in the image counts.
 
     Args:
         alpha: above 0.

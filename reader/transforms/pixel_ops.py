@@ -41,7 +41,7 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
     limit = _CPU_BYTES if pixels.device.type == "cpu" else _DEVICE_BYTES
     step = max(1, limit // max(1, pixels[0].numel()))
     parts = zip(*(tensor.split(step) for tensor in (pixels, *parameters)), strict=True)
-    # one result for all parts: joined at the end they would lie in memory twice
+    # one result for all parts: joined at the end they would be in memory twice
     made: torch.Tensor | None = None
     for n, part in enumerate(parts):
         found = kernel(*part)

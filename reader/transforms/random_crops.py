@@ -63,7 +63,7 @@ class AlternatingFlip:
 
     In the first epoch a half, drawn by row, is mirrored, in the next one the other half. So a model sees both sides of each image
     in two epochs, where RandomHorizontalFlip shows half of them the same side twice. See https://arxiv.org/abs/2404.00498.
-    Batches of torch's DataLoader know no epoch: the half is drawn anew in each.
+    Batches of torch's DataLoader know no epoch: the half is drawn again in each.
 
     Args:
         seed: with the loader's seed fixes which half a row belongs to.

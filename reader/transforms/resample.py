@@ -1,7 +1,7 @@
 """Pixels of a box of each sample: copied, or resized to one size with antialiasing. uint8 in, uint8 out.
 
 Knows how the CPU and other devices do that fast; knows nothing of labels or randomness. Boxes are int64[B, 4] x0, y0, x1, y1
-(half-open) and lie inside the image. Grids are int64[B, 4] top, left, height, width: the box is resized to that height and
+(half-open) and are inside the image. Grids are int64[B, 4] top, left, height, width: the box is resized to that height and
 width, and what is asked for is cut from the result at top and left; without grids the box becomes just what is asked for.
 """
 

@@ -34,7 +34,7 @@ def random_reads(path: Path, size_bytes: int, depth: int, seconds: float, *, pas
     taken, end = itertools.count(), time.perf_counter() + seconds
     read = [0] * depth
     file = RowFile(path, size_bytes, past_cache=past_cache)
-    # a piece lies in memory where it lies within a block of the disk: see RowFile.align
+    # a piece is in memory where it is within a block of the disk: see RowFile.align
     period = file.align // math.gcd(file.align, size_bytes)
 
     def work(number: int) -> None:

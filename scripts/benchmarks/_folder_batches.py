@@ -1,4 +1,4 @@
-"""A folder of images as it is read without a store: Pillow decodes each anew in each epoch, in two DataLoader workers.
+"""A folder of images as it is read without a store: Pillow decodes each again in each epoch, in two DataLoader workers.
 
 What parity.py compares with. Knows torchvision's random crop by its definition, and no store.
 """
@@ -43,7 +43,7 @@ class FolderBatches(Dataset):
         self.number = number
         order = permuted(len(self.samples), 0, len(self.samples), seed=self.seed, epoch=number).tolist()
         loader = DataLoader(self, self.batch_size, sampler=order, num_workers=2, drop_last=True)
-        # as the images of a store lie in memory: other kernels would round otherwise
+        # as the images of a store are in memory: other kernels would round otherwise
         return ((images.contiguous(memory_format=torch.channels_last), targets) for images, targets in loader)
 
 

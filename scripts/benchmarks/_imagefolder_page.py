@@ -1,6 +1,6 @@
 """What bench_imagefolder found, as charts (SVG, light and dark), and as the lines of the README and of the benchmark's page.
 
-    python -m scripts.benchmarks._imagefolder_page      writes them anew from the figures that are kept
+    python -m scripts.benchmarks._imagefolder_page      writes them again from the figures that are kept
 
 Measures nothing: every figure comes from docs/benchmarks/imagefolder.json.
 """

@@ -1,4 +1,4 @@
-"""How fast do `pack subset` and `pack merge` copy rows, beside cp, which checks nothing, and beside packing the images anew?
+"""How fast do `pack subset` and `pack merge` copy rows, beside cp, which checks nothing, and beside packing the images again?
 
     python -m scripts.benchmarks.bench_copy --rows 10000
 

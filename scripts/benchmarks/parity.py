@@ -3,7 +3,7 @@
     python -m scripts.benchmarks.parity                        draws its own photographs; about four minutes on 2 cores
     python -m scripts.benchmarks.parity IMAGES --epochs 20     with a folder of class folders
 
-A small network is trained from the same seeds on the same 4/5 of the images: from the folder, which Pillow decodes anew in each
+A small network is trained from the same seeds on the same 4/5 of the images: from the folder, which Pillow decodes again in each
 epoch in two DataLoader workers, and from the store, by MemmapLoader. Twice:
 
     central    central crops, one seed. The tensors of the first epoch must be the same to the byte, in the same order; then the

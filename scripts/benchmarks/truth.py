@@ -5,8 +5,8 @@
 The same random boxes, of torchvision's RandomResizedCrop, are cut from the photographs and from stores packed in several ways,
 and resized to one size. From the source: decoded whole by Pillow, cut at whole pixels, resized by torch's antialiased kernel on
 uint8, as torchvision's v2 does. From rows with sizes of their own: by the transform's own function. From other rows the box is
-mapped, and resized with the same triangle of weights at the fraction of a pixel where it lies, since rounding it would add an
-error of its own; what differs then is what the row has lost. A box that does not lie whole in its row has no crop there.
+mapped, and resized with the same triangle of weights at the fraction of a pixel where it is, since rounding it would add an
+error of its own; what differs then is what the row has lost. A box that is not whole in its row has no crop there.
 Stores are packed by default options, so JPEGs may be decoded at a reduced size first. The figures are those of the pixels, not
 of time; no two runs differ.
 """

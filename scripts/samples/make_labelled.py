@@ -4,7 +4,7 @@
     pack labelled/images out/ --fit none --max-size 320 --boxes labelled/labels --masks labelled/masks
     pack show out/ --count 8 --columns 4 -o labels.png
 
-Balls, kites and crates lie over drawn scenes of several sizes. images/ has JPEGs, some stored turned (EXIF orientations 3, 6
+Balls, kites and crates are over drawn scenes of several sizes. images/ has JPEGs, some stored turned (EXIF orientations 3, 6
 and 8); labels/ YOLO's .txt and classes.txt, masks/ PNGs of class + 1, both drawn on the pixels as they are stored. Everything
 follows from --seed alone.
 """

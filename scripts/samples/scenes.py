@@ -216,7 +216,7 @@ def stars(rng: Rng, height: int, width: int) -> Array:
 
 
 def mirrored(rng: Rng, picture: Array, shore: float) -> Array:
-    """What lies below `shore` becomes water that shows what lies above it, darker and shaken by ripples."""
+    """What is below `shore` becomes water that shows what is above it, darker and shaken by ripples."""
     height, width = picture.shape[:2]
     start = int(shore * height)
     depth = np.arange(height - start)

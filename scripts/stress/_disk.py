@@ -189,7 +189,7 @@ def write_tree(tree: Tree, folder: Path) -> None:
 
 
 def _loaded(path: Path) -> _Folder:
-    """Take what lies there as safe."""
+    """Take what is there as safe."""
     names: dict[str, _File | _Folder] = {}
     for entry in os.scandir(path):
         inner = Path(entry.path)

@@ -239,7 +239,7 @@ FAULTS: dict[str, Fault] = {
     "a class of a box is 3": _patch("_tensordict/extras/box_targets.memmap", "q", 4, 3, kind="boxes"),
     "a count of boxes is 2^31 - 1": _patch("_tensordict/extras/box_count.memmap", "i", 4, (1 << 31) - 1, kind="boxes"),
     "a count of boxes is negative": _patch("_tensordict/extras/box_count.memmap", "i", 4, -3, kind="boxes"),
-    "a box lies nowhere": _patch(
+    "a box is nowhere": _patch(
         "_tensordict/extras/boxes.memmap", "f", 8, float("nan"), kind="boxes", says="harmless"
     ),
     "a box is turned round": _patch("_tensordict/extras/boxes.memmap", "f", 8, 1e30, kind="boxes", says="harmless"),
@@ -253,7 +253,7 @@ FAULTS: dict[str, Fault] = {
     "an offset is negative": _patch(OFFSETS, "q", 3, -8, kind="own-sizes"),
     "an offset is 2^62": _patch(OFFSETS, "q", 3, 1 << 62, kind="own-sizes"),
     "an offset is another row's": _patch(OFFSETS, "q", 3, 0, kind="own-sizes"),
-    "a mask lies elsewhere": _patch(MASK_OFFSETS, "q", 3, 0, kind="own-masks"),
+    "a mask is elsewhere": _patch(MASK_OFFSETS, "q", 3, 0, kind="own-masks"),
     "height is not that of any row": _set("height", 9, kind="own-sizes", says="verify"),
     # lines of text
     "a sample is no object": _lines(SAMPLES, b"[1]\n"),

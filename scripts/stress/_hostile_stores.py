@@ -99,7 +99,7 @@ class Draft:
         return self.out
 
     def seal_blocks(self) -> None:
-        """Make the checksums of blocks those of the pixels that lie where the blocks say."""
+        """Make the checksums of blocks those of the pixels that are where the blocks say."""
         data, place = (self.out / PIXELS).read_bytes(), 0
         row_bytes = self.head["height"] * self.head["width"] * self.head["channels"]
         for block in self.blocks:

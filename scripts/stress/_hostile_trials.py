@@ -365,7 +365,7 @@ def _main(work: Path, scope: str) -> None:
     shutil.rmtree(work / "warm", ignore_errors=True)
     Trial(valid_store(work / "warm", "boxes"), work, scope).run()
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
-    # whether what is made here lies on a disk is no question
+    # whether what is made here is on a disk is no question
     os.fsync = os.fdatasync = lambda descriptor: None  # type: ignore[assignment]
     _watch(work)
     asked = _memory("VmData") + _MOST_ASKED_BYTES

@@ -130,7 +130,7 @@ class Run:
         )
 
     def go_on(self) -> None:
-        """Run the pack to its end, in this process, with one worker; what copies is done anew."""
+        """Run the pack to its end, in this process, with one worker; what copies is done again."""
         flags = {flag.removeprefix("--"): True for flag in self.flags_to_go_on()}
         if self.kind in COPYING:
             merge(self._sources, self.out, **flags)

@@ -53,7 +53,7 @@ _ALL = f"{_ROOM},close,truncate,ftruncate,rename,exchange,unlink,rmdir"
 
 @dataclass(frozen=True)
 class Fault:
-    """What a call comes back with ("die": never; "short", or an errno's name), which calls, and where the spoilt files lie."""
+    """What a call comes back with ("die": never; "short", or an errno's name), which calls, and where the spoilt files are."""
 
     what: str
     names: str

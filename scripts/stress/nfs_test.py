@@ -12,7 +12,7 @@ The two mounts share no cache, so each stands for a host. What must come out:
     together   rows that share pages, written through both mounts in turns to one file, as workers on nodes do: all are kept
     read       with nothing in the cache, every residency gives the rows
     replaced   readers on the mount that replaces the store keep the old rows; on the other mount they have these too, or
-               get an error that it was packed anew. With the readers gone, nothing is left beside OUT
+               get an error that it was packed again. With the readers gone, nothing is left beside OUT
 
 Says in one sentence where NFS cannot be had. Prints a line for each, and one JSON object last; exits 1 at the first failure.
 """
@@ -242,7 +242,7 @@ def replaced(place: Place) -> str:
     if here != [wanted] * len(RESIDENCIES):
         raise TrialError(f"readers of a replaced store got {here}, expected {wanted} of each")
     there = dict(zip(names, (disk, ram), strict=True))
-    if wrong := {name: said for name, said in there.items() if said != wanted and "was packed anew" not in said}:
+    if wrong := {name: said for name, said in there.items() if said != wanted and "was packed again" not in said}:
         raise TrialError(f"readers of a store that another mount replaced got {wrong}, expected {wanted}, or an error")
     expect(place.pack(out, "--overwrite"), 0, "--overwrite without readers")
     place.check_bytes(out, "a replaced store")

@@ -5,7 +5,7 @@
 Both are real processes that wait at a gate, fully imported, and are let through together or up to 30 ms apart. In turns
 OUT is new, holds a store that both replace (--overwrite), holds an interrupted pack that both resume (--resume), or
 its holder has been killed just before. One must exit 0; the other 1, naming the winner's process id and host; the store
-must have the bytes of an undisturbed pack and nothing may lie beside it. One that comes when the winner is done (counted
+must have the bytes of an undisturbed pack and nothing may be beside it. One that comes when the winner is done (counted
 as late) may find nothing left to resume, and exit 0. Prints how long the loser took from the gate to its exit, and one
 JSON object last; exits 1 at the first failure.
 """
@@ -100,7 +100,7 @@ def _race(kind: str, images: Path, out: Path, whole: dict[str, str], apart: floa
     if digests(out) != whole:
         raise TrialError(f"{kind}: the store differs from that of an undisturbed pack")
     if os.listdir(out.parent) != [out.name]:
-        raise TrialError(f"{kind}: {sorted(os.listdir(out.parent))} lie beside the store")
+        raise TrialError(f"{kind}: {sorted(os.listdir(out.parent))} are beside the store")
     return None if is_late else seconds
 
 

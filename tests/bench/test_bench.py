@@ -106,7 +106,7 @@ def test_loaders_that_the_user_did_not_make_warn_of_nothing(
     measure(shared_store, batch_size=16, order="block", seconds=0.1)
     assert not caplog.text
     MemmapLoader(MemmapDataset(shared_store), 16, shuffle="block")
-    assert "its rows lie class by class" in caplog.text
+    assert "its rows are ordered class by class" in caplog.text
 
 
 def test_the_table_is_aligned_and_says_what_auto_chooses(

@@ -143,7 +143,7 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["{images}", "{tmp}/out", "--size", "x"], 2, "--size is 'x'"),
         (["{images}", "{tmp}/out", "--fit", "zoom"], 2, "'zoom' is not one of"),
         (["{images}", "{tmp}/out", "--nonsense"], 2, "No such option"),
-        (["{images}", "{images}/out", "--size", "8"], 2, "lies inside IMAGES"),
+        (["{images}", "{images}/out", "--size", "8"], 2, "is inside IMAGES"),
         (["{images}", "{tmp}/out"], 2, "the images have 8 sizes"),
         (["{images}", "{tmp}/file", "--size", "8"], 2, "file is a file"),
         (["{tmp}/broken", "{tmp}/out", "--size", "8"], 1, "could be packed: its only input was rejected"),

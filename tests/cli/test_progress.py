@@ -184,7 +184,7 @@ def test_all_commands_write_lines_and_quiet_ones_none(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """As if every report came after an hour; what lies on stdout is the result and no more."""
+    """As if every report came after an hour; what is on stdout is the result and no more."""
     monkeypatch.setattr(module, "_LEAST_SECONDS", 0.0)
     monkeypatch.setattr(module, "_SHARE", 0.0)
     places = {"IMAGES": images, "STORE": store, "OUT": tmp_path / "out", "file://OUT": f"file://{tmp_path / 'out'}"}

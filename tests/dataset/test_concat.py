@@ -91,7 +91,7 @@ def test_a_store_that_was_packed_anew_is_refused_when_unpickled(stores: list[Pat
     shutil.copytree(stores[0], tmp_path / "a")
     pickled = pickle.dumps(concat([MemmapDataset(tmp_path / "a"), MemmapDataset(stores[1])]))
     made(tmp_path / "a", 30, ["cat", "dog"], seed=9, overwrite=True)
-    with pytest.raises(StoreError, match="packed anew"):
+    with pytest.raises(StoreError, match="packed again"):
         pickle.loads(pickled)
 
 

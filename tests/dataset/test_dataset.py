@@ -107,7 +107,7 @@ def test_the_rows_of_a_class_are_a_subset_without_a_copied_pixel(train: MemmapDa
     part = train.subset(kept(train))
     assert (len(part), set(part.targets), part.classes) == (30, {1}, train.classes)
     assert part.store is train.store
-    # they lie together: a slice of them is a view of the store
+    # they are together: a slice of them is a view of the store
     assert part[:].pixels.data_ptr() == train.store.pixels[30:].data_ptr()
     assert part[[2, 0]].rows.tolist() == [32, 30]
     for shuffle in (False, "full", "block"):
@@ -171,7 +171,7 @@ def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path, monk
     part = pickle.dumps(MemmapDataset(store, as_tuple=False).subset([0, 1, 2]))
     shutil.rmtree(store)
     shutil.copytree(golden, store)
-    with pytest.raises(StoreError, match="was packed anew since this dataset was pickled"):
+    with pytest.raises(StoreError, match="was packed again since this dataset was pickled"):
         pickle.loads(data)
     # a spawned worker takes over what its parent sent, and says it at the first batch
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
@@ -183,7 +183,7 @@ def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path, monk
         lambda: taken.__getitems__([2]),
         taken.check_files,
     ):
-        with pytest.raises(StoreError, match="was packed anew since this dataset was pickled"):
+        with pytest.raises(StoreError, match="was packed again since this dataset was pickled"):
             use()
 
 
@@ -257,7 +257,7 @@ def test_a_worker_gathers_straight_into_shared_memory(train: MemmapDataset) -> N
             train, batch_size=45, num_workers=workers, collate_fn=_where_it_lies, multiprocessing_context=context
         )
 
-    # asked before it is sent: torch copies what lies elsewhere
+    # asked before it is sent: torch copies what is elsewhere
     assert [is_shared for is_shared, _ in loader(0)] == [False, False]
     assert [is_shared for is_shared, _ in loader(1)] == [True, True]
     assert torch.equal(torch.cat([batch.pixels for _, batch in loader(1)]), train.store.pixels)

@@ -256,7 +256,7 @@ def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(tr
         taken = [batch.pixels for batch in loader]
     del loader
     gc.collect()
-    # on the stream that the store was allocated for: some of it would lie there
+    # on the stream that the store was allocated for: some of it would be there
     others = [torch.full((size_bytes,), 7, dtype=torch.uint8, device="cuda") for _ in range(3)]
     torch.cuda.synchronize()
     assert torch.equal(torch.cat(taken).cpu(), train.store.pixels)
@@ -581,7 +581,7 @@ def test_a_damaged_row_of_images_on_the_device_is_named(own_store: Path, tmp_pat
     offsets = np.memmap(tmp_path / "own/_tensordict/offsets.memmap", np.int64, "r+")
     offsets[4] = 1 << 40
     offsets.flush()
-    with pytest.raises(StoreError, match="row 4 does not lie within the pixels: the store is damaged"):
+    with pytest.raises(StoreError, match="row 4 is not within the pixels: the store is damaged"):
         list(
             MemmapLoader(
                 MemmapDataset(tmp_path / "own", as_tuple=False), 8, device=device, residency="gpu", as_tuple=False

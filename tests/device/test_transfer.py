@@ -198,7 +198,7 @@ def test_an_error_of_cuda_in_the_background_is_one_sentence_in_the_loop(
     assert taken == 3
     assert str(raised.value) == (
         "copying a batch to cuda failed: CUDA error: an illegal memory access was encountered. An earlier kernel may be the"
-        " cause (CUDA_LAUNCH_BLOCKING=1 shows which); after a CUDA error start the process anew."
+        " cause (CUDA_LAUNCH_BLOCKING=1 shows which); after a CUDA error restart the process."
     )
     loader.close()
 

@@ -152,7 +152,7 @@ def test_what_opening_refuses_on_a_disk_it_refuses_at_a_url(
             said = ""
         except StoreError as e:
             said = str(e)
-        # what lies beside the files of a store is never asked for; a block of more than a GB is not fetched
+        # what is beside the files of a store is never asked for; a block of more than a GB is not fetched
         must = fault.says in ("opening", "blocks") and " beside" not in name and "in _tensordict" not in name
         may = must or name == "a block of holes of 1.4 GB" or "pipe" in name or "other.pickle" in name
         if (must and not said and "pipe" not in name and "other.pickle" not in name) or (said and not may):

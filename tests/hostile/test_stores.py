@@ -69,7 +69,7 @@ def test_mutants_end_in_a_result_or_a_sentence(outcomes: dict[str, dict[str, Any
         "a count of boxes is negative",
         "a shape exceeds its block",
         "an offset is 2^62",
-        "a mask lies elsewhere",
+        "a mask is elsewhere",
     ],
 )
 def test_all_of_a_store_is_checked_before_it_is_handed_out(name: str, valid: Path, tmp_path: Path) -> None:

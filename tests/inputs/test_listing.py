@@ -167,7 +167,7 @@ def test_paths_that_mean_a_file_either_way_are_refused_and_those_outside_the_roo
         scan("-", options=PackOptions(root="photos"))
     feed(lines(listed(photos / "class2")))
     inputs = scan("-", options=PackOptions(root="photos/class0"))[""]
-    assert inputs.notes[0].startswith("line 1 of standard input lies outside of --root photos/class0")
+    assert inputs.notes[0].startswith("line 1 of standard input is outside of --root photos/class0")
 
 
 @pytest.mark.parametrize(

@@ -200,8 +200,8 @@ def test_a_mask_that_changed_since_is_read_anew_by_a_resume(tree: tuple[Path, di
     os.utime(mask, ns=(1, 1))
     report = pack(images, tmp_path / "out", resume=True, workers=1, **options)
     assert (report.changed, report.resumed_from) == ("class0/000.png", 0)
-    pack(images, tmp_path / "anew", workers=1, **options)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "anew")
+    pack(images, tmp_path / "again", workers=1, **options)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "again")
     # another list of masks is another pack
     stopped(images, tmp_path / "other", workers=1, **options)
     mask.rename(mask.with_suffix(".gif"))

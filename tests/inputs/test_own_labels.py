@@ -113,7 +113,7 @@ def test_a_mask_that_is_not_behind_its_image_is_refused(own_store: Path, tmp_pat
     data = MemmapDataset(tmp_path / "own", as_tuple=False)
     for row in (2, 4):
         for index in (row, [0, row]):
-            with pytest.raises(StoreError, match=f"row {row} does not lie within the pixels: the store is damaged"):
+            with pytest.raises(StoreError, match=f"row {row} is not within the pixels: the store is damaged"):
                 data[index]
     assert [problem.file for problem in verify(tmp_path / "own").problems] == ["_tensordict/mask_offsets.memmap"]
 
@@ -262,7 +262,7 @@ def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(
                 assert torch.equal(made.extras[name][n], expected.extras[name][0])
             assert torch.allclose(made.extras["boxes"][n], expected.extras["boxes"][0])
     assert made.extras["box_count"].sum() > 3
-    # boxes lie over what they name: the centre of a kept box was inside the box before
+    # boxes are over what they name: the centre of a kept box was inside the box before
     assert made.extras["masks"].shape == made.pixels.shape[:3]
 
 

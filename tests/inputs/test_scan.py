@@ -79,7 +79,7 @@ def test_a_class_that_is_called_train_is_a_class_beside_others(tmp_path: Path) -
 def test_images_beside_class_folders_are_refused_with_a_reason(tmp_path: Path) -> None:
     inputs = scan(touch(tmp_path, "a/1.jpg", "stray.jpg"))[""]
     assert inputs.paths == ["stray.jpg", "a/1.jpg"]
-    assert "lies beside the class folders" in inputs.refused[0]
+    assert "is beside the class folders" in inputs.refused[0]
 
 
 def test_a_directory_named_like_an_image_is_refused(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_tar_with_labels_beside_its_images_stays_one_set(tmp_path: Path) -> No
     (images / "val/2.cls").write_text("1")
     found = scan(as_tar(images, tmp_path / "t.tar"))
     assert list(found) == [""]
-    assert "labels beside its images: what lies in train, val goes into one store, as no splits." in found[""].notes[-1]
+    assert "labels beside its images: what is in train, val goes into one store, as no splits." in found[""].notes[-1]
 
 
 @pytest.mark.parametrize("name", ["note.txt", "note.cls", "note.json"])

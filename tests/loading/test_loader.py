@@ -574,7 +574,7 @@ def test_torchs_default_device_changes_nothing(train: MemmapDataset, prefetch: i
             )
             rows = torch.cat([batch.rows for batch in loader])
             assert sorted(rows.tolist()) == list(range(90))
-        # a list of rows may lie on a device too
+        # a list of rows may be on a device too
         assert train[rows[:8]].rows.tolist() == rows[:8].tolist()
         assert train[3].rows.device.type == "cpu"
 
@@ -595,7 +595,7 @@ def test_block_order_of_a_store_that_lies_by_class_warns(
     MemmapLoader(train.subset(np.random.default_rng(0).permutation(90)), 16, shuffle="block", as_tuple=False)
     assert not caplog.text
     MemmapLoader(train, 16, shuffle="block", as_tuple=False)
-    assert "its rows lie class by class" in caplog.text
+    assert "its rows are ordered class by class" in caplog.text
     assert "Pack with --shuffle SEED" in caplog.text
 
 

@@ -126,7 +126,7 @@ def test_set_epoch_of_the_epoch_whose_state_was_loaded_resumes_in_its_middle(tra
     assert found[0] == rest
     loader.set_epoch(4)
     assert found[1] == rows(loader)
-    # without a loaded state the epoch begins anew, another epoch too
+    # without a loaded state the epoch starts over, another epoch too
     loader.set_epoch(3)
     next(iter(loader))
     loader.set_epoch(3)

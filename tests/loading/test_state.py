@@ -133,7 +133,7 @@ def test_a_stateful_dataloader_of_the_dataset_resumes(
     def loader() -> Any:
         options: dict[str, Any] = {"shuffle": order == "shuffle"}
         if order == "weights":
-            # torch's own samplers have no state: torchdata draws anew and skips, so the draws must be seeded
+            # torch's own samplers have no state: torchdata draws again and skips, so the draws must be seeded
             generator = torch.Generator().manual_seed(1)
             options = {"sampler": WeightedRandomSampler([1.0] * 45 + [5.0] * 45, 90, generator=generator)}
         if order == "ranks":

@@ -1,4 +1,4 @@
-"""Rows read ahead from a file: right in any plan, large reads where rows lie together, errors that name the file."""
+"""Rows read ahead from a file: right in any plan, large reads where rows are together, errors that name the file."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_file_that_another_host_has_replaced_is_named(
             patch.setattr(os, "open" if call == "read_all" else call, stale)
             asking[call]()
 
-    with pytest.raises(StoreError, match=r"rows was packed anew since it was opened\. Open the dataset again"):
+    with pytest.raises(StoreError, match=r"rows was packed again since it was opened\. Open the dataset again"):
         gone()
 
 

@@ -360,7 +360,7 @@ def test_stores_of_other_decoders_are_refused(shared_store: Path, store: Path, t
     head = json.loads((store / "manifest.json").read_bytes())
     head["decoders"]["pillow"]["version"] = "1.0"
     write_head(store, head)
-    with pytest.raises(PackError, match="packed by other decoders .* Pack one of them anew, by the same versions"):
+    with pytest.raises(PackError, match="packed by other decoders .* Pack one of them again, by the same versions"):
         merge([shared_store, store], tmp_path / "out")
 
 
@@ -637,8 +637,8 @@ def test_stores_that_would_be_deleted_are_refused(shared_store: Path, tmp_path: 
     out = tmp_path / "out"
     shutil.copytree(shared_store, out)
     for place, said in (
-        (tmp_path / ".out.packing", "lies where OUT .* is built"),
-        (out / "_tensordict/in", "lies inside"),
+        (tmp_path / ".out.packing", "is where OUT .* is built"),
+        (out / "_tensordict/in", "is inside"),
     ):
         shutil.copytree(shared_store, place)
         with pytest.raises(OptionsError, match=said):
@@ -724,7 +724,7 @@ def test_what_is_in_the_way_is_kept(shared_store: Path, store: Path, images: Pat
     for out, said in (
         (store, "already holds a store. Replace it with --overwrite"),
         (tmp_path / "mine", "is not empty"),
-        (store / "inside", "lies in the store"),
+        (store / "inside", "is in the store"),
     ):
         with pytest.raises((PackError, OptionsError), match=said):
             merge([shared_store, store], out)

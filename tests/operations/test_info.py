@@ -136,7 +136,7 @@ def test_a_large_store_that_lies_class_by_class_is_to_be_packed_with_shuffle(
         pack(tmp_path / "images", out, size=16, workers=1, shuffle=seed)
         assert describe(out).sources[""].lies_by_class is says
         assert run(["info", str(out)]) == 0
-        assert ("rows lie class by class. For shuffle='block'" in capsys.readouterr().out) is says
+        assert ("rows are ordered class by class. For shuffle='block'" in capsys.readouterr().out) is says
     monkeypatch.setattr(class_order, "WINDOW_BYTES", 36 * 16 * 16 * 3)
     assert run(["info", str(tmp_path / "outNone")]) == 0
     assert "class by class" not in capsys.readouterr().out
@@ -149,4 +149,4 @@ def test_a_plan_says_so_before_the_pack(
     for most, says in ((1000, True), (1 << 30, False)):
         monkeypatch.setattr(class_order, "WINDOW_BYTES", most)
         assert run(["plan", str(tmp_path / "images"), "--crop", "32", "--workers", "1", "--quiet"]) == 0
-        assert ("these images lie class by class. For shuffle='block'" in capsys.readouterr().out) is says
+        assert ("these images are ordered class by class. For shuffle='block'" in capsys.readouterr().out) is says

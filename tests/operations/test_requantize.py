@@ -176,7 +176,7 @@ def test_trees_in_one_another_are_refused(images: str, dest: str, tmp_path: Path
     make_tree(tmp_path / "a/b", each=1)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     before = store_bytes(tmp_path / "a")
-    with pytest.raises(OptionsError, match="lies in"):
+    with pytest.raises(OptionsError, match="is in"):
         requantize(tmp_path / images, tmp_path / dest, quality=3)
     assert store_bytes(tmp_path / "a") == before
 
@@ -240,8 +240,8 @@ def test_resume_does_what_is_new_or_changed_and_takes_away_what_no_longer_holds(
     report = requantize(mixed, tmp_path / "tree", quality=4, resume=True)
     # 20 before: but 4 that changed or are gone, and the broken one
     assert (report.inputs, report.resumed_from, report.rejected, report.kept) == (21, 15, 2, 2)
-    requantize(mixed, tmp_path / "anew", quality=4)
-    assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "anew")
+    requantize(mixed, tmp_path / "again", quality=4)
+    assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "again")
 
 
 # -- one line that is right in every state
@@ -312,7 +312,7 @@ def test_a_folder_of_dest_that_leads_elsewhere_is_refused(images: Path, tmp_path
 
 def test_a_dest_in_a_store_or_at_the_end_of_a_broken_link_is_refused(images: Path, store: Path, tmp_path: Path) -> None:
     before = store_bytes(store)
-    with pytest.raises(OptionsError, match="lies in the store"):
+    with pytest.raises(OptionsError, match="is in the store"):
         requantize(images, store / "new", quality=4)
     with pytest.raises(OptionsError, match=r"is not empty \(it holds _tensordict\)"):
         requantize(images, store, quality=4, resume=True)

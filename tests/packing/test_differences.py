@@ -59,7 +59,7 @@ def test_a_refused_resume_names_the_inputs_or_classes_that_differ(
 ) -> None:
     out = interrupted(images, tmp_path / "out")
     change(images)
-    with pytest.raises(PackError, match=f"out was begun with {text} Resume with the same, or start anew"):
+    with pytest.raises(PackError, match=f"out was begun with {text} Resume with the same, or start over"):
         pack(images, out, size=32, resume=True)
 
 

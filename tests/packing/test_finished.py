@@ -260,7 +260,7 @@ def test_a_dataset_is_confirmed(images: Path, tmp_path: Path) -> None:
         report = pack_dataset(items, tmp_path / "out", resume=True, workers=1)
     assert report.resumed_from == 6
     with pytest.raises(
-        PackError, match=r"another number of inputs \(6, now 5\).* Pack the dataset anew with overwrite=True"
+        PackError, match=r"another number of inputs \(6, now 5\).* Pack the dataset again with overwrite=True"
     ):
         pack_dataset(items[:5], tmp_path / "out", resume=True, workers=1)
 
@@ -290,7 +290,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
     assert not replacement(out).exists()
 
     interrupted(pack, images, out, size=24, **line, inputs=4)
-    assert pack(images, out, size=16, **line).resumed_from == 0  # one of other options is begun anew
+    assert pack(images, out, size=16, **line).resumed_from == 0  # one of other options is started over
     assert store_bytes(out) == small
 
     _grown(images)

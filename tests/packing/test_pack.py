@@ -352,7 +352,7 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
     interrupted(pack, images, out, size=32, inputs=2 * blocks)
     with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack was interrupted at \d+ of 24 images"):
         MemmapDataset(out, as_tuple=False)
-    with pytest.raises(PackError, match=r"Resume with: pack .*/images .* --resume \(or start anew with --overwrite\)"):
+    with pytest.raises(PackError, match=r"Resume with: pack .*/images .* --resume \(or start over with --overwrite\)"):
         pack(images, out, size=32)
     with open(out / ".packing/journal", "ab") as journal:
         journal.write(b'deadbeef {"torn":')
@@ -382,7 +382,7 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     with pytest.raises(PackError, match=r"was begun with another number of inputs \(24, now 25\)"):
         pack(images, out, size=32, resume=True)
     (images / "class2/999.jpg").unlink()
-    # sources that changed since are decoded anew, and named
+    # sources that changed since are decoded again, and named
     for name in ("001", "004"):
         photo(90, 90, 77).save(images / f"class0/{name}.jpg")
     report = pack(images, out, size=32, resume=True)
@@ -888,7 +888,7 @@ def test_the_working_folder_goes_with_the_lock_where_it_could_not_before(tmp_pat
 def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
 ) -> None:
-    """NFS keeps what a reader on this host has open, and the folders that it lies in."""
+    """NFS keeps what a reader on this host has open, and the folders that it is in."""
     if not exchanges:
         monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
     remove = shutil.rmtree

@@ -103,7 +103,7 @@ def test_a_part_that_is_not_the_first_reads_no_headers_of_others(
     assert spans() == [range(24), range(8, 16)]
     _pack_parts(images, tmp_path / "out", 3, [1, 3], **chosen)
     assert spans() == [range(8), range(16, 24)]
-    # begun anew, beside the others; and what it reports
+    # started over, beside the others; and what it reports
     report = pack(images, tmp_path / "out", fit="none", part="2/3", overwrite=True)
     assert spans() == [range(8, 16)]
     sizes = [Image.open(io.BytesIO(path.read_bytes())).size for path in sorted(images.rglob("*.jpg"))[8:16]]
@@ -402,7 +402,7 @@ def _seal_and_die(out: Path, at: int) -> None:
 def test_rows_that_are_cut_short_are_named(images: Path, tmp_path: Path) -> None:
     _pack_parts(images, tmp_path / "out", 2)
     os.truncate(tmp_path / "out/.packing/parts/2-of-2" / PIXELS, 5000)
-    with pytest.raises(JournalError, match=r"has 5000 bytes, its journal says 36864\. Pack that part anew"):
+    with pytest.raises(JournalError, match=r"has 5000 bytes, its journal says 36864\. Pack that part again"):
         seal_parts(tmp_path / "out")
 
 

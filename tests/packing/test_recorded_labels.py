@@ -223,7 +223,7 @@ def test_another_column_is_refused_and_both_are_named(images: Path, tmp_path: Pa
         out,
         r"3 rows of .*out would have another target than before: class0/004\.jpg 2, now 1; class1/004\.jpg 2, now 1;"
         r" class2/004\.jpg 2, now 1\. Its targets are of the column a, those of .*list\.csv of the column b\. Give the same,"
-        r" or pack anew with --overwrite\.$",
+        r" or pack again with --overwrite\.$",
         root=images,
         target_column="b",
     )
@@ -255,7 +255,7 @@ def test_classes_of_rows_that_stay_keep_their_numbers_or_it_is_refused(
         images,
         out,
         rf"^classes would have other numbers than in .*out: {text}\. To keep them, give --classes FILE with its names in their"
-        rf" order and {new} behind them; for those of a fresh pack, pack anew with --overwrite\.$",
+        rf" order and {new} behind them; for those of a fresh pack, pack again with --overwrite\.$",
     )
     numbers = tmp_path / "classes.txt"
     numbers.write_text("\n".join([*MemmapDataset(out).classes, new]))
@@ -368,7 +368,7 @@ def test_targets_of_another_kind_are_refused(is_old: bool, images: Path, tmp_pat
     if is_old:
         as_1_0(out)
     listed(images, path, "path,label", change=lambda name: {"label": f"{name[-5]}.5"})
-    refused(path, out, r"out has class targets, .*list\.csv has regression x 1 ones\. pack anew", root=images)
+    refused(path, out, r"out has class targets, .*list\.csv has regression x 1 ones\. pack again", root=images)
 
 
 # -- stores of format 1.0
@@ -385,7 +385,7 @@ def test_of_an_old_store_only_what_keeps_its_labels_is_taken(images: Path, tmp_p
         out,
         r"24 rows of .*out would have another target than before: class0/000\.jpg breed0, now class0; .* and 21 more\."
         r" .*out does not record how its targets were read \(format 1\.0\)\. If they are of the column label, give"
-        r" --target-column label; else pack anew with --overwrite\.$",
+        r" --target-column label; else pack again with --overwrite\.$",
         root=images,
         classes=str(names),
     )

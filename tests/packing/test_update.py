@@ -333,7 +333,7 @@ def test_an_update_of_other_inputs_is_not_resumed(images: Path, tmp_path: Path) 
     assert update(images, tmp_path / "out").kept == 24
 
 
-@pytest.mark.parametrize("is_resumed", [False, True], ids=["anew", "resume"])
+@pytest.mark.parametrize("is_resumed", [False, True], ids=["again", "resume"])
 def test_files_of_others_in_the_store_are_not_deleted(is_resumed: bool, images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     if is_resumed:
@@ -419,7 +419,7 @@ def test_a_store_whose_small_files_are_damaged_is_refused(name: str, images: Pat
     pack(images, out, fit="none", max_rejects=1)
     flip(out / name, 3)
     before = store_bytes(out)
-    with pytest.raises(PackError, match=rf"{name} is damaged: .* Pack anew with --overwrite"):
+    with pytest.raises(PackError, match=rf"{name} is damaged: .* Pack again with --overwrite"):
         update(images, out)
     assert store_bytes(out) == before
     assert sorted(os.listdir(tmp_path)) == ["images", "out"]

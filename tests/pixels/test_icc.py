@@ -375,8 +375,8 @@ def test_the_option_is_recorded_compared_and_used_again(mixed: Path, tmp_path: P
     assert store_bytes(out) == before
     PHOTO.save(mixed / "7.jpg", icc_profile=ADOBE_RGB)
     assert update(mixed, out, workers=1).kept == 6
-    pack(mixed, tmp_path / "anew", size=32, workers=1, icc="convert")
-    assert store_bytes(out) == store_bytes(tmp_path / "anew")
+    pack(mixed, tmp_path / "again", size=32, workers=1, icc="convert")
+    assert store_bytes(out) == store_bytes(tmp_path / "again")
 
 
 def test_subsets_and_merges_count_their_own_rows(mixed: Path, tmp_path: Path) -> None:

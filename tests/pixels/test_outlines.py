@@ -281,9 +281,9 @@ def test_an_update_keeps_rows_and_draws_the_masks_anew(outlined: tuple[Path, dic
     labels = options["boxes"]
     labels.write_text(labels.read_text().replace("[[20, 23,", "[[5, 3,"))
     report = update(images, tmp_path / "out", boxes=labels, masks="boxes", workers=1, max_rejects="50%")
-    pack(images, tmp_path / "anew", workers=1, **options)
+    pack(images, tmp_path / "again", workers=1, **options)
     assert report.kept == 23
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "anew")
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "again")
     # masks of files mean something else
     (tmp_path / "masks/class0").mkdir(parents=True)
     Image.new("L", (9, 9)).save(tmp_path / "masks/class0/000.png")

@@ -19,7 +19,7 @@ from reader.format.manifest import MANIFEST, PIXELS, read_manifest
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where what nobody keeps lies."""
+    """Where what nobody keeps is."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

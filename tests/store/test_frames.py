@@ -191,9 +191,9 @@ def test_an_update_takes_over_rows(tree: Path, tmp_path: Path) -> None:
     pack(images, out, size=32, compress=True, workers=1)
     next(iter(sorted(images.rglob("*.jpg")))).unlink()
     report = update(images, out, workers=1)
-    pack(images, tmp_path / "anew", size=32, compress=True, workers=1)
+    pack(images, tmp_path / "again", size=32, compress=True, workers=1)
     assert (report.kept, report.rows) == (23, 23)
-    assert content(out) == content(tmp_path / "anew")
+    assert content(out) == content(tmp_path / "again")
 
 
 def test_an_update_and_redecode_take_another_version_of_the_library(

@@ -1,4 +1,4 @@
-"""OUT and what lies beside it: links in places of ours, what file managers drop, and the rights of files."""
+"""OUT and what is beside it: links in places of ours, what file managers drop, and the rights of files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LINKS: dict[str, tuple[str, str, str]] = {
     "that of a store": ("out/.packing", "store", "overwrite"),
     "that of a replacement": (".out.packing/.packing", "store", "overwrite"),
     "the tensors": ("out/_tensordict", "unfinished", "resume"),
-    "the tensors, anew": ("out/_tensordict", "unfinished", "overwrite"),
+    "the tensors, again": ("out/_tensordict", "unfinished", "overwrite"),
     "the extras": ("out/_tensordict/extras", "unfinished", "resume"),
     "the pixels": ("out/_tensordict/pixels.memmap", "unfinished", "resume"),
     "the lock": ("out/.packing/lock", "unfinished", "resume"),
@@ -190,12 +190,12 @@ def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> 
     pack(images, out, size=32)
     before = store_bytes(out)
     for place in (out / "sub", out / "sub/below", out / "_tensordict"):
-        with pytest.raises(OptionsError, match=rf"OUT {place} lies in the store {out}\. Choose a folder outside it"):
+        with pytest.raises(OptionsError, match=rf"OUT {place} is in the store {out}\. Choose a folder outside it"):
             pack(images, place, size=16)
     assert store_bytes(out) == before
     begun = tmp_path / "begun"
     interrupted(pack, images, begun, size=32, workers=1, inputs=4)
-    with pytest.raises(OptionsError, match=f"lies in the store {begun}"):
+    with pytest.raises(OptionsError, match=f"is in the store {begun}"):
         pack(images, begun / "sub", size=16)
     pack(images, begun, size=32, resume=True)
     assert store_bytes(begun) == before
@@ -233,7 +233,7 @@ def test_an_empty_path_or_url_is_none(
 def test_a_list_whose_folder_is_not_there_says_what_to_do(tmp_path: Path) -> None:
     table = tmp_path / "list.csv"
     table.write_text("path,label\nnowhere/a.jpg,x\nnowhere/b.jpg,y\n")
-    expected = rf"{tmp_path}/nowhere is gone; inputs lie there: mount or restore it, or correct the paths"
+    expected = rf"{tmp_path}/nowhere is gone; inputs are there: mount or restore it, or correct the paths"
     with pytest.raises(SourceError, match=expected):
         pack(table, tmp_path / "out", size=16)
     assert not (tmp_path / "out").exists()

@@ -147,7 +147,7 @@ def test_a_row_that_leads_out_of_the_pixels_is_refused(own: Path) -> None:
     offsets.flush()
     data = MemmapDataset(own, as_tuple=False)
     for row in (4, 5):
-        sentence = f"row {row} does not lie within the pixels: the store is damaged"
+        sentence = f"row {row} is not within the pixels: the store is damaged"
         for index in (row, [0, row], slice(row, row + 1)):
             with pytest.raises(StoreError, match=sentence):
                 data[index]

@@ -390,7 +390,7 @@ def test_a_url_that_holds_something_else_is_refused_unchanged(
     assert run(["pack", str(images), URL, "--size", "16", "--quiet"][1:]) == 2
     assert "memory://bucket/out is not empty (it holds notes.txt) and holds no store." in capsys.readouterr().err
     assert _there() == ["notes.txt"]
-    with pytest.raises(OptionsError, match="is IMAGES itself, or lies inside it"):
+    with pytest.raises(OptionsError, match="is IMAGES itself, or is inside it"):
         pack("memory://bucket", URL, size=16)
     if find_spec("obstore"):
         with pytest.raises(OptionsError, match="https://host/out is a web server's, which is only read"):

@@ -8,7 +8,7 @@ from scripts.studies.programs.pages import BEGIN, END, PAGES, pages
 
 def test_every_page_shows_the_diffs_of_its_programs() -> None:
     for path, text in pages().items():
-        assert path.read_text(encoding="utf-8") == text, "python -m scripts.studies.programs.pages writes it anew"
+        assert path.read_text(encoding="utf-8") == text, "python -m scripts.studies.programs.pages writes it again"
         assert text.count("```diff") >= len(PAGES[path.name])
         assert text.index(BEGIN) < text.index("```diff") < text.index(END)
 

@@ -97,7 +97,7 @@ def test_each_operation_gives_nearly_timms_pixels(config: str) -> None:
         applied(batch, images, torch.full((3,), OPERATIONS.index(_NAMES[number])), magnitude, "bilinear", ours.fill)
         apart = (images.int() - torch.stack([torch.from_numpy(np.array(e)) for e in expected]).movedim(-1, 1).int()).abs()
         is_moving = name in ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
-        # shifts are cut to whole pixels, and what lies at the edge is filled in otherwise
+        # shifts are cut to whole pixels, and what is at the edge is filled in otherwise
         assert apart.float().mean() < (12 if is_moving else 1.5), name
 
 

@@ -133,7 +133,7 @@ def test_a_node_with_other_decoders_or_another_folder_is_refused_by_name(
         (
             1,
             ("/nowhere/out/.packing/lock", b""),
-            f"node {here} does not see /nowhere/out. OUT must lie on a file system",
+            f"node {here} does not see /nowhere/out. OUT must be on a file system",
         ),
         (2, {"pillow": "0"}, f"node {here} has other decoders"),
     ):
@@ -370,7 +370,7 @@ def test_a_node_that_does_not_see_the_images_stops_the_pack(
     monkeypatch.setattr(pipeline, "_check_ray", lambda address: None)
     monkeypatch.setattr(build.Build, "_launcher", lambda self: _Lacking(self, original(self._inputs)))
     with pytest.raises(
-        PackError, match=r"on node .*, .*not-mounted/class0/000.jpg is not there. Images must lie where all nodes see"
+        PackError, match=r"on node .*, .*not-mounted/class0/000.jpg is not there. Images must be where all nodes see"
     ):
         pack(images, tmp_path / "out", size=32, engine="ray", max_rejects="100%")
     assert not (tmp_path / "out/manifest.json").exists()

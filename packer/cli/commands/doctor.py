@@ -15,7 +15,7 @@ from packer.cli.output import EXIT_FAILED, say, say_json
 @click.argument("path", type=StorePath(), default=".")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
 def doctor(path: str, as_json: bool) -> int:
-    """Look at decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where a store is to lie.
+    """Look at decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where a store is to be.
 
     Says what is missing and what fixes it; exits with 1 where packing needs it.
 

@@ -28,7 +28,7 @@ from packer.options import CHANNELS
 def plan(images: str, scale: str, ratio: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Compare ways to pack IMAGES for training with RandomResizedCrop(S): bytes, and what the crops would lack.
 
-    Reads headers, decodes nothing. Random boxes are drawn in the images. `reachable` is the share of them that lies completely in
+    Reads headers, decodes nothing. Random boxes are drawn in the images. `reachable` is the share of them that is completely in
     a row; `upsampled` the share that has fewer pixels there than the crop, in height or width.
 
     \b

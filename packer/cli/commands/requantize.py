@@ -13,7 +13,7 @@ from packer.cli.output import fail_of_rejects, print_report
 from packer.cli.progress import ProgressBar
 
 
-@command(short_help="Write a folder of images anew as smaller JPEGs, by FFmpeg.")
+@command(short_help="Convert a folder of images to smaller JPEGs, by FFmpeg.")
 @click.argument("images", type=StorePath())
 @click.argument("dest", type=StorePath())
 @click.option("-q", "--quality", type=int, required=True, metavar="Q", help="ffmpeg's -q:v: 2 (best) to 31 (smallest).")
@@ -35,9 +35,9 @@ from packer.cli.progress import ProgressBar
 @click.option("--resume", is_flag=True, help="Begin, or resume an earlier run: what is new or changed since.")
 @REPORT
 def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Write the folder IMAGES anew to DEST as JPEGs of ffmpeg's -q:v, in the same folders under the same names.
+    """Convert the folder IMAGES to JPEGs in DEST, of ffmpeg's -q:v, in the same folders under the same names.
 
-    What is no JPEG, and JPEGs that FFmpeg would convert on the way, lie in DEST as they are; broken images are left
+    What is no JPEG, and JPEGs that FFmpeg would convert on the way, are in DEST as they are; broken images are left
     out, recorded and summed up. EXIF orientation is kept. IMAGES is never touched.
 
     \b

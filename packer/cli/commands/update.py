@@ -27,7 +27,7 @@ from packer.cli.progress import ProgressBar
 def update(
     images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
-    """Make of the store OUT what packing IMAGES anew makes, byte for byte: with what is new, without what is gone.
+    """Make of the store OUT what packing IMAGES again makes, byte for byte: with what is new, without what is gone.
 
     Every image is read; one whose bytes have not changed keeps its row, the others are decoded, by the options that OUT was
     packed with, and with the labels that its columns and class list give. What is a path is given again: --boxes, --masks,

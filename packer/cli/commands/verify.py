@@ -23,7 +23,7 @@ from packer.options import is_url
 @click.option(
     "--images",
     type=StorePath(),
-    help="What was packed: a folder, URL, tar or zip. Compare the bytes of every source; for --redecode, where they lie.",
+    help="What was packed: a folder, URL, tar or zip. Compare the bytes of every source; for --redecode, where they are.",
 )
 @REPORT
 def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:

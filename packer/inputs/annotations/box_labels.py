@@ -20,7 +20,7 @@ _MOST_CLASSES = 255
 
 @dataclass
 class BoxLabels:
-    """What label files say of inputs, as it is gathered; boxes come in any order, outlines so that the last lies on top.
+    """What label files say of inputs, as it is gathered; boxes come in any order, outlines so that the last is on top.
 
     outlines is None where no masks are made of them.
     """

@@ -1,4 +1,4 @@
-"""Boxes: as the label files have them, and as they lie in the rows. Fixes what can be fixed, counts all that it changes.
+"""Boxes: as the label files have them, and as they are in the rows. Fixes what can be fixed, counts all that it changes.
 
 A box follows its picture: EXIF orientation, resize, crop, padding. Reads no file and no pixel.
 """

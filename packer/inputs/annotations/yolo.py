@@ -69,13 +69,13 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None, *
 
 
 def _digest(files: dict[str, bytes]) -> str:
-    """Return one digest of label files, by name and sha256 of each, whatever their order and wherever their folder lies."""
+    """Return one digest of label files, by name and sha256 of each, whatever their order and wherever their folder is."""
     lines = (f"{len(name)} {name} ".encode("utf-8", "surrogatepass") + files[name] for name in sorted(files))
     return f"sha256:{hashlib.sha256(b''.join(lines)).hexdigest()}"
 
 
 def _label_names(name: str) -> list[str]:
-    """Return where an image's label file may lie: a/images/b.jpg -> a/images/b.txt, a/labels/b.txt."""
+    """Return where an image's label file may be: a/images/b.jpg -> a/images/b.txt, a/labels/b.txt."""
     label = f"{posixpath.splitext(name)[0]}.txt"
     parts = label.split("/")
     depths = [i for i, part in enumerate(parts[:-1]) if part == "images"]

@@ -54,7 +54,7 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
     """Copy the store at a URL to OUT; of an interrupted pull only what is missing or differs, of the pixels block by block.
 
     Raises:
-        OptionsError: OUT holds something else, or lies in a store.
+        OptionsError: OUT holds something else, or is in a store.
         PackError: the URL holds no store or cannot be read; LockedError, DiskFullError.
         StoreError: the store at the URL needs a newer reader, or OUT holds it and is damaged.
     """
@@ -99,14 +99,14 @@ def pull_store(url: str, out: str | os.PathLike[str], *, progress: OnBytes | Non
 
 
 def _check_outside(root: Path, copy: Transfer) -> None:
-    """Refuse an OUT that lies in a store: the one that is pulled, or another."""
+    """Refuse an OUT that is in a store: the one that is pulled, or another."""
     store = enclosing_store(root)
     if store is not None:
-        raise OptionsError(f"{root} lies in the store {store}. Choose a folder outside it.")
+        raise OptionsError(f"{root} is in the store {store}. Choose a folder outside it.")
     if isinstance(copy.objects, LocalObjects) and os.path.realpath(copy.objects.root) in map(
         str, Path(os.path.realpath(root)).parents
     ):
-        raise OptionsError(f"{root} lies in {copy.url}, which is pulled. Choose a folder outside it.")
+        raise OptionsError(f"{root} is in {copy.url}, which is pulled. Choose a folder outside it.")
 
 
 def _already_there(copy: Transfer, root: Path, head: bytes) -> CopyReport:

@@ -41,7 +41,7 @@ def push_store(
     """Copy the store OUT to a URL, such as s3://bucket/store; of an interrupted push only what is missing there.
 
     Args:
-        overwrite: replace another store that lies there, or an unfinished push of one. It stays complete until the new one is.
+        overwrite: replace another store that is there, or an unfinished push of one. It stays complete until the new one is.
 
     Raises:
         StoreError: OUT is no store, or a file is not what its manifest says.
@@ -126,7 +126,7 @@ class _Push:
             self._remove([*old, f".{MANIFEST}.tmp", RECORD])
 
     def _sent_before(self) -> dict[str, str]:
-        """Return the digests of the files that lie in the folder for certain, each complete when it was sent."""
+        """Return the digests of the files that are in the folder for certain, each complete when it was sent."""
         digests = {name: entry.digest for name, entry in self.manifest.files.items()}
         if self.is_there:
             return digests
@@ -227,11 +227,11 @@ def _check_not_itself(root: Path, copy: Transfer) -> None:
         return
     target = copy.objects.root.absolute()
     if (store := enclosing_store(target)) is not None:
-        raise OptionsError(f"{copy.url} lies in the store {store}. Choose a folder outside it.")
+        raise OptionsError(f"{copy.url} is in the store {store}. Choose a folder outside it.")
     for path in (target, Path(os.path.realpath(target))):
         for folder in (path, *path.parents):  # by another way too: a bind mount, letters of another case
             if folder.exists() and folder.samefile(root):
-                where = "is the store itself" if folder == path else f"lies in the store {root}"
+                where = "is the store itself" if folder == path else f"is in the store {root}"
                 raise OptionsError(f"{copy.url} {where}. Choose a folder outside it.")
 
 

@@ -1,4 +1,4 @@
-"""What lies at a URL of stores: a store, an unfinished push or pack, both, nothing, or something else.
+"""What is at a URL of stores: a store, an unfinished push or pack, both, nothing, or something else.
 
 A first push has the plain names of a store. One that replaces another store is below generations/<digest>/, and manifest.json
 names that folder: one small file, by which the URL changes from the old store to the new one. A store that is packed straight to
@@ -66,7 +66,7 @@ class PushRecord:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What lies at a URL. content: the manifest.json there, b"" where there is none.
+    """What is at a URL. content: the manifest.json there, b"" where there is none.
 
     store, folder: digest and folder of the store ("" where there is none, or its manifest is damaged). foreign: what is there
     that is neither a store nor of a push.
@@ -86,7 +86,7 @@ class Pushed:
 
 
 def inspect_url(objects: Objects, url: str) -> Pushed:
-    """Find out what lies at a URL, before anything is written there.
+    """Find out what is at a URL, before anything is written there.
 
     Raises:
         RemoteError: it is a file.

@@ -1,7 +1,7 @@
 """A store that is packed straight to a URL: its blocks as objects, its journal in pieces, and last its manifest.
 
 On the local disk there is a folder as of any pack, whose file of rows has holes where blocks were sent. What is at the URL is
-enough to resume: the folder is made anew of it. Knows nothing of how rows are made.
+enough to resume: the folder is made again of it. Knows nothing of how rows are made.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Upload:
             raise _taken_over(self.url) from None
 
     def forget(self) -> None:
-        """Begin anew, not where the interrupted pack stopped."""
+        """Start over, not where the interrupted pack stopped."""
         self._generation = ""
 
     def start(self, size_bytes: int) -> None:
@@ -144,7 +144,7 @@ class Upload:
         path = self._folder / journals.JOURNAL
         with error_path(path), open(path, "rb") as file:
             is_same, journal_end = file.readline() == self._header, os.fstat(file.fileno()).st_size
-        # of one that was begun anew, with other options, not even the header stays
+        # of one that was started over, with other options, not even the header stays
         bounds = [bound for bound in self._journal_bounds if bound <= journal_end] if is_same else [0]
         self._sent_bytes, self._journal_bytes = size_bytes, bounds[-1]
         self._remove([self._piece(begin) for begin in self._pieces() if begin not in bounds[:-1]])
@@ -204,7 +204,7 @@ class Upload:
                 self._put(object_name(begin), bytes(end - begin))
         there, wanted = set(self._below(PIXELS)), {name_in(self._generation, name) for name in objects.names()}
         if lacking := sorted(wanted - there):
-            raise PackError(f"{self.url}/{lacking[0]} is gone: it was sent before. Start anew with --overwrite.")
+            raise PackError(f"{self.url}/{lacking[0]} is gone: it was sent before. Start over with --overwrite.")
         # of blocks whose sources changed between two runs
         self._remove(sorted(there - wanted))
         content = encode_manifest(manifest, blocks)

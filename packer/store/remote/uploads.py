@@ -162,12 +162,12 @@ class Uploads:
                 upload.fetch_journal(is_all=False)
                 raise PackError(
                     f"{upload.url} is incomplete: its pack was interrupted. Resume with: {_command(store, self._named)} (or start"
-                    " anew with --overwrite)."
+                    " over with --overwrite)."
                 )
         elif found.record is not None and not found.record.is_pack:
             if not options.overwrite:
                 raise PackError(
-                    f"{upload.url} holds an unfinished push. End it by: pack push OUT {upload.url} (or start anew with"
+                    f"{upload.url} holds an unfinished push. End it by: pack push OUT {upload.url} (or start over with"
                     " --overwrite)."
                 )
         elif found.has_store:
@@ -205,7 +205,7 @@ def _check_options(url: str, options: PackOptions) -> None:
 
 
 def _check_outside(url: str, sources: list[str]) -> None:
-    """Refuse a URL that is IMAGES or lies in it, or in a store on this disk; raises OptionsError."""
+    """Refuse a URL that is IMAGES or is in it, or in a store on this disk; raises OptionsError."""
     objects = open_objects(url)
     if isinstance(objects, WebObjects):
         objects.put("", b"")  # raises
@@ -213,7 +213,7 @@ def _check_outside(url: str, sources: list[str]) -> None:
         check_destination([source for source in sources if not is_url(source)], objects.root)
     for source in (source.rstrip("/") for source in sources if is_url(source)):
         if url == source or url.startswith(f"{source}/"):
-            raise OptionsError(f"OUT {redacted(url)} is IMAGES itself, or lies inside it. Choose a folder outside it.")
+            raise OptionsError(f"OUT {redacted(url)} is IMAGES itself, or is inside it. Choose a folder outside it.")
 
 
 def _check_punch(folder: Path) -> None:

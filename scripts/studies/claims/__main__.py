@@ -5,7 +5,7 @@
     python -m scripts.studies.claims --quick              on tiny data: shows that all runs, its figures mean nothing
     python -m scripts.studies.claims --redraw --out DIR   table and pictures again from the figures in DIR
 
-Each claim becomes NAME.json and NAME.png; README.md has the table of all that lie in the folder. A module has the constants
+Each claim becomes NAME.json and NAME.png; README.md has the table of all that are in the folder. A module has the constants
 CLAIM and SOURCE and three functions: measure(quick, work) returns the figures, conclude(figures) a Finding, and
 draw(panel maker, figures) a picture. Each is measured in a process of its own, forked before any thread is started, so
 that memory, threads and workers of one are not those of another. Needs Linux and matplotlib: pip install 'pixpack[bench]'.
@@ -61,7 +61,7 @@ def parse() -> argparse.Namespace:
     work = Path(tempfile.gettempdir()) / "pixpack-claims"
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="tiny data: shows that it runs, measures nothing")
-    parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what lies in --out again")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what is in --out again")
     parser.add_argument("--out", type=Path, default=Path("claims-results"), help="default: ./claims-results")
     parser.add_argument(
         "--work", type=Path, default=work, help=f"7 GB of stores and libraries are kept there (default: {work})"

@@ -3,7 +3,7 @@
     python -m scripts.studies.claims._decoding NAME LIST     LIST: a path a line
 
 Its first line of output is JSON: the kinds of turn it knows, and versions. Then each line of input, KIND or KIND PATH, is
-a turn over all photographs, which lie in memory; it answers with the seconds, and leaves the last pixels in PATH.
+a turn over all photographs, which are in memory; it answers with the seconds, and leaves the last pixels in PATH.
 """
 
 from __future__ import annotations

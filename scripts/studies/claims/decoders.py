@@ -6,7 +6,7 @@ Pillow and Pillow-SIMD share a name; what is not in this environment is installe
 Checked: each decodes to Pillow's pixels, up to two levels on average. No JPEG is scaled while it is decoded.
 
 Cropped decoding: of the bindings looked at, PyTurboJPEG cuts a JPEG at its blocks before it decodes the rest, and DALI leaves
-out what lies beside the crop. libjpeg-turbo 3's own call for it (tj3SetCroppingRegion) is in neither simplejpeg nor PyTurboJPEG.
+out what is beside the crop. libjpeg-turbo 3's own call for it (tj3SetCroppingRegion) is in neither simplejpeg nor PyTurboJPEG.
 """
 
 from __future__ import annotations

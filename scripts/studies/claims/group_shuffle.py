@@ -1,7 +1,7 @@
 """Is an epoch's order made faster on the device in groups, shuffled inside, than as a permutation of all rows?
 
-The slides' remedy where the rows lie on the device already: only making the order is timed, and gathering a batch by it, which
-memory may like more where rows of a group lie together. Checked: each order has every row once.
+The slides' remedy where the rows are on the device already: only making the order is timed, and gathering a batch by it, which
+memory may like more where rows of a group are together. Checked: each order has every row once.
 """
 
 from __future__ import annotations

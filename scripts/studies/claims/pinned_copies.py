@@ -1,6 +1,6 @@
 """How much faster do batches go to a device from pinned memory?
 
-Three ways with the same uint8 images: a plain copy from ordinary memory; pinned anew each time, and copied without waiting;
+Three ways with the same uint8 images: a plain copy from ordinary memory; pinned again each time, and copied without waiting;
 copied without waiting from memory that was pinned once, as MemmapLoader's slots are. Each is timed until the images are there.
 """
 

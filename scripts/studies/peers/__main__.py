@@ -20,7 +20,7 @@ iter() to the last batch. Before, an epoch of each is checked: no row comes twic
 rows bit for bit. A peer without a packed form decodes the photographs in each epoch instead, and ours reads their rows.
 
 Ratios are taken within a round. A peer that does not install is reported with the reason. Each becomes NAME.json; README.md and
-peers.svg are of all that lie in the folder.
+peers.svg are of all that are in the folder.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--photographs", action=Count, default=2048, help="files to pack, repeated (default: 2048)")
     parser.add_argument("--pack-rounds", action=Count, default=3, help="timed turns of packing (default: 3)")
-    parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what lies in --out again")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what is in --out again")
     parser.add_argument("--out", type=Path, default=Path("peers-results"), help="default: ./peers-results")
     return parser.parse_args()
 

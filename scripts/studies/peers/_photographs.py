@@ -50,7 +50,7 @@ def lent_pillow(work: Path) -> Path:
     folder, package = work / "pillow", Path(PIL.__file__).parent
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    # its wheel's libraries lie beside it
+    # its wheel's libraries are beside it
     for path in package, package.with_name("pillow.libs"):
         if path.exists():
             (folder / path.name).symlink_to(path)

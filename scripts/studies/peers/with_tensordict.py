@@ -48,7 +48,7 @@ def epochs(job: Any, way: str) -> Any:
 
 
 def pictures(job: Any, how: str) -> Any:
-    """Return the tensorclass over its two files, made anew ("empty") or as they are ("from_filename")."""
+    """Return the tensorclass over its two files, made again ("empty") or as they are ("from_filename")."""
     import torch
     from tensordict import MemoryMappedTensor, tensorclass
 

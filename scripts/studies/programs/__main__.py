@@ -13,7 +13,7 @@ Programs that detect read drawn images with boxes, packed with --fit none. FFCV'
 among the edits below alone.
 
 For each of --seeds seeds both run, the order changing. Losses: of the evaluation after the last epoch, or of training where the
-program has no evaluation; two programs learn the same where the means lie within three standard errors. Seconds: of all
+program has no evaluation; two programs learn the same where the means are within three standard errors. Seconds: of all
 training epochs of a run, its workers' start included. Ratios are taken within a seed. Packages come from the package index into
 a virtual environment below --work that sees the packages of this one, unless they are here.
 
@@ -89,7 +89,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--checkout", action="append", default=[], metavar="NAME=PATH", help="apply our edits to a copy of it"
     )
-    parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what lies in --out again")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing; draw what is in --out again")
     parser.add_argument("--out", type=Path, default=Path("programs-results"), help="default: ./programs-results")
     return parser.parse_args()
 

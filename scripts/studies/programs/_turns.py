@@ -15,7 +15,7 @@ from typing import Any
 from scripts import environment
 from scripts.benchmarks._bench import ratios, spread
 
-# How many standard errors two means of losses may lie apart.
+# How many standard errors two means of losses may be apart.
 _MOST_ERRORS = 3.0
 
 
@@ -78,7 +78,7 @@ def compare(
 
 
 def apart(losses: Sequence[float], others: Sequence[float]) -> float | None:
-    """Return how many standard errors two means lie apart; None of single values.
+    """Return how many standard errors two means are apart; None of single values.
 
     Example:
         >>> apart([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])

@@ -2,7 +2,7 @@
 
     python -m scripts.studies.programs.pages
 
-What stands between the two marks of a page is written anew; the rest of the page is not touched.
+What stands between the two marks of a page is written again; the rest of the page is not touched.
 """
 
 from __future__ import annotations
