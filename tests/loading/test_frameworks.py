@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_distributed import torchrun
+from launcher import launch
 from test_examples import ROOT, Example, example, run  # noqa: F401 (example is a fixture)
 
 from reader import MemmapDataset
@@ -60,18 +60,9 @@ def test_ranks_under_lightning_share_an_epoch_and_one_process_resumes_in_the_mid
     shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "noting.py").write_text(_NOTING)
-    words: list[object] = [
-        tmp_path / "noting.py",
-        ROOT / "examples",
-        tmp_path,
-        shared_store,
-        "--batch-size",
-        16,
-        "--epochs",
-        1,
-    ]
+    words: list[object] = [ROOT / "examples", tmp_path, shared_store, "--batch-size", 16, "--epochs", 1]
     words += ["--checkpoints", tmp_path / "saved", "--save-every", 4]
-    assert "6 steps done, held out 0." in torchrun(2, *words).stdout
+    assert "6 steps done, held out 0." in launch(tmp_path / "noting.py", (2, words), modules=("lightning",))
     steps = list(_steps(tmp_path, 2))
     train, _ = MemmapDataset(shared_store, as_tuple=False).split(0.9, stratify=True)
     rows = sorted(zlib.crc32(row.pixels.numpy()) for row in (train[n] for n in range(len(train))))
@@ -79,8 +70,8 @@ def test_ranks_under_lightning_share_an_epoch_and_one_process_resumes_in_the_mid
     assert sorted([picture for step in steps for picture in step]) == sorted([*rows, steps[0][0]])
     assert list(map(len, steps)) == [16, 16, 16, 16, 16, 2]
     # in this process, where torch and perhaps Lightning are imported already
-    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-    runpy.run_path(str(words[0]))
+    monkeypatch.setattr(sys, "argv", [str(word) for word in (tmp_path / "noting.py", *words)])
+    runpy.run_path(sys.argv[0])
     assert "6 steps done" in capsys.readouterr().out
     rest = list(_steps(tmp_path, 1))
     assert rest == [steps[4], steps[5][:1]]

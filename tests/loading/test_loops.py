@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import devices, make_tree
-from test_distributed import torchrun
+from launcher import launch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Subset
 
 from packer import pack
@@ -312,15 +312,23 @@ accelerator.end_training()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_metrics_that_accelerate_gathers_have_each_row_once(shared_store: Path, tmp_path: Path, processes: int) -> None:
+def test_metrics_that_accelerate_gathers_have_each_row_once(shared_store: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
     (tmp_path / "metrics.py").write_text(_METRICS)
-    torchrun(processes, tmp_path / "metrics.py", shared_store, tmp_path)
-    for rank in range(processes):
-        for name, (gathered, synced) in json.loads((tmp_path / f"{rank}.json").read_text()).items():
-            count, size = map(int, name.split("-"))
-            assert sorted(gathered) == list(range(count)), name
-            steps = -(-count // (size * processes))
-            # gradients that were accumulated are not left over
-            assert synced == [(step + 1) % 3 == 0 or step + 1 == steps for step in range(steps)]
+    folders = {processes: tmp_path / str(processes) for processes in (1, 2, 3)}
+    for folder in folders.values():
+        folder.mkdir()
+    runs = [(processes, [shared_store, folder]) for processes, folder in folders.items()]
+    launch(tmp_path / "metrics.py", *runs, modules=("accelerate",))
+    found = [
+        (processes, name, read)
+        for processes, folder in folders.items()
+        for rank in range(processes)
+        for name, read in json.loads((folder / f"{rank}.json").read_text()).items()
+    ]
+    for processes, name, (gathered, synced) in found:
+        count, size = map(int, name.split("-"))
+        assert sorted(gathered) == list(range(count)), name
+        steps = -(-count // (size * processes))
+        # gradients that were accumulated are not left over
+        assert synced == [(step + 1) % 3 == 0 or step + 1 == steps for step in range(steps)]

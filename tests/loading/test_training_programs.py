@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import torchvision_or_skip
-from test_distributed import torchrun
+from launcher import launch
 from torch.utils.data import BatchSampler, RandomSampler
 
 from reader import MemmapDataset, MemmapLoader
@@ -68,14 +68,22 @@ accelerator.end_training()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_accelerate_resumes_in_the_middle_of_an_epoch(shared_store: Path, tmp_path: Path, processes: int) -> None:
+def test_accelerate_resumes_in_the_middle_of_an_epoch(shared_store: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
     (tmp_path / "resume.py").write_text(_RESUME)
-    torchrun(processes, tmp_path / "resume.py", shared_store, tmp_path)
+    folders = {processes: tmp_path / str(processes) for processes in (1, 2)}
+    for folder in folders.values():
+        folder.mkdir()
+    runs = [(processes, [shared_store, folder]) for processes, folder in folders.items()]
+    launch(tmp_path / "resume.py", *runs, modules=("accelerate",))
+    for processes, folder in folders.items():
+        check_resumed([json.loads((folder / f"{rank}.json").read_text()) for rank in range(processes)])
+
+
+def check_resumed(ranks: list[dict[str, Any]]) -> None:
+    """Compare what each rank has read after it resumed with its undisturbed epochs, and see that all read each row."""
     seen: list[int] = []
-    for rank in range(processes):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
+    for found in ranks:
         epochs = found["whole"]
         assert found["rest"][-1] == epochs[1][-1]
         assert [step[:3] for step in found["rest"]] == [step[:3] for step in epochs[1][4:]]
@@ -176,26 +184,38 @@ if torch.distributed.is_initialized():
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("way", "processes"), [("loader", 2), ("dataset", 1)])
-def test_the_trainer_of_transformers_trains_evaluates_and_resumes(
-    shared_store: Path, tmp_path: Path, way: str, processes: int
-) -> None:
+WAYS = {"loader": 2, "dataset": 1}
+Runs = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def trained(shared_store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
+    """What each rank has seen in a whole run, in one that stops, and in one that resumes: by the way to read, then by the run."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
-    (tmp_path / "trainer.py").write_text(_TRAINER)
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "whole").mkdir()
+    root = tmp_path_factory.mktemp("trainer")
+    (root / "trainer.py").write_text(_TRAINER)
+    runs: list[tuple[int, list[object]]] = []
+    for way, processes in WAYS.items():
+        # stopped in the middle of an epoch: 8 steps of 12, or of 6
+        for folder, stop, begin in (("whole", 0, "train"), ("parts", 8, "train"), ("parts", 0, "resume")):
+            (root / way / folder).mkdir(parents=True, exist_ok=True)
+            runs.append((processes, [shared_store, root / way / folder, way, stop, begin]))
+    launch(root / "trainer.py", *runs, modules=("accelerate", "transformers.trainer"))
 
-    def run(folder: str, stop: int, begin: str) -> list[dict[str, Any]]:
-        torchrun(processes, tmp_path / "trainer.py", shared_store, tmp_path / folder, way, stop, begin)
-        return [json.loads((tmp_path / folder / f"{begin}-{rank}.json").read_text()) for rank in range(processes)]
+    def found(way: str, name: str) -> list[dict[str, Any]]:
+        return [json.loads((root / way / f"{name}-{rank}.json").read_text()) for rank in range(WAYS[way])]
 
+    return {way: {"whole": found(way, "whole/train"), "resumed": found(way, "parts/resume")} for way in WAYS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_the_trainer_of_transformers_trains_evaluates_and_resumes(
+    shared_store: Path, trained: dict[str, Runs], way: str
+) -> None:
+    processes, whole, resumed = WAYS[way], trained[way]["whole"], trained[way]["resumed"]
     steps = -(-90 // (8 * processes))
-    whole = run("whole", 0, "train")
-    # stopped in the middle of an epoch: 8 steps of 12, or of 6
-    run("parts", 8, "train")
-    resumed = run("parts", 0, "resume")
     for one, other in zip(whole, resumed, strict=True):
         assert len(one["seen"]) == 3 * steps
         assert other["seen"] == one["seen"][8:]

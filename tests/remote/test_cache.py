@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from children import Child
 from range_server import RangeServer
 
 from reader import MemmapDataset, StoreError
@@ -22,33 +22,29 @@ from reader.remote.folder import CacheFolder
 from reader.remote.presence import RemoteStore
 from reader.remote.table import Table
 
-# Reads rows in the order of its seed, compares each with the local store, and says so.
-_READER = """
-import random, sys
-import numpy as np
-from reader import MemmapDataset
-url, cache, size, local, seed = sys.argv[1:]
-remote, expected = MemmapDataset(url, cache=cache, cache_size=size or None), MemmapDataset(local).numpy()
-rows = [*range(len(remote))] * (1 if size else 3)
-random.Random(seed).shuffle(rows)
-print("ready", flush=True)
-for n in range(0, len(rows), 20):
-    some = rows[n : n + 20]
-    assert (remote[some][0].movedim(1, -1).numpy() == expected[some]).all(), some
-print("all right", flush=True)
-"""
+
+def _read(pipe: Connection, url: str, cache: Path, local: Path, seed: int, size: str) -> None:
+    """Read rows in the order of a seed, and compare each with the local store."""
+    remote, expected = MemmapDataset(url, cache=cache, cache_size=size or None), MemmapDataset(local).numpy()
+    rows = [*range(len(remote))] * (1 if size else 3)
+    random.Random(seed).shuffle(rows)
+    pipe.send("ready")
+    for n in range(0, len(rows), 20):
+        some = rows[n : n + 20]
+        assert (remote[some][0].movedim(1, -1).numpy() == expected[some]).all(), some
+    pipe.send("all right")
 
 
-def _reading(range_server: RangeServer, cache: Path, local: Path, seed: int, size: str = "") -> subprocess.Popen[str]:
-    arguments = [range_server.url, str(cache), size, str(local), str(seed)]
-    return subprocess.Popen([sys.executable, "-c", _READER, *arguments], stdout=subprocess.PIPE, text=True)
+def _reading(range_server: RangeServer, cache: Path, local: Path, seed: int, size: str = "") -> Child:
+    return Child(_read, range_server.url, cache, local, seed, size)
 
 
 @pytest.mark.slow
 def test_two_processes_fetch_each_block_once(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
     range_server.delay_seconds = 0.01
     readers = [_reading(range_server, tmp_path, many_blocks, seed) for seed in (1, 2)]
-    assert [reader.communicate()[0] for reader in readers] == ["ready\nall right\n"] * 2
+    for reader in readers:
+        assert (reader.received(), reader.received(), reader.ended()) == ("ready", "all right", 0)
     assert set(range_server.bytes_of(PIXELS).values()) == {1}
     assert next(tmp_path.glob(f"*/{MANIFEST}")).is_file()
 
@@ -58,7 +54,8 @@ def test_two_processes_share_a_cache_that_is_too_small(
     range_server: RangeServer, many_blocks: Path, tmp_path: Path
 ) -> None:
     readers = [_reading(range_server, tmp_path, many_blocks, seed, "100 kB") for seed in (1, 2)]
-    assert [reader.communicate()[0] for reader in readers] == ["ready\nall right\n"] * 2
+    for reader in readers:
+        assert (reader.received(), reader.received(), reader.ended()) == ("ready", "all right", 0)
     folder = CacheFolder(next(path for path in tmp_path.iterdir() if path.is_dir()))
     assert folder.present_bytes() <= 100_000
     assert not folder.table.is_complete
@@ -73,13 +70,11 @@ def test_a_killed_reader_leaves_nothing_that_another_waits_for(
     chance = random.Random(0)
     for seed in range(6):
         reader = _reading(range_server, tmp_path, many_blocks, seed, "100 kB" if seed % 2 else "")
-        assert reader.stdout is not None
-        reader.stdout.readline()
+        assert reader.received() == "ready"
         time.sleep(chance.uniform(0, 0.2))
-        reader.send_signal(signal.SIGKILL)
-        reader.communicate()
+        reader.kill()
     last = _reading(range_server, tmp_path, many_blocks, 7)
-    assert last.communicate(timeout=60)[0] == "ready\nall right\n"
+    assert (last.received(), last.received(), last.ended()) == ("ready", "all right", 0)
 
 
 def test_a_killed_fetcher_is_replaced(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
@@ -103,19 +98,17 @@ def test_a_fetcher_that_dies_while_it_is_asked_is_one_sentence(range_server: Ran
     remote.ensure([3])
 
 
+def _fetch(pipe: Connection, url: str, cache: Path) -> None:
+    store = RemoteStore(url, cache)
+    pipe.send(store._started()._process.pid)
+    time.sleep(300)
+
+
 def test_a_fetcher_ends_with_its_parent(range_server: RangeServer, tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from reader.remote.presence import RemoteStore\n"
-        "store = RemoteStore(*sys.argv[1:]); print(store._started()._process.pid, flush=True); time.sleep(60)"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code, range_server.url, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    fetcher = int(parent.stdout.readline())
+    parent = Child(_fetch, range_server.url, tmp_path)
+    fetcher = parent.received()
     parent.kill()
-    parent.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and _runs(fetcher):
         time.sleep(0.05)
     assert not _runs(fetcher)

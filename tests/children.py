@@ -1,0 +1,55 @@
+"""Processes that have torch and the reader imported when they begin, forked from a server that imports them once.
+
+An interpreter of its own takes 4 seconds of CPU time for that. These processes too can be killed, share nothing but files and
+a pipe with the test, and are no children of its threads.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+# for what hangs alone: a busy machine takes a minute
+TIMEOUT_SECONDS = 300
+
+
+class Child:
+    """Run `target(pipe, *arguments)`, a function of a module, in a process of its own.
+
+    What it sends is received in order; where it ends early or hangs, the test fails.
+    """
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["reader.loading.loader"])
+        self._pipe, other = context.Pipe(duplex=False)
+        self.process = context.Process(target=_begin, args=(target, other, *arguments), daemon=True)
+        self.process.start()
+        other.close()
+
+    def received(self) -> Any:
+        """Return what it sends next."""
+        assert self._pipe.poll(TIMEOUT_SECONDS), "the process hangs"
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            pass
+        raise AssertionError(f"the process has ended with {self.ended()}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.ended()
+
+    def ended(self) -> int | None:
+        """Wait for its end; returns its exit code, negative for a signal."""
+        self.process.join(TIMEOUT_SECONDS)
+        return self.process.exitcode
+
+
+def _begin(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    target(pipe, *arguments)

@@ -1,0 +1,97 @@
+"""Start the ranks of a script as torchrun does, forked from one process that has imported the reader and what else they need.
+
+torchrun starts an interpreter for itself and for each rank, and each imports torch and tensordict, 4 seconds of CPU time.
+tests/loading/test_distributed.py also runs torchrun itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# for what hangs alone: a busy machine takes a minute
+TIMEOUT_SECONDS = 400
+
+
+def launch(script: Path, *runs: tuple[int, list[object]], modules: tuple[str, ...] = ()) -> str:
+    """Run a script in so many ranks and with these arguments, each run after the one before; returns what all have printed.
+
+    The rendezvous and gloo use the loopback device; each rank has one thread.
+
+    Args:
+        script: the Python program of a rank.
+        runs: of each, the number of ranks and the arguments.
+        modules: what is imported once, for all ranks.
+    """
+    from torch.distributed import TCPStore
+
+    # the server of the rendezvous is here, as it is in the agent of torchrun: no port is chosen before it is bound
+    stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in runs]
+    plan = [[count, store.port, [*map(str, words)]] for (count, words), store in zip(runs, stores, strict=True)]
+    command = [sys.executable, __file__, json.dumps([str(script), ["reader.loading.loader", *modules], plan])]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
+    )
+    try:
+        printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    assert process.returncode == 0, errors
+    return printed
+
+
+def main() -> int:
+    script, modules, plan = json.loads(sys.argv[1])
+    for name in modules:
+        importlib.import_module(name)
+    for count, port, words in plan:
+        ranks = {}
+        for rank in range(count):
+            process = os.fork()
+            if not process:
+                os.environ.update(_variables(rank, count, port))
+                sys.argv = [script, *words]
+                sys.path[0] = str(Path(script).parent)
+                runpy.run_path(script, run_name="__main__")
+                return 0
+            ranks[process] = rank
+        if not _all_succeed(ranks):
+            return 1
+    return 0
+
+
+def _variables(rank: int, count: int, port: int) -> dict[str, str]:
+    of_all = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "ROLE_WORLD_SIZE": count, "GROUP_WORLD_SIZE": 1}
+    of_one = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "ROLE_NAME": "default"}
+    elastic = {"RUN_ID": "test", "RESTART_COUNT": 0, "MAX_RESTARTS": 0, "USE_AGENT_STORE": True}
+    found = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **of_all, **of_one}
+    found |= {f"TORCHELASTIC_{name}": value for name, value in elastic.items()}
+    return {name: str(value) for name, value in found.items()}
+
+
+def _all_succeed(ranks: dict[int, int]) -> bool:
+    """Wait for the ranks; ends the others where one fails."""
+    succeeded = True
+    while ranks:
+        process, status = os.wait()
+        rank = ranks.pop(process)
+        if status and succeeded:
+            print(f"rank {rank} has ended with status {status}", file=sys.stderr)
+            succeeded = False
+            for other in ranks:
+                os.kill(other, signal.SIGTERM)
+    return succeeded
+
+
+if __name__ == "__main__":
+    sys.exit(main())
