@@ -47,6 +47,8 @@ fail() {
 clean_environment() {
     unset PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_CONSTRAINT PIP_BUILD_CONSTRAINT PIP_DRY_RUN
     export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+    # Python compiles a module when it is first imported: most of those installed never are
+    export PIP_NO_COMPILE=1
     PATH=${PATH//"$venv/bin:"/} # .venv cannot be made from the .venv that it replaces
 }
 
@@ -334,7 +336,8 @@ pillow_wheel() {
         say "Building Pillow-SIMD $(simd_version) for $(simd_level)"
         rm -rf "$folder.part"
         # pip's cache knows nothing of CC: without --no-cache-dir a wheel once built for SSE4 would come back.
-        CC=$(compiler) logged "$venv/bin/python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir \
+        # Without debug information, which takes a fifth of the time.
+        CC=$(compiler) CFLAGS=-g0 logged "$venv/bin/python" -m pip wheel --no-deps --no-build-isolation --no-cache-dir \
             --no-binary pillow-simd --wheel-dir "$folder.part" "pillow-simd==$(simd_version)" || return 1
         works "$folder.part"/*.whl || return 1
         rm -rf "$folder"
