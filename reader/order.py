@@ -62,15 +62,20 @@ class BlockOrder:
     Positions are computed a window at a time; only an array of count / block entries is held.
     """
 
-    def __init__(self, count: int, block: int, window: int, *, seed: int, epoch: int) -> None:
+    def __init__(
+        self, count: int, block: int, window: int, *, seed: int, epoch: int, first: int = 0, part: int = 0
+    ) -> None:
+        """Order rows [first, first + count), in blocks that begin at multiples of `block`; part: draws of its own."""
         if min(block, window) < 1:
             raise OrderError(f"block is {block} rows and window {window} blocks, expected 1 or more.")
         self.count, self._block, self._window = count, block, window
-        self._seed, self._epoch = seed, epoch
-        blocks = -(-count // block)
-        self._order = permuted(blocks, 0, blocks, seed=seed, epoch=epoch)
+        self._seed, self._epoch, self._part = seed, epoch, part << 32
+        lowest = first // block
+        blocks = -(-(first + count) // block) - lowest
+        order = (lowest + permuted(blocks, 0, blocks, seed=seed, epoch=epoch, part=self._part)) * block
+        self._starts, self._stops = np.maximum(order, first), np.minimum(order + block, first + count)
         # [2, 0, 1] of 10 rows in blocks of 4 -> sizes [2, 4, 4], bounds [0, 2, 6, 10]
-        self._bounds = np.concatenate([[0], np.cumsum(np.minimum(block, count - self._order * block))])
+        self._bounds = np.concatenate([[0], np.cumsum(self._stops - self._starts)])
 
     def rows(self, start: int, stop: int) -> Rows:
         """Return positions [start, stop) of the order."""
@@ -94,14 +99,61 @@ class BlockOrder:
         """Return [start, stop) of each block, in the order's range, of the window that holds a position below count."""
         block = int(np.searchsorted(self._bounds, position, side="right")) - 1
         first = block // self._window * self._window
-        starts = (self._order[first : first + self._window] * self._block).tolist()
-        return [(start, min(start + self._block, self.count)) for start in starts]
+        window = slice(first, first + self._window)
+        return list(zip(self._starts[window].tolist(), self._stops[window].tolist(), strict=True))
 
-    def _window_rows(self, window: int) -> Rows:
-        starts = self._order[window * self._window : (window + 1) * self._window] * self._block
-        rows = (starts[:, None] + np.arange(self._block)).reshape(-1)
-        rows = rows[rows < self.count]
-        return rows[permuted(len(rows), 0, len(rows), seed=self._seed, epoch=self._epoch, part=window + 1)]
+    def _window_rows(self, number: int) -> Rows:
+        window = slice(number * self._window, (number + 1) * self._window)
+        rows = self._starts[window, None] + np.arange(self._block)
+        rows = rows[rows < self._stops[window, None]]
+        part = self._part + number + 1
+        return rows[permuted(len(rows), 0, len(rows), seed=self._seed, epoch=self._epoch, part=part)]
+
+
+@dataclass(frozen=True)
+class CanonicalNodes:
+    """How an epoch's order of `count` rows is shared by a fixed number of canonical nodes, whatever real nodes read for them.
+
+    Node c has rows [first(c), first(c) + rows(c)) in every epoch, in an order of its own. Position p of the epoch is place
+    p // nodes of the order of node p % nodes. Inside a step the positions of one node stand together, so that ranks, which come
+    node by node, read the rows of few.
+    """
+
+    count: int
+    nodes: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= self.count:
+            raise OrderError(f"canonical_nodes is {self.nodes}, expected 1 to {self.count}, the rows of an epoch.")
+
+    def first(self, node: int) -> int:
+        """Return the first row of a node."""
+        return node * (self.count // self.nodes) + min(node, self.count % self.nodes)
+
+    def rows(self, node: int) -> int:
+        """Return how many rows a node has."""
+        return self.first(node + 1) - self.first(node)
+
+    def pieces(self, position: int, size: int, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return (node, start, stop) of the nodes' orders for places [start, stop) of the step at a position, of `size` rows.
+
+        Example:
+            >>> CanonicalNodes(count=100, nodes=2).pieces(8, 8, 2, 6)
+            [(0, 6, 8), (1, 4, 6)]
+        """
+        found, begun = [], 0
+        for node in range(self.nodes):
+            low, high = (-(-max(0, at - node) // self.nodes) for at in (position, position + size))
+            # [8, 16) of 2 nodes -> [4, 8) of each
+            piece = max(start - begun, 0) + low, min(stop - begun, high - low) + low
+            if piece[0] < piece[1]:
+                found.append((node, *piece))
+            begun += high - low
+        return found
+
+    def of_ranks(self, first: int, stop: int, world_size: int) -> range:
+        """Return the nodes whose rows ranks [first, stop) read, the short last step of an epoch aside."""
+        return range(first * self.nodes // world_size, -(-stop * self.nodes // world_size))
 
 
 @dataclass(frozen=True)
@@ -151,6 +203,13 @@ class Cut:
             share = min(share, -(-left // self.world_size))
         start = position + self.rank * share
         return start, start + share
+
+    def step_rows(self, position: int) -> int:
+        """Return the rows of all ranks' step at a global position, those that come twice included."""
+        left = self.count - position
+        if self.drop_last or left >= self.batch_size * self.world_size:
+            return self.batch_size * self.world_size
+        return -(-left // self.world_size) * self.world_size if self.pad else left
 
     def next_position(self, position: int) -> int:
         """Return the global position after the step at this one."""

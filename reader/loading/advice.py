@@ -1,31 +1,97 @@
-"""What a loader logs about its ranks and its order, where a run may not be what its user means."""
+"""Which order a loader's arguments stand for, and what it logs of order and ranks where a run may not be what its user means."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from collections.abc import Mapping
 
+import numpy as np
+import torch
+
+from reader import system
+from reader.dataset.dataset import MemmapDataset
+from reader.loading import schedule as schedules
 from reader.loading.ranks import Ranks, is_distributed
-from reader.loading.schedule import WINDOW_BLOCKS, Schedule, lies_by_class
+from reader.loading.remote_ahead import check_order
+from reader.loading.schedule import Schedule
+from reader.loading.validation import Weights
+from reader.memory.residency import Residency
 
 _log = logging.getLogger("reader")
 
 
+def chosen_order(
+    shuffle: bool | str,
+    dataset: MemmapDataset,
+    *,
+    weights: Weights | Mapping[str, float] | None,
+    is_sampled: bool,
+    has_nodes: bool,
+) -> str:
+    """Return the order that a loader's arguments stand for.
+
+    has_nodes: it is for canonical nodes.
+
+    Raises:
+        ValueError: they ask for two at once, or shuffle for none that there is.
+    """
+    is_weighted = weights is not None
+    if is_weighted + is_sampled + (shuffle is not False) > 1:
+        raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
+    if is_weighted:
+        return "mixture" if isinstance(weights, Mapping) else "weighted"
+    if is_sampled:
+        return "sampler"
+    if shuffle is True:
+        return "full" if not has_nodes and dataset.remote is None and _fits_in_memory(dataset) else "block"
+    if shuffle is False:
+        return "sequential"
+    if shuffle not in ("full", "block"):
+        raise ValueError(f"shuffle is {shuffle!r}, expected False, True, 'full' or 'block'.")
+    return shuffle
+
+
+def lies_by_class(dataset: MemmapDataset) -> bool:
+    """Say whether neighboring rows have one class far more often than rows at large, by a look at some."""
+    count, targets = len(dataset), dataset.mapped.targets
+    if (
+        dataset.manifest.target_kind != "class"
+        or count <= schedules.BLOCK_BYTES * schedules.WINDOW_BLOCKS // dataset.manifest.row_bytes
+    ):
+        return False
+    first = np.linspace(0, count - 2, 256).astype(np.int64)
+    seen, following = (targets[torch.from_numpy(dataset.store_rows(first + n))] for n in (0, 1))
+    by_chance = (torch.unique(seen, return_counts=True)[1] / len(seen)).square().sum()
+    return bool((seen == following).float().mean() > 0.9 > 2 * by_chance)
+
+
+def log_choices(schedule: Schedule, ranks: Ranks, chosen: Residency) -> None:
+    """Log what a loader was made for, and warn where its order costs more than another.
+
+    Raises:
+        ValueError: a small cache cannot hold what the order needs at once.
+    """
+    path = schedule.dataset.path
+    _log.info("%s: order %s, %s, residency %s: %s", path, schedule.order_text, ranks, chosen.name, chosen.reason)
+    warn_of_few_classes(schedule)
+    check_order(schedule)
+
+
 def log_ranks(
-    path: Path,
+    schedule: Schedule,
     ranks: Ranks,
     *,
     before: Ranks,
     is_first: bool,
-    announced: tuple[int | None, int | str, int | str] | None,
+    announced: tuple[int | None, int | str, int | str],
 ) -> None:
     """Log what the ranks are now, where an epoch begins.
 
-    announced: the world size and the steps that were reported before, and the steps now; None where they are the same.
+    announced: the world size and the steps that were reported before (None: none were), and the steps now.
     """
-    source = ranks.source or "nobody says otherwise"
-    if announced is not None:
-        world_size, steps, steps_now = announced
+    source, path = ranks.source or "nobody says otherwise", schedule.dataset.path
+    world_size, steps, steps_now = announced
+    if world_size not in (None, ranks.world_size) and schedule.sampler is None:
         _log.warning(
             "%s: an epoch was said to be %s steps, for world size %s; now it is %s, for world size %d (%s). What was"
             " computed from the former, such as a schedule of learning rates, does not fit.",
@@ -48,7 +114,7 @@ def warn_of_few_classes(schedule: Schedule) -> None:
             "%s: its rows are ordered class by class and shuffle='block' mixes only %d neighboring blocks at a time: a batch then"
             " holds few classes. Pack with --shuffle SEED for well-mixed blocks.",
             schedule.dataset.path,
-            WINDOW_BLOCKS,
+            schedules.WINDOW_BLOCKS,
         )
 
 
@@ -61,3 +127,10 @@ def warn_of_whole_sampler(schedule: Schedule, ranks: Ranks) -> None:
             " and world_size=1 if each rank's sampler has rows of its own.",
             *(schedule.dataset.path, ranks, type(schedule.sampler).__name__),
         )
+
+
+def _fits_in_memory(dataset: MemmapDataset) -> bool:
+    """Say whether the dataset's pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since
+    every rank of a cluster of equal machines must come to the same answer."""
+    size_bytes = min(dataset.mapped.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
+    return size_bytes < 0.7 * system.memory_bytes()

@@ -105,10 +105,12 @@ class Gathering:
         steps: Iterator[Steps],
         window_end: Callable[[int], int],
         place: Place = lambda position: 0,
+        windows: int = 1,
     ) -> Ahead | None:
         """Read the steps' rows ahead from the disk or a network, or return None: they are gathered from memory.
 
         place: see `tell_plan`.
+        windows: see `RemoteAhead`.
         window_end: of a position, where reading ahead should pause; see `ReadAhead`.
         """
         store, remote = self._store, self._dataset.remote
@@ -116,7 +118,7 @@ class Gathering:
             (lambda rows: pages_of(*extents(store, rows))[0]) if isinstance(store, RaggedBatch) else lambda rows: rows
         )
         if remote is not None and not remote.is_complete and self.copy is None:
-            return RemoteAhead(self._dataset, remote, steps, units=units, place=place)
+            return RemoteAhead(self._dataset, remote, steps, units=units, place=place, windows=windows)
         if self._is_warm or self._is_packed:
             return None
         source = self._dataset.opened_store.opened("pixels")

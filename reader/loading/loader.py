@@ -10,7 +10,6 @@ loaders of the process share. Rows are `schedule.py`'s, buffers `host_batches.py
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -23,7 +22,7 @@ from reader.dataset.samples import Transform
 from reader.device.resident import Resident, ResidentImages
 from reader.device.transfer import entered
 from reader.loading import schedule as schedules
-from reader.loading.advice import log_ranks, warn_of_few_classes, warn_of_whole_sampler
+from reader.loading.advice import chosen_order, log_choices, log_ranks, warn_of_whole_sampler
 from reader.loading.device_rows import batches_on, room_on
 from reader.loading.frameworks import check_asker
 from reader.loading.host_batches import Gathering
@@ -31,9 +30,8 @@ from reader.loading.iteration import Finish, Iteration, Pass
 from reader.loading.prefetch import Feed
 from reader.loading.producer import Group, Producer
 from reader.loading.ranks import Ranks, given_ranks, ranks_expected, ranks_here, ranks_now
-from reader.loading.remote_ahead import check_order
 from reader.loading.samplers import StepSampler, sampler_of
-from reader.loading.schedule import Schedule, chosen_order
+from reader.loading.schedule import Schedule
 from reader.loading.shared_residency import reads_of, resident_on
 from reader.loading.state import LoopState
 from reader.loading.validation import (
@@ -49,8 +47,6 @@ from reader.loading.validation import (
     whole_number,
 )
 from reader.memory.residency import Residency, choose
-
-_log = logging.getLogger("reader")
 
 
 class MemmapLoader:
@@ -72,6 +68,9 @@ class MemmapLoader:
         epoch_rows: rows of an epoch, of all ranks; None: as many as there are. The order continues in the next epoch.
         pad: False gives each row of the last step to one rank alone, for evaluation: some ranks then have one row less there, or
             one step less.
+        canonical_nodes: for shuffle="block" of a store at a URL that several nodes read: rows are cut into so many parts, each of
+            which one node reads in all epochs, so that the nodes fetch the store once together. The number of nodes divides it
+            and does not change the order; it divides batch_size * world_size.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
         transform: without one the dataset's, where that is one of `reader.transforms`.
             Called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
@@ -140,6 +139,7 @@ class MemmapLoader:
         sampler: Iterable[Item] | None = None,
         epoch_rows: int | None = None,
         pad: bool = True,
+        canonical_nodes: int | None = None,
         device: str | torch.device = "cpu",
         transform: Transform | None = None,
         prefetch: int = 2,
@@ -166,7 +166,13 @@ class MemmapLoader:
         self.schedule = Schedule(
             dataset,
             whole_number("batch_size", batch_size),
-            order=chosen_order(shuffle, dataset, weights=weights, is_sampled=sampler is not None),
+            order=chosen_order(
+                shuffle,
+                dataset,
+                weights=weights,
+                is_sampled=sampler is not None,
+                has_nodes=canonical_nodes is not None,
+            ),
             seed=whole_number("seed", seed),
             drop_last=truth("drop_last", drop_last),
             ranks=(ranks.rank, ranks.world_size),
@@ -174,6 +180,7 @@ class MemmapLoader:
             sampler=checked_sampler(sampler),
             epoch_rows=None if epoch_rows is None else whole_number("epoch_rows", epoch_rows),
             pad=truth("pad", pad),
+            canonical_nodes=None if canonical_nodes is None else whole_number("canonical_nodes", canonical_nodes),
         )
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None
@@ -184,13 +191,10 @@ class MemmapLoader:
 
     def _read_from(self, residency: str | Residency, processes: int) -> None:
         """Choose where rows are read from, and bring them there; processes: ranks of this host."""
-        dataset, part = self.dataset, self.schedule.part
+        part = self.schedule.part
         room = room_on(self.schedule, self.device, processes) if residency == "gpu" else None
         chosen = choose(residency, reads_of(part, processes), room)
-        ranks = self.ranks
-        _log.info("%s: order %s, %s, residency %s: %s", dataset.path, self.order, ranks, chosen.name, chosen.reason)
-        warn_of_few_classes(self.schedule)
-        check_order(self.schedule)
+        log_choices(self.schedule, self.ranks, chosen)
         self.residency, self.in_windows = chosen.name, chosen.in_windows
         self.gathering = Gathering(
             part, self.device, chosen, keep=self.prefetch + 2, must_pin=residency == "ram", processes=processes
@@ -265,7 +269,7 @@ class MemmapLoader:
         up_to = "up to " if m.has_own_sizes else ""
         return (
             f"MemmapLoader({self._steps()} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}] on"
-            f" {self.device}, order {self.order}, {self.ranks}, residency {self.residency})"
+            f" {self.device}, order {self.schedule.order_text}, {self.ranks}, residency {self.residency})"
         )
 
     def __iter__(self) -> Iteration:
@@ -333,14 +337,7 @@ class MemmapLoader:
         steps = self._steps()
         self._follow(ranks)
         self._announced, self._has_begun = ranks.world_size, True
-        is_announced_wrong = announced not in (None, ranks.world_size) and self.schedule.sampler is None
-        log_ranks(
-            self.dataset.path,
-            ranks,
-            before=before,
-            is_first=is_first,
-            announced=(announced, steps, self._steps()) if is_announced_wrong else None,
-        )
+        log_ranks(self.schedule, ranks, before=before, is_first=is_first, announced=(announced, steps, self._steps()))
         if ranks.world_size > 1 and (is_first or before.world_size == 1):
             warn_of_whole_sampler(self.schedule, ranks)
 

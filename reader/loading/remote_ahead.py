@@ -11,12 +11,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from reader.dataset.dataset import MemmapDataset
 from reader.format.filesystem import size_text
+from reader.loading.ranks import Ranks, ranks_here
 from reader.loading.schedule import Schedule, block_rows, window_bytes
 from reader.profiling import stage
 from reader.remote.presence import RemoteStore
@@ -24,7 +26,8 @@ from reader.rows import Rows, Steps
 
 _log = logging.getLogger("reader")
 
-# Asked for ahead, at most: two windows of shuffle="block", of which one is read. They are in the cache, not in memory.
+# Asked for ahead, at most: two windows of shuffle="block", of which one is read; of several canonical nodes, two of each. They
+# are in the cache, not in memory.
 _AHEAD_BYTES = 512 << 20
 
 # Between two lines of the log.
@@ -40,6 +43,7 @@ class RemoteAhead:
     Args:
         units: what to read of the file for rows: themselves, or pages.
         place: see `tell_plan`.
+        windows: of shuffle="block", that are read at once.
 
     For one thread.
     """
@@ -52,14 +56,16 @@ class RemoteAhead:
         *,
         units: Callable[[Rows], Rows],
         place: Place,
+        windows: int = 1,
     ) -> None:
         self._dataset, self._remote, self._steps, self._units, self._place = dataset, remote, steps, units, place
         self._row_bytes = dataset.manifest.row_bytes
         # a small cache holds a window too, which is read now, and what the next epoch begins with
-        free = (remote.limit - window_bytes(dataset.manifest)) // 2 if remote.limit else _AHEAD_BYTES
-        self._most_bytes = max(0, min(_AHEAD_BYTES, free))
+        held, most = windows * window_bytes(dataset.manifest), windows * _AHEAD_BYTES
+        free = (remote.limit - held) // 2 if remote.limit else most
+        self._most_bytes = max(0, min(most, free))
         # further ahead, room would be made for blocks by those that are read before them
-        self._most_rows = min(_AHEAD_BYTES, window_bytes(dataset.manifest) + self._most_bytes)
+        self._most_rows = min(most, held + self._most_bytes)
         # with the blocks that each was the first to ask for
         self._waiting: deque[tuple[Steps, list[int]]] = deque()
         self._asked: set[int] = set()
@@ -156,10 +162,22 @@ def tell_plan(schedule: Schedule, epoch: int) -> Place:
     if remote is None or not _is_small(remote) or not is_known:
         return lambda position: 0
     windows, later = _in_order(schedule, epoch, remote), _in_order(schedule, epoch + 1, remote)
-    remote.plan([[block for _, blocks in order for block in blocks] for order in (windows, later)])
-    positions = [position for position, _ in windows]
-    places = [*itertools.accumulate((len(blocks) for _, blocks in windows), initial=0)]
-    return lambda position: places[max(0, bisect.bisect_right(positions, position) - 1)]
+    remote.plan([[block for window in order for block in window.blocks] for order in (windows, later)])
+    # of windows that canonical nodes read beside each other, the first that is not read whole
+    stops = [*itertools.accumulate((window.stop for window in windows), max)]
+    places = [*itertools.accumulate((len(window.blocks) for window in windows), initial=0)]
+    # a rank's batch stands behind those of the ranks before it in the step
+    behind = 0 if schedule.nodes is None else schedule.cut.rank * schedule.batch_size
+    return lambda position: places[min(bisect.bisect_right(stops, position - behind), len(windows) - 1)]
+
+
+def nodes_here(schedule: Schedule) -> range:
+    """Return the canonical nodes whose rows the ranks of this host read; without any, one for all."""
+    if schedule.nodes is None:
+        return range(1)
+    rank, world_size = schedule.cut.rank, schedule.cut.world_size
+    here = ranks_here(Ranks(rank, world_size))
+    return schedule.nodes.of_ranks(rank // here * here, min(rank // here * here + here, world_size), world_size)
 
 
 def check_order(schedule: Schedule) -> None:
@@ -169,15 +187,20 @@ def check_order(schedule: Schedule) -> None:
         ValueError: it cannot hold a window of blocks.
     """
     remote = schedule.dataset.remote
-    if remote is None or remote.limit is None or not _is_small(remote):
+    if remote is None:
+        return
+    _warn_of_nodes(schedule, remote)
+    if remote.limit is None or not _is_small(remote):
         return
     all_bytes, limit = remote.folder.starts[-1], remote.limit
     if schedule.order == "block":
-        size = remote.folder.size
-        window = max(sum(map(size, blocks)) for _, blocks in _in_order(schedule, 0, remote))
-        if limit < window:
+        size, largest = remote.folder.size, dict[int, int]()
+        for window in _in_order(schedule, 0, remote):
+            largest[window.node] = max(largest.get(window.node, 0), sum(map(size, window.blocks)))
+        if limit < (need := sum(largest.values())):
+            what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"
             raise ValueError(
-                f"cache_size is {size_text(limit)}, and a window of shuffle='block' needs up to {size_text(window)}. Give"
+                f"cache_size is {size_text(limit)}, and {what} of shuffle='block' needs up to {size_text(need)}. Give"
                 " cache_size of twice that or more."
             )
     if schedule.order in ("full", "weighted"):
@@ -190,29 +213,60 @@ def check_order(schedule: Schedule) -> None:
         )
 
 
+def _warn_of_nodes(schedule: Schedule, remote: RemoteStore) -> None:
+    """Warn where each of several nodes fetches all of the store, or canonical nodes that it reads a part of."""
+    ranks = Ranks(schedule.cut.rank, schedule.cut.world_size)
+    real = -(-ranks.world_size // ranks_here(ranks))
+    if schedule.nodes is not None and schedule.nodes.nodes % real:
+        _log.warning(
+            "%s: %d nodes read %d canonical nodes, and some of these are fetched by several. Give canonical_nodes= a multiple of"
+            " the number of nodes.",
+            *(remote.url, real, schedule.nodes.nodes),
+        )
+    elif schedule.nodes is None and real > 1 and not remote.is_complete:
+        _log.warning(
+            "%s: %d nodes read rows from everywhere, and each fetches all of the store: %d times its %s in the first epoch. Use"
+            " shuffle='block' with canonical_nodes=%d, or a multiple of that.",
+            *(remote.url, real, real, size_text(remote.folder.starts[-1]), real),
+        )
+
+
 def _is_small(remote: RemoteStore) -> bool:
     return not remote.is_complete and remote.limit is not None and remote.limit < remote.folder.starts[-1]
 
 
-def _in_order(schedule: Schedule, epoch: int, remote: RemoteStore) -> list[tuple[int, list[int]]]:
-    """Return the windows of an epoch: the position where each begins, and the blocks that it needs."""
-    dataset, found, begin = schedule.dataset, [], 0
-    for spans in _windows(schedule, epoch):
-        positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
-        found.append((begin, blocks_of(dataset, remote, dataset.store_rows(positions))))
-        begin += len(positions)
-    return found
+class _Window(NamedTuple):
+    """Positions of an epoch [start, stop) in which these blocks are read, for a canonical node, beside those of other nodes."""
+
+    start: int
+    stop: int
+    node: int
+    blocks: list[int]
 
 
-def _windows(schedule: Schedule, epoch: int) -> Iterator[Sequence[tuple[int, int]]]:
-    """Yield the spans of an epoch's positions that are read together."""
-    count = schedule.cut.count
+def _in_order(schedule: Schedule, epoch: int, remote: RemoteStore) -> list[_Window]:
+    """Return the windows of an epoch that this host reads, by the position where each begins."""
+    dataset, found, nodes = schedule.dataset, list[_Window](), schedule.nodes
+    for node in nodes_here(schedule):
+        begin = 0
+        for spans in _windows(schedule, node, epoch):
+            positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
+            stop = begin + len(positions)
+            # place 6 of node 1 of 4 is position 25
+            start, end = (begin, stop) if nodes is None else (begin * nodes.nodes + node, stop * nodes.nodes)
+            found.append(_Window(start, end, node, blocks_of(dataset, remote, dataset.store_rows(positions))))
+            begin = stop
+    return sorted(found)
+
+
+def _windows(schedule: Schedule, node: int, epoch: int) -> Iterator[Sequence[tuple[int, int]]]:
+    """Yield the spans of an epoch's positions that are read together, of a canonical node where there are some."""
     if schedule.order == "block":
-        order, position = schedule.blocks(epoch), 0
-        while position < count:
+        order, position = schedule.blocks(epoch) if schedule.nodes is None else schedule.node_blocks(node, epoch), 0
+        while position < order.count:
             yield order.slices(position)
             position = order.window_end(position)
     else:
-        step = block_rows(schedule.dataset.manifest)
+        count, step = schedule.cut.count, block_rows(schedule.dataset.manifest)
         for start in range(0, count, step):
             yield [(start, min(start + step, count))]

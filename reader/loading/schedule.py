@@ -13,14 +13,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.groups import Mixture
 from reader.format.manifest import PAGE_BYTES, Manifest
 from reader.loading.validation import Item, Weights, check_epoch, checked_weights, sampled_rows, yields_batches
-from reader.order import BlockOrder, Cut, drawn, passes, permuted, wrap
+from reader.order import BlockOrder, CanonicalNodes, Cut, OrderError, drawn, passes, permuted, wrap
 from reader.rows import Rows, Steps
 
 # Smaller batches are gathered and queued in groups of so much: what each costs besides its copy, Python and thread switching,
@@ -38,6 +36,9 @@ WINDOW_BLOCKS = 32
 _END = (1 << 62) - 1
 # Positions of the order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
 _ORDER_CHUNK = 1 << 16
+
+# Of the global position of a step, and of this rank's [start, stop) of it, the rows.
+_RowsOf = Callable[[int, int, int], Rows]
 
 
 class PlannedBatch(NamedTuple):
@@ -57,6 +58,11 @@ class Schedule:
         ranks: rank and world size.
         epoch_rows: of an epoch; None: as many as there are. The order continues from one epoch to the next.
         pad: see `Cut`.
+        canonical_nodes: that share the rows of order "block", see `CanonicalNodes`; None: ranks share the windows.
+
+    Raises:
+        ValueError: canonical_nodes does not fit the order.
+        OrderError: a number is out of its range.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class Schedule:
         sampler: Iterable[Item] | None,
         epoch_rows: int | None = None,
         pad: bool = True,
+        canonical_nodes: int | None = None,
     ) -> None:
         self.dataset, self.batch_size, self.order, self.seed = dataset, batch_size, order, seed
         self.cut: Cut
@@ -90,8 +97,17 @@ class Schedule:
             self.part = _drawn_part(dataset, self._cumulative)
         by = self._cumulative if self._mixture is None else self._mixture.pattern
         epochs = None if self.has_whole_epochs else np.array([self.epoch_rows])
-        self.rows_id = _rows_id(dataset, by, epochs, None if self._mixture is None else self._mixture.of)
+        if canonical_nodes is not None and not (order == "block" and self.has_whole_epochs):
+            raise ValueError("canonical_nodes is for shuffle='block', in epochs of all rows. Leave it out.")
+        self.nodes = None if canonical_nodes is None else CanonicalNodes(len(dataset), canonical_nodes)
+        nodes = None if canonical_nodes is None else np.array([0, canonical_nodes])
+        self.rows_id = _rows_id(dataset, by, epochs, None if self._mixture is None else self._mixture.of, nodes)
         self.cut_for(*ranks)
+
+    @property
+    def order_text(self) -> str:
+        """The order, as it is shown."""
+        return self.order if self.nodes is None else f"{self.order} over {self.nodes.nodes} canonical nodes"
 
     @property
     def has_whole_epochs(self) -> bool:
@@ -102,8 +118,13 @@ class Schedule:
         """Cut every epoch from now on for this rank.
 
         Raises:
-            OrderError: there is no such rank, or drop_last leaves it nothing.
+            OrderError: there is no such rank, or drop_last leaves it nothing, or canonical nodes do not share a step evenly.
         """
+        if self.nodes is not None and (rows := self.batch_size * world_size) % self.nodes.nodes:
+            raise OrderError(
+                f"a step has {rows} rows, batch_size {self.batch_size} x world_size {world_size}, expected a multiple of"
+                f" canonical_nodes, {self.nodes.nodes}. Change batch_size."
+            )
         # a sampler may give more rows than there are, or fewer
         drop_last = self.drop_last and self.sampler is None
         self.cut = Cut(self.epoch_rows, self.batch_size, drop_last, rank, world_size, self.pad)
@@ -200,16 +221,23 @@ class Schedule:
         if self.sampler is not None:
             yield from self._sampled_batches(items, position)
             return
-        rows_at = _chunked(self._rows_at(epoch), self.cut.count)
+        rows_of = self._by_positions(epoch) if self.nodes is None else self._by_nodes(self.nodes, epoch)
         for _ in range(self.cut.steps(position)):
             start, stop = self.cut.span(position)
+            rows = rows_of(position, start, stop)
             position = self.cut.next_position(position)
-            yield PlannedBatch(wrap(rows_at, self.cut.count, start, stop), start, position)
+            yield PlannedBatch(rows, start, position)
 
     def blocks(self, done: int) -> BlockOrder:
         """Return the order of shuffle="block" of one pass over all rows; where epochs are whole, of that epoch."""
         rows = block_rows(self.dataset.manifest)
         return BlockOrder(len(self.dataset), rows, WINDOW_BLOCKS, seed=self.seed, epoch=done)
+
+    def node_blocks(self, node: int, epoch: int) -> BlockOrder:
+        """Return the order of a canonical node's rows."""
+        assert self.nodes is not None
+        first, count, rows = self.nodes.first(node), self.nodes.rows(node), block_rows(self.dataset.manifest)
+        return BlockOrder(count, rows, WINDOW_BLOCKS, seed=self.seed, epoch=epoch, first=first, part=node)
 
     def window_end(self, epoch: int) -> Callable[[int], int]:
         """Return what says, of a position of an epoch of shuffle="block", where the window that holds it ends."""
@@ -224,6 +252,22 @@ class Schedule:
             return position - position % self.cut.count + min(stop, self.cut.count)
 
         return end
+
+    def _by_positions(self, epoch: int) -> _RowsOf:
+        rows_at = _chunked(self._rows_at(epoch), self.cut.count)
+        return lambda position, start, stop: wrap(rows_at, self.cut.count, start, stop)
+
+    def _by_nodes(self, nodes: CanonicalNodes, epoch: int) -> _RowsOf:
+        @functools.cache
+        def rows_at(node: int) -> Callable[[int, int], Rows]:
+            return _chunked(self.node_blocks(node, epoch).rows, nodes.rows(node))
+
+        def rows_of(position: int, start: int, stop: int) -> Rows:
+            size = self.cut.step_rows(position)
+            pieces = nodes.pieces(position, size, start - position, stop - position)
+            return np.concatenate([wrap(rows_at(node), nodes.rows(node), *span) for node, *span in pieces])
+
+        return rows_of
 
     def _rows_at(self, epoch: int) -> Callable[[int, int], Rows]:
         base = epoch * self.epoch_rows
@@ -272,30 +316,6 @@ class Schedule:
             return None
 
 
-def chosen_order(
-    shuffle: bool | str, dataset: MemmapDataset, *, weights: Weights | Mapping[str, float] | None, is_sampled: bool
-) -> str:
-    """Return the order that a loader's arguments stand for.
-
-    Raises:
-        ValueError: they ask for two at once, or shuffle for none that there is.
-    """
-    is_weighted = weights is not None
-    if is_weighted + is_sampled + (shuffle is not False) > 1:
-        raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
-    if is_weighted:
-        return "mixture" if isinstance(weights, Mapping) else "weighted"
-    if is_sampled:
-        return "sampler"
-    if shuffle is True:
-        return "full" if dataset.remote is None and _fits_in_memory(dataset) else "block"
-    if shuffle is False:
-        return "sequential"
-    if shuffle not in ("full", "block"):
-        raise ValueError(f"shuffle is {shuffle!r}, expected False, True, 'full' or 'block'.")
-    return shuffle
-
-
 def block_rows(manifest: Manifest) -> int:
     """Return the rows of a block of shuffle="block"."""
     return max(1, BLOCK_BYTES // manifest.row_bytes)
@@ -307,24 +327,6 @@ def window_bytes(manifest: Manifest) -> int:
     if manifest.has_own_sizes:  # pages that two rows share come twice
         block += block_rows(manifest) * PAGE_BYTES
     return WINDOW_BLOCKS * block
-
-
-def lies_by_class(dataset: MemmapDataset) -> bool:
-    """Say whether neighboring rows have one class far more often than rows at large, by a look at some."""
-    count, targets = len(dataset), dataset.mapped.targets
-    if dataset.manifest.target_kind != "class" or count <= BLOCK_BYTES * WINDOW_BLOCKS // dataset.manifest.row_bytes:
-        return False
-    first = np.linspace(0, count - 2, 256).astype(np.int64)
-    seen, following = (targets[torch.from_numpy(dataset.store_rows(first + n))] for n in (0, 1))
-    by_chance = (torch.unique(seen, return_counts=True)[1] / len(seen)).square().sum()
-    return bool((seen == following).float().mean() > 0.9 > 2 * by_chance)
-
-
-def _fits_in_memory(dataset: MemmapDataset) -> bool:
-    """Say whether the dataset's pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since
-    every rank of a cluster of equal machines must come to the same answer."""
-    size_bytes = min(dataset.mapped.pixels.nbytes, len(dataset) * dataset.manifest.row_bytes)
-    return size_bytes < 0.7 * system.memory_bytes()
 
 
 def _drawn_part(dataset: MemmapDataset, cumulative: npt.NDArray[np.float64]) -> MemmapDataset:

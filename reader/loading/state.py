@@ -97,7 +97,7 @@ class LoopState:
             )
         for key, what in (
             ("rows", "number of rows"),
-            ("store", "store, subset or weights, or epoch_rows"),
+            ("store", "store, subset or weights, epoch_rows or canonical_nodes"),
             ("seed", "seed"),
             ("order", "order"),
         ):

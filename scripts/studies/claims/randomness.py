@@ -7,7 +7,8 @@ As many rows as ImageNet has, in 1,000 classes one after the other; blocks of 8 
 - classes: how many different ones a batch of 256 has, and the total variation distance of its labels from the epoch's.
 
 "quasi-random" is like FFCV's order (its ffcv/traversal_order/quasi_random.py): pages of 8 MiB in random order, each shuffled
-inside, 2 x batch_size of them open at a time, each row from a random one. "groups" are those of the slides, of 1,000 rows.
+inside, 2 x batch_size of them open at a time, each row from a random one. "groups" are those of the slides, of 1,000 rows. Over
+canonical nodes, with a rank on each, a batch is one rank's; its neighbors stand in one node's part of the store.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from reader.order import BlockOrder, permuted
+from reader.order import BlockOrder, CanonicalNodes, Cut, permuted
 from scripts.studies.claims import _plot
 from scripts.studies.claims._claim import LOOPS, Finding
 
@@ -29,12 +30,14 @@ BATCH = 256
 BLOCK_ROWS, ROW_BYTES = 55, 224 * 224 * 3
 WINDOWS = (1, 4, 8, 32, 128, 512)
 DEFAULT_WINDOW = 32
+NODES = 8
 GROUP = 1000
-NUMPY, FULL, QUASI, GROUPS = (
+NUMPY, FULL, QUASI, GROUPS, CANONICAL = (
     "numpy permutation",
     'pixpack "full"',
     "quasi-random, like FFCV: 4.2 GB",
     "groups of 1,000",
+    f'pixpack "block", {NODES} canonical nodes',
 )
 SORTED, MIXED = "sorted", "packed with --shuffle"
 
@@ -46,7 +49,7 @@ def measure(quick: bool, work: Path) -> dict[str, Any]:
     orders = {NUMPY: np.random.default_rng(0).permutation(rows), FULL: permuted(rows, 0, rows, seed=0)}
     for window in WINDOWS:
         orders[block_name(window)] = BlockOrder(rows, BLOCK_ROWS, window, seed=0, epoch=0).rows(0, rows)
-    orders |= {QUASI: quasi_random(rows), GROUPS: grouped(rows)}
+    orders |= {CANONICAL: canonical(rows), QUASI: quasi_random(rows), GROUPS: grouped(rows)}
     for name, order in orders.items():
         if not np.array_equal(np.sort(order), np.arange(rows)):
             raise RuntimeError(f"{name}: not every row comes once.")
@@ -67,6 +70,22 @@ def block_name(window: int) -> str:
     megabytes = window * BLOCK_ROWS * ROW_BYTES / 1e6
     size = f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
     return f'pixpack "block", {window}: {size}' + (", default" if window == DEFAULT_WINDOW else "")
+
+
+def canonical(rows: int) -> np.ndarray:
+    """Return an epoch, step after step, of one rank on each node."""
+    nodes, cut = CanonicalNodes(rows, NODES), Cut(rows, BATCH, False, world_size=NODES, pad=False)
+    blocks = [
+        BlockOrder(nodes.rows(n), BLOCK_ROWS, DEFAULT_WINDOW, seed=0, epoch=0, first=nodes.first(n), part=n)
+        for n in range(NODES)
+    ]
+    of_nodes = [order.rows(0, order.count) for order in blocks]
+    found, position = [], 0
+    while position < rows:
+        size = cut.step_rows(position)
+        found += [of_nodes[node][start:stop] for node, start, stop in nodes.pieces(position, size, 0, size)]
+        position = cut.next_position(position)
+    return np.concatenate(found)
 
 
 def quasi_random(rows: int) -> np.ndarray:
@@ -121,7 +140,7 @@ def conclude(figures: dict[str, Any]) -> Finding:
         f'On a store sorted by class, a "full" batch has {classes[FULL]:.0f} classes, as a permutation; "block" has'
         f" {classes[default]:.0f}, and {mixed:.0f} once the store is packed with --shuffle",
         f"Classes in a batch of {figures['batch_size']}, {figures['classes']:,} classes sorted: permutation {classes[NUMPY]:.0f},"
-        f" full {classes[FULL]:.0f}, quasi-random {classes[QUASI]:.0f}, block "
+        f" full {classes[FULL]:.0f}, quasi-random {classes[QUASI]:.0f}, {NODES} canonical nodes {classes[CANONICAL]:.0f}, block "
         + ", ".join(f"{classes[block_name(w)]:.0f} (window {w})" for w in WINDOWS)
         + f", groups {classes[GROUPS]:.0f}; block on a store packed with --shuffle {mixed:.0f}.",
         classes[GROUPS] > 0.95 * classes[NUMPY],
