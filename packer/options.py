@@ -157,6 +157,7 @@ class LabelOptions(_Options):
         root: the folder that relative paths of a list start from.
         path_column: the column of a manifest with the path; None: by its usual names.
         target_column: the column with the target, or several, separated by commas; None: by its usual names.
+        text_column: a column of texts to keep with the rows, or several, separated by commas.
         extension: added to the paths of a list that lack it.
         missing: words that mean no label in a manifest or tar, beside an empty cell and NaN.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
@@ -167,6 +168,7 @@ class LabelOptions(_Options):
     root: str | os.PathLike[str] | None = None
     path_column: str | None = None
     target_column: str | None = None
+    text_column: str | None = None
     extension: str | None = None
     missing: Sequence[str] = ()
     boxes: str | os.PathLike[str] | None = None
@@ -326,10 +328,8 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             optional |= {"min_visibility": self.min_visibility, "max_boxes": self.max_boxes}
         if self.boxes is not None or self.masks is not None:
             optional["upright_labels"] = self.upright_labels
-        if self.draws_masks:
-            optional["masks"] = DRAWN
-        if self.has_own_sizes:
-            optional["max_size"] = values.recorded_limit(self.max_size)
+        optional |= {"masks": DRAWN} if self.draws_masks else {}
+        optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
         optional |= {"compress": ZSTD} if self.compress else {}
         return {
             "size": None if self.sides is None else list(self.sides),

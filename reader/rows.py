@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,3 +43,16 @@ def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
             numbers = [rows] if isinstance(rows, int) else rows.tolist()
             e.add_note(f"The transform failed on these rows of {store}: {numbers}")
         raise
+
+
+def same_of_all(held: object) -> Any:
+    """Return what reads the texts of a batch; torch.stack makes a list of it, one for each row.
+
+    Raises:
+        ValueError: rows of several stores were stacked.
+    """
+    if isinstance(held, list) and any(one != held[0] for one in held):
+        raise ValueError(
+            "rows of several stores were stacked, whose texts are apart. Join the datasets by reader.concat."
+        )
+    return held[0] if isinstance(held, list) else held

@@ -22,7 +22,7 @@ from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.format.tensors import NEEDS_RAW
-from reader.rows import Rows
+from reader.rows import Rows, same_of_all
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
@@ -40,6 +40,7 @@ class ImageBatch(TensorClass):
         origin: int64[..., 3] of each row of a loader's batch what determines its random numbers: epoch, position in the
             epoch's order, and the loader's seed (below 0: not known); else None. A tensor, so that torch.compile makes no
             constants of it
+        text_file: where the texts of the rows are read from, or None: they have none
     """
 
     pixels: torch.Tensor
@@ -48,6 +49,7 @@ class ImageBatch(TensorClass):
     extras: TensorDict | None = None
     rows: torch.Tensor | None = None
     origin: torch.Tensor | None = None
+    text_file: Any = None
 
     # a batch is no list of rows (`unbind(0)` is): what looks for the size of a batch, as Lightning's `self.log` does, would go
     # down through the rows; so it finds the first dimension of the first field
@@ -73,6 +75,16 @@ class ImageBatch(TensorClass):
         """The seed of a batch's loader, else None; of torch's DataLoader a number that its generator gave."""
         return _origin(self, 2)
 
+    @property
+    def texts(self) -> dict[str, Any]:
+        """Each text column by name: a list of str, of a single row a str. Of a batch on a device, it waits for the device."""
+        return {} if self.text_file is None else same_of_all(self.text_file).texts(self.extras)
+
+    @property
+    def text(self) -> Any:
+        """The texts of the first column, list[str], of a single row a str; None: there are none."""
+        return next(iter(self.texts.values()), None)
+
 
 class RaggedBatch(TensorClass):
     """Images of different sizes with their labels: a whole store, or a batch of it. Transforms that crop make an ImageBatch.
@@ -86,6 +98,7 @@ class RaggedBatch(TensorClass):
         rows: int64[B] positions in the store; filled in batches, None for a store
         mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right behind it; None: there are none
         origin: int64[B, 3] as ImageBatch has it
+        text_file: as ImageBatch has it
 
     Its batch_size is [], as pixels have no dimension of rows; `len` is B.
     """
@@ -98,24 +111,13 @@ class RaggedBatch(TensorClass):
     rows: torch.Tensor | None = None
     mask_offsets: torch.Tensor | None = None
     origin: torch.Tensor | None = None
+    text_file: Any = None
+
+    epoch, position, seed = ImageBatch.epoch, ImageBatch.position, ImageBatch.seed
+    texts, text = ImageBatch.texts, ImageBatch.text
 
     def __len__(self) -> int:
         return len(self.offsets)
-
-    @property
-    def epoch(self) -> int | None:
-        """As of an ImageBatch."""
-        return _origin(self, 0)
-
-    @property
-    def position(self) -> int | None:
-        """As of an ImageBatch."""
-        return _origin(self, 1)
-
-    @property
-    def seed(self) -> int | None:
-        """As of an ImageBatch."""
-        return _origin(self, 2)
 
     def __iter__(self) -> NoReturn:
         raise TypeError(
@@ -281,6 +283,7 @@ def replaced(
         extras=extras,
         rows=batch.rows,
         origin=batch.origin,
+        text_file=batch.text_file,
         batch_size=pixels.shape[:1],
         device=pixels.device,
     )
@@ -332,10 +335,9 @@ def _origin(batch: ImageBatch | RaggedBatch, column: int) -> int | None:
 
 
 def names_targets(manifest: Manifest) -> bool:
-    """Say whether a store's rows have more than one target each: boxes, masks, or several target columns."""
-    return (
-        bool(manifest.further_targets) or manifest.has_own_masks or not {"boxes", "masks"}.isdisjoint(manifest.extras)
-    )
+    """Say whether a store's rows have more than one target each: boxes, masks, texts, or several target columns."""
+    named = manifest.further_targets or manifest.texts or manifest.has_own_masks
+    return bool(named or {"boxes", "masks"} & manifest.extras.keys())
 
 
 def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
@@ -349,6 +351,7 @@ def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
     for name, column in () if batch.extras is None else batch.extras.items():
         assert isinstance(column, torch.Tensor)
         named[name] = column
+    named |= batch.texts  # type: ignore[misc]
     if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
         masks = (batch.mask(index) for index in range(len(batch)))
         named["masks"] = [mask for mask in masks if mask is not None]

@@ -1,5 +1,5 @@
 """Make the stores of tests/golden again: `golden_make.py OUT`, or with own-sizes, own-masks, labels, compressed, compressed-gray,
-compressed-rgba or compressed-own-masks behind it.
+compressed-rgba, compressed-own-masks or texts behind it.
 
 Only for a new format version or feature, into a new folder: an old golden store never changes.
 """
@@ -19,11 +19,11 @@ import numpy as np
 
 from packer.checksums import sha256_file
 from reader import frames
-from reader.format.head import COMPRESSED_ROWS, OWN_MASKS, OWN_SIZES
+from reader.format.head import COMPRESSED_ROWS, OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
 from reader.format.manifest import PAGE_BYTES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.samples import encode_line
 from reader.format.tensordict_meta import metadata_files
-from reader.format.tensors import Compression, TensorSpec
+from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, Compression, TensorSpec
 
 
 def own_sizes(out: Path, *, has_masks: bool = False, compress: bool = False) -> None:
@@ -118,6 +118,47 @@ def compressed(out: Path, channels: int) -> None:
     ]
     rows = [pixels[start : start + row_bytes] for start in range(0, 3 * row_bytes, row_bytes)]
     write(out, *packed(contents, fields, blocks, rows, [(4, 6)] * 3))
+
+
+def texts(out: Path) -> None:
+    """Write 3 rows of 2 x 2 x 1 in one block, with two columns of texts: value of a pixel is 10 r + 2 y + x."""
+    (out / "_tensordict/extras").mkdir(parents=True)
+    columns = {"caption": ["a cat", "", "zwei Vögel"], "alt": ["猫", "dog", "a, b\n"]}
+    pixels = bytes(10 * r + 2 * y + x for r, y, x in itertools.product(range(3), range(2), range(2)))
+    lines = [encode_line({"path": f"{r}.png", "target": -1, "width": 2, "height": 2}).encode() for r in range(3)]
+    pieces = [columns[name][r].encode() for r in range(3) for name in columns]
+    spans = list(itertools.pairwise(itertools.accumulate(map(len, pieces), initial=0)))
+    contents = {
+        "_tensordict/pixels.memmap": pixels,
+        "_tensordict/targets.memmap": struct.pack("<3q", -1, -1, -1),
+        "samples.jsonl": b"".join(lines),
+        "rejected.jsonl": b"",
+        TEXTS_FILE: b"".join(pieces),
+    }
+    for number, name in enumerate(columns):
+        own = itertools.chain.from_iterable(spans[number :: len(columns)])
+        contents[f"_tensordict/extras/{name}.memmap"] = struct.pack("<6q", *own)
+    fields = {
+        "rows": 3,
+        "height": 2,
+        "width": 2,
+        "channels": 1,
+        "target_kind": "class",
+        "target_count": None,
+        "has_content": False,
+        "extras": dict.fromkeys(columns, TEXT_SPEC),
+        "classes": (),
+        "mean": (0.5,),
+        "std": (0.25,),
+        "inputs": 3,
+        "rejected": 0,
+        "options": {"fit": "squash", "size": [2, 2]},
+        "decoders": {"pillow": {"version": "0"}},
+        "labels": {"text_column": "caption,alt"},
+        "reader_features": (TEXT_COLUMNS,),
+        "texts": tuple(columns),
+    }
+    write(out, contents, fields, [Block(0, 3, zlib.crc32(pixels), 0)])
 
 
 def packed(
@@ -215,7 +256,9 @@ def write(out: Path, contents: dict[str, bytes], fields: dict[str, Any], blocks:
 
 
 if __name__ == "__main__":
-    if sys.argv[2:] == ["compressed-own-masks"]:
+    if sys.argv[2:] == ["texts"]:
+        texts(Path(sys.argv[1]))
+    elif sys.argv[2:] == ["compressed-own-masks"]:
         own_sizes(Path(sys.argv[1]), has_masks=True, compress=True)
     elif sys.argv[2:] and sys.argv[2].startswith("compressed"):
         compressed(Path(sys.argv[1]), {"compressed": 3, "compressed-gray": 1, "compressed-rgba": 4}[sys.argv[2]])

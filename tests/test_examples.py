@@ -18,6 +18,8 @@ import torch
 from conftest import library_or_skip, make_tree, onnxruntime_or_skip, torchvision_or_skip
 from PIL import Image, ImageDraw
 
+from packer import pack
+
 ROOT = Path(__file__).resolve().parents[1]
 EPOCH = re.compile(r"epoch (\d+): loss (\d+\.\d+), accuracy (\d\.\d+), held out (\d\.\d+), ([\d,]+) images/s")
 
@@ -430,6 +432,49 @@ def test_the_contrastive_loss_of_simclr_is_that_of_its_paper(monkeypatch: pytest
         losses.append(-torch.log(scores[(i + 5) % 10] / sum(scores.values())))
     found = importlib.import_module("simclr").nt_xent(first, second, 0.5)
     torch.testing.assert_close(found, torch.stack(losses).mean())
+
+
+def test_clip_learns_which_text_is_of_which_image(
+    tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torchvision_or_skip()
+    names = ["red", "green", "blue", "white"]
+    for n in range(24):
+        Image.new("RGB", (40, 40), names[n % 4]).save(tmp_path / f"{n}.png")
+    lines = [f"{n}.png,a {names[n % 4]} square" for n in range(24)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["path,caption", *lines]))
+    pack(tmp_path / "pairs.csv", tmp_path / "out", size=32, text_column="caption", workers=1)
+    words = ["--model", "resnet18", "--side", 32, "--length", 12, "--epochs", 4, "--batch-size", 12, "--lr", 1e-3]
+    example("clip", tmp_path / "out", *words, "--device", "cpu", "--weights", tmp_path / "clip.pt")
+    losses = [float(loss) for loss in re.findall(r"epoch \d: loss (\d+\.\d+)", capsys.readouterr().out)]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+    assert any(name.startswith("texts.") for name in torch.load(tmp_path / "clip.pt"))
+
+
+def test_clip_wants_texts(store: Path, example: Example) -> None:
+    torchvision_or_skip()
+    with pytest.raises(SystemExit, match="has no texts. Pack it with --text-column."):
+        example("clip", store)
+
+
+def test_the_loss_of_clip_is_that_of_its_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    images, texts = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    module = importlib.import_module("clip")
+    cosines = torch.nn.functional.cosine_similarity(images[:, None], texts[None], dim=2) * 2
+    by_image, by_text = -cosines.log_softmax(1).diagonal().mean(), -cosines.log_softmax(0).diagonal().mean()
+    torch.testing.assert_close(module.clip_loss(images, texts, torch.tensor(2.0).log()), (by_image + by_text) / 2)
+
+
+def test_clip_reads_nothing_behind_the_end_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    module = importlib.import_module("clip")
+    encoder = module.TextEncoder(9, 16, layers=1).eval()
+    both = encoder(module.tokenize(["ab", "abcdef", ""], 9))
+    assert both.isfinite().all()
+    torch.testing.assert_close(both[:1], encoder(torch.tensor([[98, 99, 0, 0, 0, 0, 0, 0, 0]])))
+    assert not torch.allclose(both[0], both[1])
 
 
 class SmallCifar10:

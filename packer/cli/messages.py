@@ -209,7 +209,11 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
         **({"further": _further(m)} if m.further_targets else {}),
-        "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
+        **({"texts": ", ".join(m.texts)} if m.texts else {}),
+        "extras": ", ".join(
+            [*(name for name in m.extras if name not in m.texts), *(["masks"] if m.has_own_masks else [])]
+        )
+        or "none",
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
         **({"icc": ", ".join(f"{shown(name)} ({rows:,})" for name, rows in m.icc.items())} if m.icc else {}),

@@ -95,6 +95,11 @@ INPUTS = combined(
         help="Column that holds the target; several of numbers make one vector, others a target each."
         "  [default: target, label, class or cls]",
     ),
+    click.option(
+        "--text-column",
+        metavar="NAME[,NAME]",
+        help="Column of texts, such as captions, that are kept with the rows; a batch has them as `text`.",
+    ),
     click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it."),
     click.option(
         "--missing",

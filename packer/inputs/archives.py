@@ -25,6 +25,7 @@ from packer.inputs.lists import folder_labels, with_labels
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import is_junk, is_junk_file, is_split, junk_above, split_folders
 from packer.inputs.target_columns import label_columns
+from packer.inputs.text_columns import take_texts
 from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.options import InputOptions
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
@@ -103,12 +104,14 @@ def read_tars(
 
     names = sorted({name for record in records for name in record.cells})
     columns = {name: [record.cells.get(name) for record in records] for name in names}
+    inputs.texts = take_texts(str(paths[0]), columns, where, options.text_column, inputs.notes)
+    names = sorted(columns)
     table = Table.of(str(paths[0]), columns, where, options.missing, classes)
     target = options.target_column
     if target is None and "txt" in names and not target_names(table, None):
         target = "txt"
     targets, splits = target_names(table, target), _splits(members)
-    if not targets and splits != [""]:
+    if not targets and splits != [""] and not inputs.texts:
         found = _as_folder(_empty(paths), paths[0], members, classes, count, are_classes=options.boxes is None)
         next(iter(found.values())).notes += [_no_labels_note(table, "left out")] if names else []
         return found

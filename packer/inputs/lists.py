@@ -19,6 +19,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.inputs.splits import split_folders
 from packer.inputs.tables import UTF16_MARKS, path_column, read_records
 from packer.inputs.target_columns import label_columns
+from packer.inputs.text_columns import take_texts
 from packer.inputs.tree import STRAY, FileCounter
 from packer.options import InputOptions
 from packer.sources.roots import NOWHERE
@@ -77,6 +78,7 @@ def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOption
     inputs = locate_inputs(listing, path.absolute().parent, options, is_found=False)
     inputs.notes += notes
     inputs.labels["path_column"] = column
+    inputs.texts = take_texts(listing.name, listing.columns, listing.where, options.text_column, inputs.notes)
     table = Table.of(listing.name, listing.columns, listing.where, options.missing, classes)
     return with_labels(inputs, label_columns(table, len(inputs), options.target_column, classes, options.classes))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,8 @@ class Inputs:
     extras: dict[str, Column] = field(default_factory=dict)
     # of several target columns, those of extras
     further_targets: dict[str, FurtherTarget] = field(default_factory=dict)
+    # of each text column a text an input
+    texts: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     ignored: int = 0
     # only with --boxes
@@ -142,10 +144,15 @@ class Inputs:
         # these names are in the listing's digest, by which a resume knows its inputs
         return {"targets": self.targets, "lines": self.lines, "places": self.members, **self.extras}
 
+    def texts_of(self, indices: Iterable[int]) -> Iterator[bytes]:
+        """Yield the texts of these inputs as a store has them one behind the other: of each input all columns."""
+        columns = list(self.texts.values())
+        return (texts[index].encode() for index in indices for texts in columns)
+
     def extra_names(self) -> set[str]:
         """Return the names of the tensors that are over the rows: the store's extras, and masks wherever they stand."""
         masks = () if self.masks is None else ("masks",)
-        return {*self.extras, *(self.boxes.specs() if self.boxes else ()), *masks}
+        return {*self.extras, *self.texts, *(self.boxes.specs() if self.boxes else ()), *masks}
 
     def shuffled(self, seed: int) -> Inputs:
         """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""
@@ -160,6 +167,7 @@ class Inputs:
             lines=moved.pop("lines"),
             members=moved.pop("places"),
             extras=moved,
+            texts={name: [texts[index] for index in order] for name, texts in self.texts.items()},
             boxes=self.boxes and self.boxes.chosen(order),
             masks=self.masks and [self.masks[index] for index in order],
             states=self.states.chosen(order if self.states.values else ()),

@@ -32,6 +32,7 @@ _BELONGS = {
     "extension": ("stdin", "table"),
     "path_column": ("table",),
     "target_column": ("table", "tar"),
+    "text_column": ("table", "tar"),
     "missing": ("table", "tar"),
 }
 
@@ -137,6 +138,7 @@ def _record(inputs: Inputs, options: InputOptions) -> None:
         "extension": options.extension,
         "missing": list(options.missing),
         "root": options.root is not None,
+        "text_column": options.text_column,
     }
     inputs.labels |= {name: value for name, value in given.items() if value}
 

@@ -122,6 +122,7 @@ def _plan(
         target_count=len(names) if is_counted else like.target_count,
         extras=extras,
         further_targets=further,
+        texts=like.texts,
         options=_options(manifests),
         decoders=like.decoders,
         is_compressed=like.compression is not None,
@@ -178,6 +179,7 @@ def _kinds(manifest: Manifest) -> dict[str, str]:
         kinds[name] = f"{spec.dtype} {list(spec.row_shape)}"
         if name in ("extras/boxes", "extras/box_targets") and has_boxes(manifest):
             kinds[name] = "boxes"
+    kinds |= {f"extras/{name}": f"text column {number}" for number, name in enumerate(manifest.texts, 1)}
     kinds["targets"] = _target_kind(manifest.target_kind, manifest.classes, manifest.target_count)
     for name, target in manifest.further_targets.items():
         count = next(iter(manifest.extras[name].row_shape), None)

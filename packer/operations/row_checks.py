@@ -19,7 +19,7 @@ from reader.format.manifest import MANIFEST, REJECTED, Block, Manifest
 from reader.format.row_values import RowValues, wrong_extents
 from reader.format.samples import read_placed_samples, read_rejects
 from reader.format.shown import shown
-from reader.format.tensors import ITEM_BYTES, TensorSpec
+from reader.format.tensors import ITEM_BYTES, MOST_TEXT_BYTES, TEXTS_FILE, TensorSpec
 
 # Of all tensors beside the pixels, read at once.
 _PIECE_BYTES = 4 << 20
@@ -49,6 +49,8 @@ def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[
         yield from itertools.islice(_wrong_places(root, manifest, blocks), 1)
     if manifest.compression:
         yield from itertools.islice(_wrong_frames(root, manifest, blocks), 1)
+    if manifest.texts:
+        yield from itertools.islice(_wrong_texts(root, manifest), 1)
     try:
         yield from itertools.islice(_wrong_lines(root, manifest, blocks), 1)
         if (found := sum(1 for _ in read_rejects(root))) != manifest.rejected:
@@ -130,6 +132,27 @@ def _wrong_frames(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterat
                 yield Wrong(MANIFEST, (row, row + 1), "the blocks have other numbers of bytes than their frames")
                 return
         end = int(spans[-1, 1])
+
+
+def _wrong_texts(root: Path, manifest: Manifest) -> Iterator[Wrong]:
+    """Yield where texts are not one behind the other, are too long, or are no UTF-8."""
+    end = 0
+    with open(root / TEXTS_FILE, "rb") as file:
+        for start, columns in pieces(root, manifest, [f"extras/{name}" for name in manifest.texts]):
+            for row, spans in enumerate(np.stack([*columns.values()], axis=1).tolist(), start):
+                for name, (begin, stop) in zip(manifest.texts, spans, strict=True):
+                    if begin != end or not 0 <= stop - begin <= MOST_TEXT_BYTES:
+                        yield Wrong(
+                            TEXTS_FILE, (row, row + 1), f"its {name} does not begin where the text before it ends"
+                        )
+                        return
+                    try:
+                        file.read(stop - begin).decode()
+                    except UnicodeDecodeError:
+                        yield Wrong(TEXTS_FILE, (row, row + 1), f"its {name} is no UTF-8")
+                    end = stop
+    if end != manifest.files[TEXTS_FILE].size_bytes:
+        yield Wrong(TEXTS_FILE, None, "there is something behind its texts")
 
 
 def _wrong_lines(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,10 @@ from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.row_values import RowValues
 from reader.format.samples import Sample
 from reader.format.shown import redacted
-from reader.format.tensors import TensorSpec
+from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
 
+# Runs of rows that a thread takes at once have as many bytes, or are one.
+_TASK_BYTES = 4 << 20
 _REMEDY = "Copy the store again, or pack again."
 
 
@@ -156,6 +158,20 @@ class CopySource:
             ends.append(end)
         return ends[1:]
 
+    def tasks(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield runs of the rows that one thread reads, none so small that handing it over costs more: (begin, ends)."""
+        begin, ends, size_bytes, last = 0, [], 0, 0
+        sizes = np.concatenate([[0], np.cumsum(self.sizes)])
+        for end in self.runs():
+            ends.append(end)
+            size_bytes += int(sizes[end] - sizes[last])
+            last = end
+            if size_bytes >= _TASK_BYTES:
+                yield begin, ends
+                begin, ends, size_bytes = end, [], 0
+        if ends:
+            yield begin, ends
+
     def read(self, rows: Ints, block_room: Scratch, rows_room: Scratch) -> tuple[npt.NDArray[np.uint8], int | None]:
         """Read a run, masks behind its rows included, as uint8[n] in either scratch; and its block's number, if it is all of it.
 
@@ -257,6 +273,18 @@ class CopySource:
             wider[:, : own.row_shape[0]] = values
             values = wider
         return values
+
+    def texts(self, rows: Ints, columns: Sequence[str]) -> tuple[bytes, Ints]:
+        """Return the texts of rows one behind the other, of each row all columns, and the bytes of each, int64[n, columns]."""
+        spans = np.stack([self.values(f"extras/{name}", rows, TEXT_SPEC) for name in columns], axis=1)
+        lengths = spans[..., 1] - spans[..., 0]
+        return read_spans(self.path / TEXTS_FILE, spans[..., 0].ravel(), lengths.ravel()).tobytes(), lengths
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes that the texts of the chosen rows have."""
+        spans = (self.values(f"extras/{name}", self.rows, TEXT_SPEC) for name in self.manifest.texts)
+        return sum(int((of_column[:, 1] - of_column[:, 0]).sum()) for of_column in spans)
 
     def lines(self, rows: Ints, spec: TensorSpec) -> bytes:
         """Return the lines of rows in samples.jsonl; spec is that of the targets to be."""

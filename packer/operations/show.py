@@ -23,6 +23,7 @@ from reader.format.check import check_store
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.shown import shown
+from reader.format.tensors import TEXTS_FILE
 
 _TILE = 128
 # boxes and masks need to be made out
@@ -110,7 +111,8 @@ def _sheet(
         image = image.resize(_scaled(*image.size, side), resample)
         overlay.draw(image, row, scale)
         sheet.paste(image, (x + (tile[0] - image.width) // 2, y + (tile[1] - image.height) // 2))
-        draw.text((x, y + tile[1] + 2), _fitted(_label(manifest, targets, row), tile[0], font), _INK, font)
+        label = _text(Path(overlay.out), manifest, row) or _label(manifest, targets, row)
+        draw.text((x, y + tile[1] + 2), _fitted(label, tile[0], font), _INK, font)
     return sheet
 
 
@@ -167,6 +169,16 @@ def _row_image(manifest: Manifest, pixels: Any, row: int) -> Image.Image:
         raise IndexError(f"row {row} is out of range: the store has rows 0 to {manifest.rows - 1}.")
     values = np.asarray(pixels[row])
     return Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values)
+
+
+def _text(out: Path, manifest: Manifest, row: int) -> str:
+    """Return the beginning of a row's first text; "" where it has none."""
+    if not manifest.texts:
+        return ""
+    begin, end = mapped_tensor(out, manifest, f"extras/{manifest.texts[0]}")[row].tolist()
+    with open(out / TEXTS_FILE, "rb") as file:
+        file.seek(max(0, begin))
+        return file.read(max(0, min(end - begin, 4 * _CAPTION_CHARACTERS))).decode(errors="replace")
 
 
 def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:

@@ -38,16 +38,14 @@ from packer.system import BINARY
 from packer.workers.frame_writer import FrameWriter
 from reader import frames
 from reader.format.filesystem import error_path
-from reader.format.head import COMPRESSED_ROWS
+from reader.format.head import COMPRESSED_ROWS, READER_FEATURES
 from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Block, FileEntry, FurtherTarget, Manifest
-from reader.format.tensors import FRAMES_SPEC, Compression, TensorSpec
+from reader.format.tensors import FRAMES_SPEC, TEXTS_FILE, Compression, TensorSpec
 from reader.system import available_cpus
 
 _MOST_THREADS = 4
 # Blocks that are read beside the one whose lines are written.
 _AHEAD = 2
-# Runs of rows that a thread takes at once have as many bytes, or are one.
-_TASK_BYTES = 4 << 20
 # What an error says to do once it is fixed.
 AGAIN = "do it again"
 # Tensors that are not copied: pixels are written at their offset, the others follow from it.
@@ -70,6 +68,7 @@ class CopyPlan:
     labels: Mapping[str, Any]
     # how the rows are kept; of a merge as in the stores, whose frames are then copied
     is_compressed: bool
+    texts: tuple[str, ...] = ()
     # whether this one lists what the stores rejected too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
@@ -117,6 +116,8 @@ class StoreCopy:
             selection.manifest.files[SAMPLES].size_bytes * len(selection.rows) for selection in self._plan.selections
         )
         rows = (selection.manifest.rows for selection in self._plan.selections)
+        if self._plan.texts:
+            sizes[TEXTS_FILE] = sum(source.text_bytes for source in self._sources)
         sizes[SAMPLES] = sum(of_chosen // count for of_chosen, count in zip(lines, rows, strict=True))
         return sizes | {PIXELS: self._file_bytes}
 
@@ -134,6 +135,7 @@ class StoreCopy:
         allocate(pixels, self._file_bytes, lambda done: self._progress(Progress("allocate", done, self._file_bytes)))
         with contextlib.ExitStack() as held:
             names = [path for path, _ in self._tensors.values()] + [SAMPLES, REJECTED]
+            names += [TEXTS_FILE] if self._plan.texts else []
             files = {}
             for name in names:
                 files[name] = DigestedFile(self._out / name)
@@ -155,6 +157,8 @@ class StoreCopy:
                 block = replace(block, crc32=of_frames, size_bytes=size_bytes, pixels_crc32=found.crc32)
             blocks.append(block)
             crc32 = crc32_combine(crc32, block.crc32, block.size_bytes)
+            if self._plan.texts:
+                values |= self._add_texts(start, stop, files[TEXTS_FILE])
             sums += found.sums
             pixel_count += self._pixel_count(values, stop - start)
             for name, (path, spec) in self._tensors.items():
@@ -184,6 +188,7 @@ class StoreCopy:
     def _fields(self, mean: list[float], std: list[float]) -> dict[str, Any]:
         like, plan = self._like, self._plan
         rejected = sum(selection.manifest.rejected for selection in plan.selections) if plan.has_rejects else 0
+        features = {*like.reader_features} - {COMPRESSED_ROWS} | ({COMPRESSED_ROWS} if plan.is_compressed else set())
         height, width = np.max([source.largest for source in self._sources], axis=0).tolist()
         return {
             "rows": self._rows,
@@ -204,8 +209,8 @@ class StoreCopy:
             "further_targets": plan.further_targets,
             "labels": plan.labels,
             "icc": self._noted.profiles,
-            "reader_features": tuple(name for name in like.reader_features if name != COMPRESSED_ROWS)
-            + ((COMPRESSED_ROWS,) if plan.is_compressed else ()),
+            "reader_features": tuple(name for name in READER_FEATURES if name in features),
+            "texts": plan.texts,
             "compression": Compression.of(self._offset(self._rows)) if plan.is_compressed else None,
         }
 
@@ -236,7 +241,7 @@ class StoreCopy:
         pool = concurrent.futures.ThreadPoolExecutor(threads)
         try:
             for source, base_row in zip(self._sources, self._bounds, strict=False):
-                for first, runs in _tasks(source):
+                for first, runs in source.tasks():
                     waiting.append(pool.submit(self._write, descriptor, source, base_row, first, runs, cut))
                     yield from _results(waiting, threads + _AHEAD)
                 yield from _results(waiting, 0)
@@ -321,7 +326,7 @@ class StoreCopy:
         """Return every tensor of rows [start, stop), as the file has it."""
         values = {}
         for name, (_, spec) in self._tensors.items():
-            if name not in _OFFSETS:
+            if name not in _OFFSETS and name.removeprefix("extras/") not in self._plan.texts:
                 pieces = [source.values(name, rows, spec) for source, rows in self._of(start, stop)]
                 values[name] = np.concatenate(pieces)
         if "offsets" in self._tensors:
@@ -329,6 +334,17 @@ class StoreCopy:
             values["offsets"] = self._ends[start:stop] - self._sizes(start, stop)
             values["mask_offsets"] = values["offsets"] + shapes.prod(axis=1)
         return values
+
+    def _add_texts(self, start: int, stop: int, file: DigestedFile) -> dict[str, npt.NDArray[Any]]:
+        """Append the texts of rows [start, stop); returns where each column's are, by the name of its tensor."""
+        sizes = []
+        for source, rows in self._of(start, stop):
+            data, lengths = source.texts(rows, self._plan.texts)
+            ends = file.size_bytes + np.cumsum(lengths).reshape(lengths.shape)
+            sizes.append(np.stack([ends - lengths, ends], axis=-1))
+            file.write(data)
+        spans = np.concatenate(sizes)
+        return {f"extras/{name}": spans[:, n] for n, name in enumerate(self._plan.texts)}
 
     def _pixel_count(self, values: dict[str, npt.NDArray[Any]], rows: int) -> int:
         """Count the pixels that are image."""
@@ -365,21 +381,6 @@ def _results(waiting: collections.deque[Future[list[_Pixels]]], most: int) -> It
     """Yield what the first of those that wait have found, until no more than so many wait."""
     while len(waiting) > most:
         yield from waiting.popleft().result()
-
-
-def _tasks(source: CopySource) -> Iterator[tuple[int, list[int]]]:
-    """Yield runs of a source's rows that one thread reads, none so small that handing it over costs more: (begin, ends)."""
-    begin, ends, size_bytes, last = 0, [], 0, 0
-    sizes = np.concatenate([[0], np.cumsum(source.sizes)])
-    for end in source.runs():
-        ends.append(end)
-        size_bytes += int(sizes[end] - sizes[last])
-        last = end
-        if size_bytes >= _TASK_BYTES:
-            yield begin, ends
-            begin, ends, size_bytes = end, [], 0
-    if ends:
-        yield begin, ends
 
 
 def _cut(start: int, stop: int, cut: int) -> Iterator[tuple[int, int]]:

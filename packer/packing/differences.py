@@ -88,6 +88,8 @@ def store_difference(out: Path, manifest: Manifest, inputs: Inputs) -> str:
         return f"another number of inputs ({manifest.inputs}, now {len(inputs)})" + (f": {named}" if named else "")
     if manifest.target_kind != inputs.target_kind:
         return f"other targets ({manifest.target_kind}, now {inputs.target_kind})"
+    if [*manifest.texts] != [*inputs.texts]:
+        return f"other text columns ({', '.join(manifest.texts) or 'none'}, now {', '.join(inputs.texts) or 'none'})"
     if manifest.further_targets != inputs.further_targets:
         return "other target columns"
     before = [*manifest.extras, *(["masks"] if manifest.has_own_masks else [])]

@@ -36,6 +36,7 @@ from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, SAMPLES, Manifest
 from reader.format.samples import Sample, read_paths, read_rejects, read_samples
+from reader.format.tensors import TEXTS_FILE
 from reader.system import available_cpus
 
 _BOXES_ROWS = 4096
@@ -214,6 +215,8 @@ def _other_columns(out: Path, manifest: Manifest, inputs: Inputs, accepted: Sequ
                 for name, data in rows.encoded(some_rows, [*islice(lines, len(some_rows))]).items():
                     found[name].update(data)
     files = {name: manifest.files[f"{EXTRAS}/{name}.memmap"] for name in found}
+    if inputs.texts:
+        found["texts"], files["texts"] = hashlib.sha256(b"".join(inputs.texts_of(accepted))), manifest.files[TEXTS_FILE]
     return [name for name, digest in found.items() if files[name].digest != f"sha256:{digest.hexdigest()}"]
 
 

@@ -52,6 +52,7 @@ def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
         "ignored": inputs.ignored,
         "notes": inputs.notes,
         "columns": columns,
+        "texts": {name: texts[span.start : span.stop] for name, texts in inputs.texts.items()},
     }
     write_atomically(folder / _INPUTS, json.dumps(known).encode("ascii"))
 
@@ -60,8 +61,11 @@ def load_inputs(folders: list[Path]) -> Inputs:
     """Put together what the parts have saved of their inputs, in order; paths are not among it."""
     known: dict[str, Any] = {}
     columns: dict[str, Column] = {}
+    texts: dict[str, list[str]] = {}
     for folder in folders:
         known = json.loads((folder / _INPUTS).read_bytes())
+        for name, some in known.get("texts", {}).items():
+            texts.setdefault(name, []).extend(some)
         for name, saved in known["columns"].items():
             column = columns.setdefault(name, Column.of(saved["dtype"], (), saved["count"]))
             column.values.extend(array(column.values.typecode, saved["values"]))
@@ -79,4 +83,5 @@ def load_inputs(folders: list[Path]) -> Inputs:
         lines=columns.pop("lines"),
         members=columns.pop("places"),
         extras=columns,
+        texts=texts,
     )

@@ -26,7 +26,7 @@ from reader.format.manifest import Manifest
 from reader.format.samples import read_samples
 
 # Options that an update takes from the store where they are not given.
-_REUSED = ("target_column", "path_column", "extension", "missing")
+_REUSED = ("target_column", "text_column", "path_column", "extension", "missing")
 # Options by which labels are read.
 LABEL_OPTIONS = ("classes", "root", *_REUSED)
 # Without --max-gone: so large a share of the rows may vanish, and this many in any case.
@@ -38,7 +38,7 @@ def resolved_labels(out: Path, before: Manifest, given: dict[str, Any], images: 
     """Return the options by which labels are read: as they are given, else as the store records them.
 
     Args:
-        given: classes, root, path_column, target_column, extension and missing; None: not given.
+        given: classes, root, path_column, target_column, text_column, extension and missing; None: not given.
 
     Raises:
         PackError: one is needed that is a path, and so recorded nowhere.

@@ -126,6 +126,10 @@ def _listing(inputs: Inputs) -> str:
     for name, column in inputs.columns().items():
         listing.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
         listing.update(column.values)
+    for name, texts in inputs.texts.items():
+        listing.update(f"{name}\0text\0".encode())
+        for text in texts:
+            listing.update(f"{text}\0".encode())
     if inputs.boxes is not None:
         listing.update(inputs.boxes.encoded())
         listing.update(repr(sorted(inputs.refused.items())).encode("utf-8", "surrogatepass"))

@@ -22,10 +22,11 @@ from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
 from reader.format.filesystem import error_path
+from reader.format.head import TEXT_COLUMNS
 from reader.format.journal import Header
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.tensordict_meta import metadata_files
-from reader.format.tensors import Compression, TensorSpec, metadata_names
+from reader.format.tensors import TEXTS_FILE, Compression, TensorSpec, metadata_names
 
 # What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
 # and warnings.
@@ -89,6 +90,7 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
         MANIFEST: class_bytes + _FEW_FILES_BYTES,
         TARGETS: rows * TensorSpec(inputs.targets.dtype, inputs.targets.row_shape).row_bytes,
     }
+    sizes |= {TEXTS_FILE: sum(map(len, inputs.texts_of(range(count))))} if inputs.texts else {}
     sizes |= {f"{TENSORS}/{name}.memmap": row_bytes * rows for name, row_bytes in layout.tensor_bytes.items()}
     return sizes | {
         f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in extra_specs(inputs, layout).items()
@@ -141,7 +143,8 @@ def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs
         "further_targets": inputs.further_targets,
         "labels": header.labels or {},
         "icc": written.noted.profiles,
-        "reader_features": layout.reader_features,
+        "reader_features": layout.reader_features + ((TEXT_COLUMNS,) if inputs.texts else ()),
+        "texts": tuple(inputs.texts),
         "compression": Compression.of(written.unpacked_bytes) if layout.is_compressed else None,
     }
 

@@ -15,6 +15,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.shown import shown
+from reader.format.tensors import TEXTS_FILE
 from reader.rows import Rows
 
 
@@ -90,9 +91,16 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
         std=tuple(std.tolist()),
         inputs=sum(m.inputs for m in manifests),
         rejected=sum(m.rejected for m in manifests),
-        files={**holder.files, PIXELS: FileEntry(size_bytes, "")},
+        files={**holder.files, PIXELS: FileEntry(size_bytes, ""), **_texts_entry(manifests)},
         digest=f"sha256:{digest.hexdigest()}",
     )
+
+
+def _texts_entry(manifests: Sequence[Manifest]) -> dict[str, FileEntry]:
+    """Return the entry of all texts, where rows have any."""
+    if not manifests[0].texts:
+        return {}
+    return {TEXTS_FILE: FileEntry(sum(m.files[TEXTS_FILE].size_bytes for m in manifests), "")}
 
 
 def names_columns(manifest: Manifest) -> bool:
@@ -113,7 +121,8 @@ def _compared(first: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
         masks = "masks behind its pixels" if m.has_own_masks else "no masks behind its pixels"
         # no class that a row has or not, but a place in each row
         columns = str(list(m.classes)) if names_columns(m) else ""
-        return [row, f"of kind {m.target_kind}{count}", extras or "none", str(further), masks, columns]
+        texts = ", ".join(m.texts) or "none"
+        return [row, f"of kind {m.target_kind}{count}", extras or "none", str(further), masks, columns, texts]
 
-    names = ("rows", "targets", "extras", "further targets", "rows with", "target columns")
+    names = ("rows", "targets", "extras", "further targets", "rows with", "target columns", "text columns")
     return list(zip(names, described(first), described(other), strict=True))

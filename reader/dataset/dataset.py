@@ -29,7 +29,7 @@ from reader.format.manifest import Manifest
 from reader.memory.buffers import FittingPool
 from reader.memory.gather import is_run
 from reader.rows import Rows, rows_named
-from reader.store import Batch, Images, RaggedBatch, Targets, names_targets, plain
+from reader.store import Batch, RaggedBatch, names_targets, plain
 
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
@@ -64,8 +64,7 @@ class MemmapDataset(Dataset[Any]):
         (torch.Size([10, 3, 32, 32]), 0)
     """
 
-    # of what `concat` joined, which of the datasets each row is from
-    groups: Groups | None = None
+    groups: Groups | None = None  # of what `concat` joined, which of the datasets each row is from
 
     def __init__(
         self,
@@ -174,7 +173,8 @@ class MemmapDataset(Dataset[Any]):
             positions = self.positions(index)
         if self.changes_samples:
             return self._samples_at(positions)
-        return self._present(self._slice(index) if isinstance(index, slice) else self._gather(positions))
+        batch = self._slice(index) if isinstance(index, slice) else self._gather(positions)
+        return plain(batch, by_name=self.names_targets) if self.as_tuple else batch
 
     def __iter__(self) -> Iterator[Any]:
         """Give one row after the other; without this, an IndexError of a transform would end the loop as if all were given."""
@@ -183,9 +183,8 @@ class MemmapDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return the rows of a batch gathered at once; torch's DataLoader calls this instead of one `__getitem__` an item.
 
-        They are a sequence of (image, target), each made when it is asked for; with as_tuple=False the batch itself. The batch
-        is a copy that belongs to the caller: in a worker in shared memory, so that nothing is copied on the way
-        out, else in memory that is used again once the batch and all views of it are dropped.
+        They are a sequence of (image, target), each made when it is asked for; with as_tuple=False the batch itself: a copy, in a
+        worker in shared memory, else in memory that is used again once the batch and all views of it are dropped.
         """
         if isinstance(indices, collate.Step) and indices.is_of(self):
             return indices.made()
@@ -244,6 +243,11 @@ class MemmapDataset(Dataset[Any]):
         return self._samples
 
     imgs = samples
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """Each text column by its name, list[str] of all rows, without reading a pixel; {}: the store has none."""
+        return self.opened_store.texts(self._rows)
 
     @property
     def root(self) -> str:
@@ -387,14 +391,10 @@ class MemmapDataset(Dataset[Any]):
         return [image for image, _ in samples], default_collate([target for _, target in samples])
 
     def _slice(self, index: slice) -> Batch:
-        positions = np.arange(*index.indices(len(self)))
-        rows = self.store_rows(positions)
+        rows = self.store_rows(positions := np.arange(*index.indices(len(self))))
         if not is_run(rows) or not len(rows):
             return self._gather(positions)
         return self.opened_store.slice(int(rows[0]), int(rows[-1]) + 1)
 
     def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] = fresh) -> Batch:
         return self.opened_store.gather(self.store_rows(positions), memory)
-
-    def _present(self, batch: Batch) -> Batch | tuple[Images, Targets]:
-        return plain(batch, by_name=self.names_targets) if self.as_tuple else batch

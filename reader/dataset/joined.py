@@ -24,8 +24,9 @@ from reader.dataset.sources import JoinedSources
 from reader.format.errors import StoreError
 from reader.format.manifest import PAGE_BYTES
 from reader.format.row_values import has_boxes
-from reader.format.tensors import NEEDS_RAW
+from reader.format.tensors import NEEDS_RAW, TEXTS_FILE
 from reader.memory.joined_file import Piece, RowFiles, RowSource, first_units, map_pieces
+from reader.memory.text_file import JoinedTexts
 from reader.rows import Rows
 from reader.store import Batch, store_of
 
@@ -64,6 +65,8 @@ class JoinedStores(OpenedStore):
         names, self._tables = joined_classes([(str(store.path), store.manifest.classes) for store in stores], classes)
         self.manifest = joined_manifest(manifests, names)
         self.begin()
+        texts = [store.text_file for store in stores if store.text_file is not None]
+        self.text_file = JoinedTexts(texts) if texts else None
         self.made = self._made()
         self.files = {
             name: RowFiles(
@@ -126,7 +129,7 @@ class JoinedStores(OpenedStore):
             held: Any = batch.extras if name.startswith("extras/") else batch
             held.set(name.removeprefix("extras/"), self.made[name][start:stop].clone())
         batch.rows = self.numbers(rows)
-        return batch
+        return self.with_texts(batch)
 
     def check_rows(self, rows: Rows | None, batch: Batch | None = None) -> None:
         """Check rows as `OpenedStore` does; the error is that of the row's own store."""
@@ -175,6 +178,8 @@ class JoinedStores(OpenedStore):
             made["extras/box_targets"] = self._column("extras/box_targets", -1, _renumbered)
         if self.manifest.has_content and not all(store.manifest.has_content for store in self._stores):
             made["content"] = self._column("content", 0, lambda values, table: values)
+        for name in self.manifest.texts:
+            made[f"extras/{name}"] = self._spans(f"extras/{name}")
         for name in self._specs.keys() - made.keys():
             # of one that was given other targets or extras, these
             if any(name in store.made for store in self._stores):
@@ -209,6 +214,16 @@ class JoinedStores(OpenedStore):
         spread = values.new_zeros(len(values), len(self.manifest.classes))
         spread[:, table] = values
         return spread
+
+    def _spans(self, name: str) -> torch.Tensor:
+        """Make int64[N, 2], where texts are among those of all stores."""
+        assert isinstance(self.text_file, JoinedTexts)
+        made = torch.zeros(self._firsts[-1] + self._stores[-1].manifest.rows, 2, dtype=torch.int64, device="cpu")
+        for (store, first), begin in zip(self.parts, self.text_file.begins, strict=False):
+            own, size_bytes = self._own(store, name), store.manifest.files[TEXTS_FILE].size_bytes
+            is_inside = (own >= 0) & (own <= size_bytes)
+            made[first : first + len(own)] = torch.where(is_inside, own + begin, -1)
+        return made
 
     def _offsets(self, name: str) -> torch.Tensor:
         count = self._firsts[-1] + self._stores[-1].manifest.rows

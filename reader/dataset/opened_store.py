@@ -30,6 +30,7 @@ from reader.memory.gather import Copies, gather, is_run
 from reader.memory.joined_file import RowSource
 from reader.memory.pages import extents, gathered, row_of
 from reader.memory.row_file import Read, RowFile, RowReader, reads_in_order
+from reader.memory.text_file import TextFile
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows
 from reader.store import (
@@ -65,6 +66,8 @@ class OpenedStore:
     """
 
     frames: FrameFile | None = None
+    # where texts of rows are read from, where they have any
+    text_file: TextFile | None = None
 
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
         self.path, self.remote = path, remote
@@ -84,6 +87,7 @@ class OpenedStore:
                 name: RowFile(path / file, self._unit_bytes(name), past_cache=False)
                 for name, file in self.manifest.tensor_paths().items()
             }
+            self.text_file = TextFile(path, self.manifest) if self.manifest.texts else None
             is_one_store = before == self._seen()
         sizes = {name: self.manifest.files[file].size_bytes for name, file in self.manifest.tensor_paths().items()}
         self._sizes = [(file, sizes[name]) for name, file in files.items()]
@@ -154,7 +158,7 @@ class OpenedStore:
         Raises:
             StoreError: one is none of this store's; names the row.
         """
-        store = self.views.store
+        store = self.with_texts(self.views.store)
         self.check_rows(None)
         if isinstance(self.mapped, RaggedBatch):
             extents(self.mapped, np.arange(self.manifest.rows))
@@ -169,7 +173,7 @@ class OpenedStore:
         self.check_files()
         # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
         if system.can_read_ahead() and not self.manifest.has_own_sizes:
-            return self._read(np.array(row), _own)
+            return self.with_texts(self._read(np.array(row), _own))
         rows = np.array([row])
         some = self._read(rows, _own) if system.can_read_ahead() else self.gather(rows, _own)
         found: Any = row_of(some, 0) if isinstance(some, RaggedBatch) else some[0]
@@ -179,7 +183,22 @@ class OpenedStore:
             if some.mask_offsets is not None:
                 found.extras["masks"] = _alone(found.extras["masks"])
         found.rows = self.numbers(rows)[0]
-        return found
+        return self.with_texts(found)
+
+    def with_texts(self, batch: Batch) -> Batch:
+        """Write on a batch where the texts of its rows are read from; returns it."""
+        if self.text_file is not None:
+            batch.text_file = self.text_file
+        return batch
+
+    def texts(self, rows: Rows | None) -> dict[str, list[str]]:
+        """Return each text column of rows by its name; None: of all."""
+        if self.text_file is None:
+            return {}
+        self.check_rows(rows)
+        held: Any = self.mapped.extras
+        chosen = torch.arange(self.manifest.rows) if rows is None else torch.from_numpy(rows)
+        return self.text_file.texts(held.select(*self.manifest.texts)[chosen])
 
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
@@ -189,6 +208,9 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short. One that is cut later ends the process that reads the view (SIGBUS).
         """
+        return self.with_texts(self._sliced(start, stop))
+
+    def _sliced(self, start: int, stop: int) -> Batch:
         self.check_files()
         rows = np.arange(start, stop)
         if not self.is_local or self.frames is not None:
@@ -210,6 +232,9 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short.
         """
+        return self.with_texts(self._gathered(rows, memory))
+
+    def _gathered(self, rows: Rows, memory: Memory) -> Batch:
         self.check_files()
         if _reads_files() or not self.is_local or self.frames is not None:
             return self._read(rows, memory)

@@ -26,7 +26,9 @@ OWN_SIZES = "own-sizes"
 OWN_MASKS = "own-masks"
 # and of rows that are frames of zstd
 COMPRESSED_ROWS = "compressed-rows"
-READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS)
+# and of texts of rows, in a file of their own
+TEXT_COLUMNS = "text-columns"
+READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS, TEXT_COLUMNS)
 # What `pack pull` must know of a manifest.json at a URL that names a store in a folder of its own; no folder on a disk has it.
 GENERATIONS = "generations"
 # and of one whose pixels are there as objects of their own

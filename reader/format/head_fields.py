@@ -50,6 +50,7 @@ _HEAD = {
     "extras": OBJECT,
     "classes": TEXTS,
     "further_targets": OBJECT,
+    "texts": TEXTS,
     "labels": PLAIN_OBJECT,
     "mean": NUMBERS,
     "std": NUMBERS,
@@ -61,7 +62,7 @@ _HEAD = {
     "compression": OBJECT,
     "files": OBJECT,
 }
-_MAY_LACK = frozenset({"further_targets", "labels", "icc", "compression"})
+_MAY_LACK = frozenset({"further_targets", "texts", "labels", "icc", "compression"})
 # A line of samples.jsonl has all numbers of a row's target.
 MOST_TARGETS = 1 << 24
 _TARGETS = {"kind": _KIND, "count": optional(whole(1, MOST_TARGETS))}
@@ -97,7 +98,7 @@ _OPTIONS = {
     ),
 }
 _LABELS = {
-    **dict.fromkeys(("boxes", "extension", "path_column", "target_column"), TEXT),
+    **dict.fromkeys(("boxes", "extension", "path_column", "target_column", "text_column"), TEXT),
     **dict.fromkeys(("classes", "root", "unknown"), BOOL),
     "missing": TEXTS,
 }

@@ -30,7 +30,7 @@ from reader.format.head import (
 )
 from reader.format.head_fields import MOST_TARGETS, TARGET_DTYPES, check_head
 from reader.format.shown import brief
-from reader.format.tensors import FRAMES_SPEC, ITEM_BYTES, Compression, TensorSpec, metadata_names
+from reader.format.tensors import FRAMES_SPEC, ITEM_BYTES, Compression, TensorSpec, metadata_names, text_files
 from reader.format.unfinished import no_manifest
 
 MANIFEST = "manifest.json"
@@ -41,8 +41,6 @@ PIXELS = "_tensordict/pixels.memmap"
 # pixels.memmap of a store with rows of own sizes is filled up to whole pages: it is read by pages, also past the page cache.
 PAGE_BYTES = 4096
 
-# Of a list in an error.
-_NAMED = 5
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
@@ -105,6 +103,7 @@ class Manifest:
         labels: how targets, classes and boxes were read, as far as options said it.
         icc: name of an ICC profile other than sRGB -> rows of images that have it.
         compression: how the pixels are compressed; None where they are raw.
+        texts: names of the columns of texts, the first one first, each also an extra that says where they are.
         digest: "sha256:" and that of manifest.json.
 
     Raises:
@@ -131,12 +130,10 @@ class Manifest:
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
     further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
-    # how targets, classes and boxes were read, as far as options said it; a store of format 1.0 does not say
     labels: Mapping[str, Any] = field(default_factory=dict)
-    # name of an ICC profile other than sRGB -> rows whose images have it (format 1.1)
     icc: Mapping[str, int] = field(default_factory=dict)
-    # how rows are compressed, where they are
     compression: Compression | None = None
+    texts: tuple[str, ...] = ()
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -158,12 +155,11 @@ class Manifest:
             raise StoreError(
                 f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
             )
-        expected = sorted(
-            [*self.tensor_paths().values(), *metadata_names(has_extras=bool(self.extras)), SAMPLES, REJECTED]
-        )
+        others = [SAMPLES, REJECTED, *text_files(self.texts, self.extras, self.reader_features)]
+        expected = sorted([*self.tensor_paths().values(), *metadata_names(has_extras=bool(self.extras)), *others])
         if sorted(self.files) != expected:
             other = [brief(name) for name in sorted({*self.files} ^ {*expected})]
-            raise StoreError(f"the manifest lists other files than {expected}: {', '.join(other[:_NAMED])}.")
+            raise StoreError(f"the manifest lists other files than {expected}: {', '.join(other[:5])}.")
         if self.has_own_sizes and self.has_content:
             raise StoreError("the manifest says that rows have content and sizes of their own, expected one of them.")
 
@@ -247,6 +243,7 @@ class Manifest:
             "classes": list(self.classes),
             # only where there are any: other stores keep their bytes
             **({"further_targets": further} if further else {}),
+            **({"texts": list(self.texts)} if self.texts else {}),
             **({"labels": dict(sorted(self.labels.items()))} if self.labels else {}),
             "mean": list(self.mean),
             "std": list(self.std),
@@ -294,6 +291,7 @@ class Manifest:
             labels=head.get("labels", {}),
             icc=head.get("icc", {}),
             compression=Compression.of_head(head),
+            texts=tuple(head.get("texts", ())),
             digest=digest,
         )
         manifest.check_sums()

@@ -12,7 +12,7 @@ from typing import Any
 from reader.format.errors import StoreError
 from reader.format.fields import INT32_MOST
 from reader.format.manifest import Manifest
-from reader.format.tensors import TensorSpec
+from reader.format.tensors import TEXTS_FILE, TensorSpec
 
 
 class RowValues:
@@ -125,6 +125,8 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[str, tuple[str, int, int]]]:
             yield name, (what, -1, len(classes) - 1)
         elif kind == "multi-hot":
             yield name, (what, 0, 1)
+    for name in manifest.texts:
+        yield f"extras/{name}", (f"the place of its {name}", 0, manifest.files[TEXTS_FILE].size_bytes)
     if has_boxes(manifest):
         yield (
             "extras/box_targets",

@@ -1,15 +1,15 @@
-"""Tensors as the manifest has them: dtype, shape of a row, names of their meta.json files; and how rows are compressed."""
+"""Tensors as the manifest has them: dtype, shape of a row, names of their meta.json files; how rows are compressed; texts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.fields import check_fields, one_of, whole
-from reader.format.head import COMPRESSED_ROWS
+from reader.format.head import COMPRESSED_ROWS, TEXT_COLUMNS
 from reader.format.shown import brief
 
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
@@ -118,6 +118,29 @@ class Compression:
             raise StoreError(
                 f"it lists {self.pixel_bytes} bytes of pixels, more than {file_bytes} bytes of frames can hold."
             )
+
+
+# All texts of the rows as UTF-8, without gaps: of row 0 all columns, then of row 1.
+TEXTS_FILE = "texts.utf8"
+# The extra of a text column: the bytes [begin, end) of that file.
+TEXT_SPEC = TensorSpec("int64", (2,))
+# Of one text. The longest captions of public sets have some 10 KB; a reader takes no more memory than this for a damaged span.
+MOST_TEXT_BYTES = 1 << 20
+
+
+def text_files(texts: Sequence[str], extras: Mapping[str, TensorSpec], features: Sequence[str]) -> list[str]:
+    """Return the files beside the tensors that text columns have, their names checked by extras and reader features.
+
+    Raises:
+        StoreError: one is no extra of two int64 a row, one comes twice, or the feature and any of them are not together.
+    """
+    if len({*texts}) < len(texts) or any(extras.get(name) != TEXT_SPEC for name in texts):
+        raise StoreError(f"the manifest says texts = {brief(list(texts))}, expected names of extras of int64 [2].")
+    if bool(texts) != (TEXT_COLUMNS in features):
+        raise StoreError(
+            f"the manifest says texts = {brief(list(texts))}, expected some where it names {TEXT_COLUMNS}."
+        )
+    return [TEXTS_FILE] if texts else []
 
 
 def pixel_decoders(decoders: Mapping[str, Any]) -> dict[str, Any]:

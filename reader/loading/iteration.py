@@ -171,6 +171,7 @@ class Finish:
         """Finish a batch; start: where in the epoch's order its first row stands."""
         made: object = batch
         transform = self._transform
+        self._dataset.opened_store.with_texts(batch)
         if transform is not None or not self._as_tuple:
             stamped(batch, epoch=self._epoch, position=start, seed=self._seed)
         if transform is not None:

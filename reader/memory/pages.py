@@ -94,4 +94,6 @@ def row_of(store: RaggedBatch, row: int) -> ImageBatch:
     extras, mask = None if store.extras is None else store.extras[row], store.mask(row)
     if mask is not None:
         extras = TensorDict({**({} if extras is None else extras), "masks": mask}, batch_size=[])
-    return ImageBatch(pixels=store.image(row), targets=store.targets[row], extras=extras, batch_size=[])
+    return ImageBatch(
+        pixels=store.image(row), targets=store.targets[row], extras=extras, text_file=store.text_file, batch_size=[]
+    )

@@ -66,7 +66,7 @@ def _rows(batch: Batch, start: int, stop: int) -> Batch:
     names = ("targets", "offsets", "shapes", "extras", "rows", "mask_offsets", "origin")
     columns = {name: getattr(batch, name) for name in names}
     chosen: dict[str, Any] = {name: None if column is None else column[start:stop] for name, column in columns.items()}
-    return RaggedBatch(pixels=batch.pixels, batch_size=[], **chosen)
+    return RaggedBatch(pixels=batch.pixels, text_file=batch.text_file, batch_size=[], **chosen)
 
 
 class _Joined:
@@ -110,6 +110,7 @@ class _Joined:
             extras=None if first.extras is None else TensorDict.cat([part.extras for part in made]),
             rows=self._batch.rows,
             origin=self._batch.origin,
+            text_file=self._batch.text_file,
             batch_size=pixels.shape[:1],
             device=pixels.device,
         )

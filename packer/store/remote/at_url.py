@@ -21,6 +21,7 @@ from reader.format.head import GENERATIONS, MOST_FETCHED_MANIFEST_BYTES
 from reader.format.journal import FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.pointer import Pointer, read_pointer
+from reader.format.tensors import TEXTS_FILE
 
 # What a push in progress has sent. Beside the manifest, gone with the last that the push leaves behind.
 RECORD = ".pushing.json"
@@ -32,7 +33,7 @@ _FOLDER = "_tensordict"
 _SMALL = ("meta.json", SAMPLES, REJECTED)
 # the files of a store, and of a copy to a disk that was killed
 _OWN = re.compile(
-    rf"(?:{GENERATIONS}/[0-9a-f]{{16}}/)?(?:\.?meta\.json|\.?{SAMPLES}|\.?{REJECTED}|\.?{MANIFEST}"
+    rf"(?:{GENERATIONS}/[0-9a-f]{{16}}/)?(?:\.?meta\.json|\.?{SAMPLES}|\.?{REJECTED}|\.?{re.escape(TEXTS_FILE)}|\.?{MANIFEST}"
     rf"|{_FOLDER}/(?:extras/)?\.?(?:meta\.json|[A-Za-z0-9_-]+\.memmap)"
     rf"|{_FOLDER}/pixels\.memmap/\.?[0-9]{{16,}}|{re.escape(FOLDER)}/journal/\.?[0-9]{{16,}})(?:\.tmp)?"
 )

@@ -1,0 +1,120 @@
+"""The texts of a store's rows, read by where they are; of several stores, one behind the other. Knows no row.
+
+It pickles to a path. Text is decoded when a batch is asked for it, and so costs a loop nothing that never asks.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from reader import system
+from reader.format.errors import StoreError
+from reader.format.manifest import Manifest, read_manifest
+from reader.format.tensors import MOST_TEXT_BYTES, TEXTS_FILE
+from reader.memory.row_file import RowFile
+
+
+class TextFile:
+    """The texts of one store, from a file that is held open.
+
+    Raises:
+        StoreError: the file is not of the size that the manifest says.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.columns, self._path, self._digest = manifest.texts, path, manifest.digest
+        self.size_bytes = manifest.files[TEXTS_FILE].size_bytes
+        self._file = RowFile(path / TEXTS_FILE, 1, past_cache=False)
+        self._file.check_size(self.size_bytes)
+
+    def texts(self, extras: TensorDict | None) -> dict[str, Any]:
+        """Return each column's texts of a batch, list[str], or str of a single row.
+
+        Args:
+            extras: of a batch; of each column int64[B, 2] or int64[2], where its texts are.
+
+        Raises:
+            StoreError: one is not in the file, or is no UTF-8.
+        """
+        spans = {} if extras is None else {name: extras.get(name, None) for name in self.columns}
+        return {name: self._texts(name, held) for name, held in spans.items() if held is not None}
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return bytes of the file; raises StoreError where it has none there."""
+        if not (0 <= begin <= end <= self.size_bytes and end - begin <= MOST_TEXT_BYTES):
+            raise StoreError(
+                f"{self._path}: a text has the bytes {begin} to {end} of {TEXTS_FILE}, expected up to {MOST_TEXT_BYTES} of its"
+                f" {self.size_bytes}. The store is damaged. Run: pack verify {self._path}"
+            )
+        data = bytearray(end - begin)
+        if data:
+            if not system.can_read_ahead():
+                with open(self._path / TEXTS_FILE, "rb") as file:
+                    file.seek(begin)
+                    return file.read(end - begin)
+            self._file.read(memoryview(data), [(begin, end - begin, 0)])
+        return bytes(data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextFile) and (self._path, self._digest) == (other._path, other._digest)
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self._path, self._digest)
+
+    def __deepcopy__(self, memory: dict[int, Any]) -> TextFile:
+        # a copied batch reads the same texts
+        return self
+
+    def _texts(self, name: str, spans: torch.Tensor) -> list[str] | str:
+        if spans.ndim == 1:
+            return self._text(name, *spans.tolist())
+        return [self._text(name, begin, end) for begin, end in spans.tolist()]
+
+    def _text(self, name: str, begin: int, end: int) -> str:
+        try:
+            return self.read(begin, end).decode()
+        except UnicodeDecodeError:
+            raise StoreError(
+                f"{self._path}: bytes {begin} to {end} of {TEXTS_FILE}, a {name}, are no UTF-8. Run: pack verify {self._path}"
+            ) from None
+
+
+class JoinedTexts(TextFile):
+    """The texts of several stores, as if their files were one: those of each begin where those before it end."""
+
+    def __init__(self, files: Sequence[TextFile]) -> None:
+        self.columns, self._files = files[0].columns, tuple(files)
+        self.begins = [0, *itertools.accumulate(file.size_bytes for file in files)]
+        self.size_bytes = self.begins[-1]
+        self._path = Path(" + ".join(str(file._path) for file in files))
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return bytes of the store that they are in."""
+        which = min(max(0, bisect.bisect_right(self.begins, begin) - 1), len(self._files) - 1)
+        return self._files[which].read(begin - self.begins[which], end - self.begins[which])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JoinedTexts) and self._files == other._files
+
+    def __hash__(self) -> int:
+        return hash(self._files)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedTexts, (self._files,)
+
+
+def _opened(path: Path, digest: str) -> TextFile:
+    manifest = read_manifest(path)
+    if manifest.digest != digest:
+        raise StoreError(f"{path} was packed again since this batch was made. Open the dataset again.")
+    return TextFile(path, manifest)
