@@ -437,7 +437,7 @@ def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Pa
     pack(images, tmp_path / "out", fit="none", **labels(images, tmp_path))
     order = np.random.default_rng(0).permutation(np.tile(np.arange(24), 4))
     if only:
-        monkeypatch.setattr(store_copy, "_TASK_BYTES", 1)
+        monkeypatch.setattr(row_sources, "_TASK_BYTES", 1)
     subset(tmp_path / "out", tmp_path / "any", rows=order)
     whole = rows_of(tmp_path / "out")
     assert rows_of(tmp_path / "any") == [whole[row] for row in order]
