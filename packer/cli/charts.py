@@ -21,11 +21,19 @@ if TYPE_CHECKING:
 Report = Mapping[str, Any]
 Timeline = Mapping[str, Any]
 
-_TITLES = {"memory": "from memory", "device": "to the device", "disk": "from the disk, nothing of it cached"}
+_TITLES = {
+    "memory": "from memory",
+    "device": "to the device",
+    "disk": "from the disk, nothing of it cached",
+    "network": "from the network",
+}
+# What a section's loader is compared with in a headline.
+_LIMITS = {"network": ("the network", "the network")}
 
 OURS, OTHER, LIMIT, DARK, GRAY = "#0b6fa4", "#a3adb8", "#d9772b", "#26323d", "#6b7783"
 # Waiting is pale: what is dark is work.
 _COLORS = {
+    "network": "#c9a227",
     "read": "#5b8c3e",
     "gather": "#0b6fa4",
     "copy": "#8a5fa8",
@@ -90,7 +98,8 @@ def text(report: Report) -> str:
         table += [[""] * 5, [f"{_TITLES[section['name']]} ({about})", *head[1:]]]
         table += [_cells(way, section["limits"]) for way in section["ways"]]
     lines += [*_aligned(table), ""]
-    lines.append(f"first batch: {report['first_batch_ms']:.1f} ms after iter() of a new MemmapLoader, rows in memory")
+    where = "its cache empty" if report["sections"][0]["name"] == "network" else "rows in memory"
+    lines.append(f"first batch: {report['first_batch_ms']:.1f} ms after iter() of a new MemmapLoader, {where}")
     lines += [f"not measured: {what}: {why}" for what, why in report["not_measured"].items()]
     lines.append(f'residency "auto" is "{report["residency"]}" here: {report["residency_reason"]}')
     return "\n".join([*lines, *report["advice"]])
@@ -185,10 +194,9 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
 def _finding(report: Report) -> str:
     """Say what the bars show."""
     loader = next(way for way in report["sections"][0]["ways"] if _is_ours(way["name"]))
+    limit, slower = _LIMITS.get(report["sections"][0]["name"], ("memory", "copying memory"))
     share = (
-        f"{loader['of_limit']:.0%} of the speed of memory"
-        if loader["of_limit"] <= 1
-        else "no slower than copying memory"
+        f"{loader['of_limit']:.0%} of the speed of {limit}" if loader["of_limit"] <= 1 else f"no slower than {slower}"
     )
     return f"{loader['name']}: {loader['images_per_second']:,.0f} images/s, {share}"
 

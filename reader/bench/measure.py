@@ -126,7 +126,7 @@ class BenchReport:
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
+def unlogged() -> Iterator[None]:
     """Let loaders log errors alone: what they warn of says nothing to who did not make them."""
     logger = logging.getLogger("reader")
     level = logger.level
@@ -137,7 +137,7 @@ def _unlogged() -> Iterator[None]:
         logger.setLevel(level)
 
 
-@_unlogged()
+@unlogged()
 def measure(
     path: str | os.PathLike[str],
     *,
@@ -264,7 +264,7 @@ def _memory(
     rates = _warmed_up(ways, seconds, lambda share: progress("memory", share))
     for loader in loaders.values():
         loader.close()
-    return _section("memory", part.data, part.count, (COPIES,), rates)
+    return section_of("memory", part.data, part.count, (COPIES,), rates)
 
 
 def _device(
@@ -278,7 +278,7 @@ def _device(
     rates = _warmed_up(ways, seconds, lambda share: progress("device", share))
     for loader in loaders.values():
         loader.close()
-    return _section("device", part.data, part.count, (PINNED_COPIES,), rates)
+    return section_of("device", part.data, part.count, (PINNED_COPIES,), rates)
 
 
 def _disk(
@@ -292,7 +292,7 @@ def _disk(
     except NotMeasured as e:
         not_measured["disk"] = str(e)
         return []
-    return [_section("disk", data, count, (IN_ORDER, BY_THREADS), rates)]
+    return [section_of("disk", data, count, (IN_ORDER, BY_THREADS), rates)]
 
 
 def _in_turns(
@@ -332,9 +332,10 @@ def _warmed_up(ways: Mapping[str, Turn], seconds: float, progress: Callable[[flo
     return _in_turns(ways, seconds - (time.perf_counter() - begun), progress)
 
 
-def _section(
+def section_of(
     name: str, data: MemmapDataset, rows: int, limits: tuple[str, ...], rates: Mapping[str, list[float]]
 ) -> Section:
+    """Return a section of what took turns: images/s of each way in each round."""
     limit = np.max([rates[name] for name in limits], axis=0)
     ways = []
     for way, found in rates.items():

@@ -26,17 +26,20 @@ from reader.loading.loader import MemmapLoader
 from reader.transforms.color import Normalize
 
 # What the loader names, and the loop. Waiting: the loop for a batch; the feeder for room in the queue, or for reads.
-STAGES = ("read", "gather", "copy", "transform", "step", "wait")
+STAGES = ("network", "read", "gather", "copy", "transform", "step", "wait")
 
 # Enough to see the start, which takes prefetch + 2 of them, and what follows.
 BATCHES = 16
 
 _PREFIX = "pixpack."
+# Says in a trace when the run began by time.monotonic.
+_CLOCK = "pixpack.clock"
 # Kinds of threads and streams, and the stage that no kind before has: with prefetch=0 the caller gathers, too.
 _KINDS = {
     "caller": "step",
     "feeder": "gather",
     "reader": "read",
+    "network": "network",
     "copy stream": "device copy",
     "stream": "device compute",
 }
@@ -79,16 +82,18 @@ def record_store(
     normalize: bool = False,
     step_ms: float = 0.0,
     trace: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Timeline:
     """Record 16 batches of a store read by a new MemmapLoader, see `record`.
 
+    cache: a folder on a local disk, for the blocks of a store at a URL.
     normalize: its transform makes float32 images by the store's own mean and std.
 
     Raises:
         StoreError: path is no store.
         BenchError: what was asked for contradicts the store or this machine.
     """
-    data = MemmapDataset(path)
+    data = MemmapDataset(path, cache=cache)
     size, where = checked(data, batch_size, device)
     to_floats = Normalize.of(data.manifest).to(where)
 
@@ -101,7 +106,11 @@ def record_store(
         loader = MemmapLoader(data, size, shuffle=ORDERS[order], device=where, transform=transform, residency=residency)
     except ValueError as e:
         raise BenchError(str(e)) from None
-    return record(loader, batches=BATCHES, step_ms=step_ms, trace=trace)
+    try:
+        return record(loader, batches=BATCHES, step_ms=step_ms, trace=trace)
+    finally:
+        if data.remote is not None:
+            data.remote.close()
 
 
 def record(
@@ -123,7 +132,10 @@ def record(
         activities.append(ProfilerActivity.CUDA)
     # without this the profiler sees the thread alone that started it
     all_threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    remote = loader.dataset.remote
     with profile(activities=activities, experimental_config=all_threads) as profiler:
+        with record_function(_CLOCK):
+            began = time.monotonic()
         for taken, batch in enumerate(loader, start=1):
             with record_function("pixpack.step"):
                 time.sleep(step_ms / 1e3)
@@ -137,10 +149,26 @@ def record(
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(written))
+        if remote is not None:
+            _add_requests(written, remote.requests(), began)
         if trace is not None:
             with error_path(trace):
                 shutil.copyfile(written, trace)
         return timeline_of(json.loads(written.read_text(encoding="utf-8"))["traceEvents"])
+
+
+def _add_requests(written: Path, requests: Sequence[tuple[float, float]], began: float) -> None:
+    """Add to a trace what another process did, by the one clock of the machine.
+
+    requests: where each began and ended, and `began` when the span of that name did, by time.monotonic.
+    """
+    trace = json.loads(written.read_text(encoding="utf-8"))
+    at = next(event["ts"] for event in trace["traceEvents"] if event.get("name") == _CLOCK and "dur" in event)
+    for start, stop in requests:
+        event: Event = {"name": "pixpack.network", "cat": "user_annotation", "pid": "fetcher", "tid": "network"}
+        event |= {"ts": at + (start - began) * 1e6, "dur": (stop - start) * 1e6}
+        trace["traceEvents"].append({"ph": "X"} | event)
+    written.write_text(json.dumps(trace), encoding="utf-8")
 
 
 # What identifies a process and its thread, or a device and its stream.

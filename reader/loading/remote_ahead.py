@@ -114,11 +114,12 @@ class RemoteAhead:
 
     def _tell(self, now: float) -> None:
         """Log what came from where since the last time."""
-        seconds, fetched = now - self._logged, self._remote.fetched_bytes()
+        seconds, fetched, folder = now - self._logged, self._remote.fetched_bytes(), self._remote.folder
         _log.info(
-            "%s: %.0f MB/s from the network, %.0f MB/s to the loop, which waited or copied for %.0f %% of the time",
+            "%s: %.0f MB/s from the network, %.0f MB/s to the loop, which waited or copied for %.0f %% of the time; the cache has"
+            " %.0f %% of the store",
             *(self._remote.url, fetched / seconds / 1e6, self._read_bytes / seconds / 1e6),
-            100 * self._reading_seconds / seconds,
+            *(100 * self._reading_seconds / seconds, 100 * folder.present_bytes() / folder.starts[-1]),
         )
         self._logged, self._read_bytes, self._reading_seconds = now, 0, 0.0
 

@@ -36,6 +36,8 @@ _MOST_UNDER_WAY_BYTES = 2 * THREADS * REQUEST_BYTES
 _BUSY_WHILE_WAITED = 4
 # Another process's fetch is looked for so often; it takes some ten times as long.
 _LOOK_SECONDS = 0.02
+# Kept for who draws them.
+_MOST_REQUESTS = 4096
 # A block that differs may have been garbled on its way: it is read once more.
 _TRIES = 2
 
@@ -62,6 +64,8 @@ class BlockFetcher:
         self._later: deque[int] = deque()
         self._under_way: set[int] = set()
         self._fetched_bytes = 0
+        # when the last of them began and ended
+        self._requests: deque[tuple[float, float]] = deque(maxlen=_MOST_REQUESTS)
         # threads at work, and blocks that somebody waits for
         self._busy, self._waited = 0, Counter[int]()
         # when it was begun, and how it ended
@@ -133,6 +137,11 @@ class BlockFetcher:
             fetched, self._fetched_bytes = self._fetched_bytes, 0
             return fetched
 
+    def requests(self) -> list[tuple[float, float]]:
+        """Return when each run of blocks that was fetched last was begun and was written, by time.monotonic."""
+        with self._changed:
+            return list(self._requests)
+
     def file(self, name: str) -> None:
         """Have a file of the store in its folder."""
         fetch_file(self._folder.root, self._source, name, self._folder.manifest)
@@ -172,6 +181,7 @@ class BlockFetcher:
                 failed = begun, e
             with self._changed:
                 self._busy -= 1
+                self._requests.append((begun, time.monotonic()))
                 self._fetched_bytes += sum(map(self._folder.size, run)) if failed is None else 0
                 self._under_way.difference_update(run)
                 if failed is not None:

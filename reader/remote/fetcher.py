@@ -79,6 +79,8 @@ class Session:
                 return self.blocks.complete()
             case "fetched":
                 return self.blocks.fetched_bytes()
+            case "requests":
+                return self.blocks.requests()
             case "file":
                 return self.blocks.file(question["name"])
         raise AssertionError(question)

@@ -154,6 +154,11 @@ class RemoteStore:
         """Return the bytes of pixels that this process has had fetched since this was asked last."""
         return 0 if self._fetcher is None else int(self._started().ask("fetched"))
 
+    def requests(self) -> list[tuple[float, float]]:
+        """Return when the requests that this process has had made last began and ended, by time.monotonic."""
+        found = [] if self._fetcher is None else self._started().ask("requests")
+        return [(start, stop) for start, stop in found]
+
     def file(self, name: str) -> Path:
         """Return the path of a file that opening does not need, samples.jsonl or rejected.jsonl, now that it is there."""
         path = self.root / name

@@ -131,3 +131,45 @@ def test_what_cannot_be_done_is_one_sentence(
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_bench_compares_the_first_epoch_with_its_network(
+    range_server: RangeServer, scratch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", range_server.url, "--batch-size", "16", "--seconds", "0.1"]
+    assert run([*words, "--json", "--trace", str(tmp_path / "trace.json")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (section,) = report["sections"]
+    assert (section["name"], section["limits"]) == ("network", ["the same ranges by obstore alone"])
+    assert [way["name"] for way in section["ways"]] == [*section["limits"], "MemmapLoader, block, its cache empty"]
+    assert section["rounds"] >= 2
+    assert all(way["images_per_second"] > 0 for way in section["ways"])
+    assert report["advice"][0].startswith("The first epoch fetches 307.2 kB: about ")
+    # what the fetcher did is a lane of the run
+    spans = [span for span in report["timeline"]["spans"] if span["lane"] == "network"]
+    assert spans
+    assert {span["stage"] for span in spans} == {"network"}
+    assert all(0 <= span["start_ms"] < span["stop_ms"] for span in spans)
+    names = [event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
+    assert names.count("pixpack.network") == len(spans)
+    assert [*scratch.glob("pixpack*")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--device", "cuda"], "--device is for a store on a disk"),
+        (["--residency", "ram"], "--residency is for a store on a disk"),
+    ],
+)
+def test_bench_of_a_url_refuses_what_is_for_a_disk(
+    words: list[str], text: str, range_server: RangeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", range_server.url, *words]) == 2
+    assert text in capsys.readouterr().err
+    assert not range_server.asked
+
+
+def test_bench_of_a_folder_refuses_a_cache(many_blocks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", str(many_blocks), "--cache", "elsewhere"]) == 2
+    assert "--cache is for the URL of a store" in capsys.readouterr().err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -13,6 +16,7 @@ from packer.cli.options import Range, StorePath
 from packer.cli.output import EXIT_FAILED, fail, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
+from packer.options import is_url
 
 
 @command(short_help="How near reading comes to the speed of this machine's memory and disk.")
@@ -55,10 +59,13 @@ from packer.errors import OptionsError
     metavar="MS",
     help="That run waits so long with each batch, as for a training step.",
 )
+@click.option("--cache", type=StorePath(), metavar="FOLDER", help="Of a URL: where blocks are put while it measures.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the figures and nothing else.")
-def bench(out: str, as_json: bool, quiet: bool, **options: Any) -> int:
+def bench(out: str, as_json: bool, quiet: bool, cache: str | None, **options: Any) -> int:
     """Time the reader on the store OUT, beside copying memory and reading the disk, and torch's DataLoader.
+
+    Of the URL of a store, time the first epoch of its first rows beside fetching the same ranges alone.
 
     Of a folder of the stores of splits, the one with most rows is measured. Pages of OUT are dropped from the page cache to time
     the disk, and read again. Nothing is written but pictures.
@@ -69,27 +76,37 @@ def bench(out: str, as_json: bool, quiet: bool, **options: Any) -> int:
       pack bench out/ --seconds 20 --plot bench.png
       pack bench out/ --timeline timeline.png --step-ms 20 --order full
       pack bench out/ --json | jq '.sections[0].ways'
+      pack bench s3://bucket/out --seconds 20
     """
     pictures = {name: options.pop(name) for name in ("plot", "timeline", "trace")}
     run = {name: options.pop(name) for name in ("residency", "normalize", "step_ms")}
     _check_pictures(pictures)
-    out = _largest(out)
+    if is_url(out):
+        _check_remote(options, run)
+    else:
+        out = _largest(out)
     # torch's profiler would report on stderr that it starts and stops; read when torch is imported
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    with ProgressBar(hidden=quiet or as_json) as bar:
+    with _scratch(out, cache) as scratch, ProgressBar(hidden=quiet or as_json) as bar:
         bar.share_done("loading torch", 0.0)
         from packer.cli import charts as view
         from packer.operations.pictures import marked, save, scratch_trace
         from reader.bench.measure import BenchError, measure
+        from reader.bench.network import measure_remote
         from reader.bench.timeline import record_store
 
         recorded = None
         try:
-            report = dataclasses.asdict(measure(out, **options, progress=bar.share_done))
+            if scratch is not None:
+                asked = {name: value for name, value in options.items() if name != "device"}
+                report = dataclasses.asdict(measure_remote(out, scratch, **asked, progress=bar.share_done))
+            else:
+                report = dataclasses.asdict(measure(out, **options, progress=bar.share_done))
             if pictures["timeline"] or pictures["trace"]:
                 bar.share_done("timeline", 0.0)
                 run |= {name: options[name] for name in ("batch_size", "device")}
-                order = options["order"] or "full"
+                order = options["order"] or ("full" if scratch is None else "block")
+                run["cache"] = None if scratch is None else os.path.join(scratch, "timeline")
                 with scratch_trace() as trace:
                     recorded = dataclasses.asdict(record_store(out, order=order, trace=trace, **run))
                     if pictures["trace"]:
@@ -122,6 +139,30 @@ def _check_pictures(pictures: dict[str, str | None]) -> None:
             other = taken.setdefault(os.path.realpath(path), name)
             if other != name:
                 raise OptionsError(f"--{other} and --{name} name the same file, {path}. Give each one of its own.")
+
+
+def _check_remote(options: dict[str, Any], run: dict[str, Any]) -> None:
+    """Refuse what is for stores on a disk; raises OptionsError."""
+    if options["device"] != "cpu":
+        raise OptionsError("--device is for a store on a disk. Leave it out, or measure a copy: pack pull URL OUT")
+    if run["residency"] not in ("auto", "cache"):
+        raise OptionsError(
+            "--residency is for a store on a disk: one at a URL is read through its cache. Leave it out."
+        )
+
+
+@contextlib.contextmanager
+def _scratch(out: str, cache: str | None) -> Iterator[str | None]:
+    """Give a folder for the blocks of a URL, which is removed; None: OUT is no URL."""
+    if not is_url(out):
+        if cache is not None:
+            raise OptionsError("--cache is for the URL of a store. Leave it out.")
+        yield None
+        return
+    if cache is not None:
+        os.makedirs(cache, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pixpack-bench-", dir=cache, ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 def _largest(out: str) -> str:
