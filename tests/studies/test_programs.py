@@ -19,7 +19,7 @@ from packer import pack
 from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits, edit, script_counts
 from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
-from scripts.studies.programs._turns import ProgramFailed, apart, epochs_of, run
+from scripts.studies.programs._turns import ProgramFailed, Runner, apart, compare, epochs_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the studies are for Linux")
 
@@ -108,10 +108,20 @@ def test_nine_lines_or_fewer_change_unless_the_table_says_why(program: Program, 
     assert removed + added <= 9 or program.note
 
 
-def test_a_program_that_fails_is_named_with_its_last_line(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("print('{\"epoch\": 0}')\nraise OSError('no disk')\n")
-    with pytest.raises(ProgramFailed, match=r"broken\.py: OSError: no disk"):
-        run(tmp_path / "broken.py", [])
+def test_programs_run_in_turns_and_one_that_fails_is_named_with_its_last_line(tmp_path: Path) -> None:
+    line = "import json, sys\nopen(sys.argv[1], 'a').write('{0}')\nprint(json.dumps(dict.fromkeys({1}, {0})))\n"
+    for name, seconds in (("original", 1), ("dataset", 3)):
+        (tmp_path / f"{name}.py").write_text(line.format(seconds, ("epoch", "loss", "val_loss", "seconds")))
+    (tmp_path / "loader.py").write_text("print('{\"epoch\": 0}')\nraise OSError('no disk')\n")
+    programs = {name: tmp_path / f"{name}.py" for name in ("original", "dataset", "loader")}
+    with Runner([*programs.values()]) as runner:
+        found = compare(runner, programs, dict.fromkeys(programs, tmp_path / "order"), range(3))
+        with pytest.raises(ProgramFailed, match=r"loader\.py: OSError: no disk"):
+            runner.run(programs["loader"], [])
+    assert found["loader"] == {"failed": f"{tmp_path.name}/loader.py: OSError: no disk"}
+    assert found["dataset"]["seconds"]["original"]["median"] == 1
+    assert found["dataset"]["faster"]["median"] == pytest.approx(1 / 3, abs=1e-3)
+    assert (tmp_path / "order").read_text() == "133113"
 
 
 def test_figures_of_an_older_version_are_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

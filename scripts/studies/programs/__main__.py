@@ -46,7 +46,7 @@ from scripts.studies.programs._boxes import make_boxes
 from scripts.studies.programs._edits import EditError, Edits
 from scripts.studies.programs._environment import python_with, versions_of
 from scripts.studies.programs._programs import PROGRAMS, Program, changed_lines
-from scripts.studies.programs._turns import ProgramFailed, compare
+from scripts.studies.programs._turns import Runner, compare
 
 # Every fourth image is evaluated on.
 _HELD_OUT = 4
@@ -142,21 +142,20 @@ def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
     words += ["--size", program.size]
     try:
         python = (
-            python_with(program.requirements, options.work / "environments" / program.name)
+            python_with(program.requirements, options.work / "environments")
             if program.lacking()
             else Path(sys.executable)
         )
     except NotInstalled as e:
         return report | {"lacks": str(e)}
+    programs = {"original": program.original, **program.ways()}
+    folder = options.work / program.data / "images"
+    data = {name: folder if name == "original" else packed_of(folder) for name in programs}
+    with Runner([*programs.values()], python=python) as runner:
+        found = compare(runner, programs, data, range(options.seeds), words)
     before = program.original.read_text(encoding="utf-8")
     for way, path in program.ways().items():
-        report["ways"][way] = {"lines": changed_lines(before, path.read_text(encoding="utf-8"))}
-        folder = options.work / program.data / "images"
-        data = (folder, packed_of(folder))
-        try:
-            report["ways"][way] |= compare(program.original, path, *data, range(options.seeds), words, python=python)
-        except ProgramFailed as e:
-            report["ways"][way]["failed"] = str(e)
+        report["ways"][way] = {"lines": changed_lines(before, path.read_text(encoding="utf-8"))} | found[way]
     shown = {"images": options.count, "words": " ".join(map(str, words)), "seeds": options.seeds}
     return report | shown | {"versions": versions_of(python, program.needs), "load_after": round(os.getloadavg()[0], 2)}
 

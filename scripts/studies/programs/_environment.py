@@ -21,12 +21,15 @@ from scripts.studies.peers._environment import pip_install
 _HERE = ("torch", "numpy", "pillow")
 
 
-def python_with(requirements: Sequence[str], folder: Path) -> Path:
-    """Return the Python of folder/venv, in which requirements are installed; what an earlier run has installed stays.
+def python_with(requirements: Sequence[str], environments: Path) -> Path:
+    """Return a Python below environments in which requirements are installed; programs with the same ones share it.
+
+    What an earlier run has installed stays.
 
     Raises:
         NotInstalled: a package is missing or does not install.
     """
+    folder = environments / "-".join(sorted(requirement.partition("==")[0] for requirement in requirements))
     python, stamp = folder / "venv" / "bin" / "python", folder / "installed.txt"
     wanted = "\n".join([sys.version, *requirements])
     if stamp.exists() and stamp.read_text() == wanted:

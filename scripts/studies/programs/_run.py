@@ -1,14 +1,21 @@
-"""Runs one program in a process of its own: `python -m scripts.studies.programs._run FILE DATA ...`.
+"""Runs one program: `python -m scripts.studies.programs._run FILE DATA ...`; or many, each in a fork: `--serve FILE ...`.
 
 Knows how torchvision is imported beside a torch whose C part it was not built for: its Python part is enough for loading.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import json
+import os
 import runpy
+import signal
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 
@@ -18,11 +25,64 @@ _held: list[torch.library.Library] = []
 
 
 def main() -> None:
-    """Run the program that the first word names, with the words behind it."""
+    """Run the program that the first word names, with the words behind it; or serve."""
     declare_operators()
-    sys.argv = sys.argv[1:]
-    sys.path.insert(0, str(Path(sys.argv[0]).parent))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if sys.argv[1] == "--serve":
+        serve(sys.argv[2:])
+    else:
+        run(sys.argv[1:])
+
+
+def run(words: Sequence[str]) -> None:
+    """Run a program as if it was called with these words."""
+    sys.argv = list(words)
+    sys.path.insert(0, str(Path(words[0]).parent))
+    runpy.run_path(words[0], run_name="__main__")
+
+
+def serve(programs: Sequence[str]) -> None:
+    """Import what programs import, then run each that a line of stdin asks for in a fork of this process.
+
+    A line is {"words": [FILE, DATA, ...], "folder": where stdout and stderr are kept, "seconds": the longest that it may take};
+    the answer is a line with its exit code.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for path in programs:
+        import_as(Path(path))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if not (process := os.fork()):
+            _run_fork(asked)
+        _, status = os.waitpid(process, 0)
+        print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
+
+
+def import_as(program: Path) -> None:
+    """Import what a program imports at its top, and nothing else of it."""
+    tree = ast.parse(program.read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    exec(compile(ast.Module(imports, []), str(program), "exec"), {})
+
+
+def _run_fork(asked: dict[str, Any]) -> NoReturn:
+    """Run a program, its output in files, and end this process."""
+    code = 1
+    try:
+        for number, name in ((0, None), (1, "stdout"), (2, "stderr")):
+            path = os.devnull if name is None else os.path.join(asked["folder"], name)
+            os.dup2(os.open(path, os.O_RDONLY if name is None else os.O_WRONLY | os.O_CREAT, 0o600), number)
+        signal.alarm(asked["seconds"])
+        run(asked["words"])
+        code = 0
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else int(e.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def declare_operators() -> None:

@@ -8,7 +8,8 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +18,76 @@ from scripts.benchmarks._bench import ratios, spread
 
 # How many standard errors two means of losses may be apart.
 _MOST_ERRORS = 3.0
+# A program that takes longer has stopped.
+_MOST_SECONDS = 600
 
 
 class ProgramFailed(Exception):
     """A program ended with an error; the text is its last line."""
 
 
-def run(
-    program: Path, words: Sequence[object], *, python: str | Path = sys.executable, folders: Sequence[str | Path] = ()
-) -> list[dict[str, float]]:
-    """Run a program; returns what it printed of its epochs.
+class Runner:
+    """A process that imports once what some programs import, and runs each of them in a fork of itself.
 
     Args:
-        python: of the environment that has its packages.
-        folders: where that imports from too.
-
-    Raises:
-        ProgramFailed: it ended with an error, or printed no epoch.
+        programs: whose imports it makes when it starts.
+        python: of the environment that has their packages.
     """
-    command = [str(python), "-m", "scripts.studies.programs._run", str(program), *map(str, words)]
-    quiet = {"OMP_NUM_THREADS": "1", "YOLO_OFFLINE": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(*folders) | quiet)
-    found = epochs_of(done.stdout)
-    if done.returncode or not found:
-        last = (done.stderr.strip().splitlines() or ["it printed no epoch"])[-1]
-        raise ProgramFailed(f"{program.parent.name}/{program.name}: {last}")
-    return found
+
+    def __init__(self, programs: Sequence[Path], *, python: str | Path = sys.executable) -> None:
+        command = [str(python), "-m", "scripts.studies.programs._run", "--serve", *map(str, programs)]
+        quiet = {
+            "OMP_NUM_THREADS": "1",
+            "YOLO_OFFLINE": "true",
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        self._talk = tempfile.TemporaryFile()  # noqa: SIM115 (closed at the exit)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._talk,
+            text=True,
+            env=environment() | quiet,
+        )
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._talk.close()
+
+    def run(self, program: Path, words: Sequence[object]) -> list[dict[str, float]]:
+        """Run a program; returns what it printed of its epochs.
+
+        Raises:
+            ProgramFailed: it ended with an error, printed no epoch, or took longer than ten minutes.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            asked = json.dumps({"words": [str(program), *map(str, words)], "folder": folder, "seconds": _MOST_SECONDS})
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            try:
+                self._process.stdin.write(f"{asked}\n")
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                pass  # its last words follow
+            code = self._process.stdout.readline().strip()
+            if not code:
+                self._talk.seek(0)
+                raise ProgramFailed(f"{program.parent.name}: {_last_line(self._talk.read().decode())}")
+            found = epochs_of(Path(folder, "stdout").read_text())
+            if code != "0" or not found:
+                last = _last_line(Path(folder, "stderr").read_text())
+                raise ProgramFailed(f"{program.parent.name}/{program.name}: {last}")
+        return found
+
+
+def _last_line(talk: str) -> str:
+    return (talk.strip().splitlines() or ["it printed no epoch"])[-1]
 
 
 def epochs_of(output: str) -> list[dict[str, float]]:
@@ -51,20 +96,37 @@ def epochs_of(output: str) -> list[dict[str, float]]:
 
 
 def compare(
-    original: Path,
-    ours: Path,
-    images: Path,
-    packed: Path,
+    runner: Runner,
+    programs: Mapping[str, Path],
+    data: Mapping[str, Path],
     seeds: Sequence[int],
     words: Sequence[object] = (),
-    **how: Any,
-) -> dict[str, Any]:
-    """Run both with each seed, the order changing; returns losses, how far apart they are, and seconds. how: as of `run`."""
-    found: dict[str, list[list[dict[str, float]]]] = {"original": [], "ours": []}
-    ways = [("original", original, images), ("ours", ours, packed)]
+) -> dict[str, dict[str, Any]]:
+    """Run "original" and the ways of a program with each seed, another one first each time.
+
+    data: what each is given, images or a store. Returns of each way losses, how far apart they are, and seconds; or "failed".
+    """
+    runs: dict[str, list[list[dict[str, float]]]] = {name: [] for name in programs}
+    failed: dict[str, str] = {}
+    names = [*programs]
     for seed in seeds:
-        for name, program, data in ways if seed % 2 else reversed(ways):
-            found[name].append(run(program, [data, "--seed", seed, *words], **how))
+        first = seed % len(names)
+        for name in names[first:] + names[:first]:
+            if name not in failed:
+                try:
+                    runs[name].append(runner.run(programs[name], [data[name], "--seed", seed, *words]))
+                except ProgramFailed as e:
+                    failed[name] = str(e)
+    found: dict[str, dict[str, Any]] = {}
+    for way in names[1:]:
+        reason = failed.get("original", failed.get(way))
+        found[way] = {"failed": reason} if reason else _compared(runs["original"], runs[way])
+    return found
+
+
+def _compared(original: list[list[dict[str, float]]], ours: list[list[dict[str, float]]]) -> dict[str, Any]:
+    """Compare the epochs of the runs of each seed."""
+    found = {"original": original, "ours": ours}
     losses = {name: [epochs[-1]["val_loss"] for epochs in runs] for name, runs in found.items()}
     seconds = {name: [sum(epoch["seconds"] for epoch in epochs) for epochs in runs] for name, runs in found.items()}
     return {
