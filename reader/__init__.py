@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reader.dataset.columns import ColumnDataset
     from reader.dataset.concat import concat
     from reader.dataset.dataset import MemmapDataset
     from reader.device.to_device import to_device
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "MemmapDataset": "reader.dataset.dataset",
+    "ColumnDataset": "reader.dataset.columns",
     "concat": "reader.dataset.concat",
     "MemmapLoader": "reader.loading.loader",
     "RASampler": "reader.loading.samplers",
@@ -99,6 +101,7 @@ __all__ = [
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",
+    "ColumnDataset",
     "Compose",
     "CutMix",
     "GaussianBlur",

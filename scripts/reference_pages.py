@@ -33,7 +33,7 @@ PYTHON = {
     "operations": "update subset merge seal_parts verify plan requantize push pull",
     "reports": "PackReport Progress PackOptions OptionsError ScanError PackError DiskFullError LockedError JournalError"
     " SourceError",
-    "dataset": "MemmapDataset concat",
+    "dataset": "MemmapDataset ColumnDataset concat",
     "stores": "open_store ImageBatch RaggedBatch Manifest StoreError IncompleteStoreError",
     "loader": "MemmapLoader RASampler to_device",
     "geometric-transforms": "RandomHorizontalFlip AlternatingFlip RandomCrop Pad RandomResizedCrop CenterCrop Resize"

@@ -64,8 +64,8 @@ PROGRAMS = {
             "transformers run_image_classification.py",
             ("torchvision", "transformers", "datasets", "accelerate"),
             (_TORCHVISION, "transformers==5.23.0", "datasets==5.2.0", "accelerate==1.15.0"),
-            note="the functions that set_transform takes go, since they are given columns of HF datasets; with MemmapLoader"
-            " the collate_fn goes too",
+            note="with MemmapLoader the functions that set_transform takes go, since they are given columns of HF datasets, and"
+            " so does the collate_fn",
         ),
         Program(
             "lightning_ddp",
@@ -109,7 +109,7 @@ PROGRAMS = {
             ("torchvision", "pycocotools"),
             (_TORCHVISION, "pycocotools==2.0.11"),
             data="boxes",
-            note="a function makes the pair that CocoDetection gives; MemmapLoader mirrors no rows of several sizes",
+            note="MemmapLoader: not tried, since the program's images keep sizes of their own and its collate_fn takes rows",
         ),
     )
 }

@@ -7,7 +7,7 @@ from torch import nn
 from torchvision.transforms import v2
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from reader import MemmapDataset
+from reader import ColumnDataset, MemmapDataset
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
@@ -47,10 +47,20 @@ def main():
     floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     learn = v2.Compose([v2.RandomResizedCrop(options.size), v2.RandomHorizontalFlip(), *floats])
     look = v2.Compose([v2.Resize(options.size), v2.CenterCrop(options.size), *floats])
-    dataset = {split: MemmapDataset(options.data, split=split, as_pil=True) for split in ("train", "val")}
-    classes = dataset["train"].classes
-    dataset["train"].transforms = lambda image, label: {"pixel_values": learn(image), "label": label}
-    dataset["val"].transforms = lambda image, label: {"pixel_values": look(image), "label": label}
+
+    def train_transforms(examples):
+        examples["pixel_values"] = [learn(image.convert("RGB")) for image in examples.pop("image")]
+        return examples
+
+    def val_transforms(examples):
+        examples["pixel_values"] = [look(image.convert("RGB")) for image in examples.pop("image")]
+        return examples
+
+    store = {split: MemmapDataset(options.data, split=split, as_pil=True) for split in ("train", "val")}
+    dataset = {split: ColumnDataset(rows) for split, rows in store.items()}
+    classes = dataset["train"].features["label"].names
+    dataset["train"].set_transform(train_transforms)
+    dataset["val"].set_transform(val_transforms)
     lines = Lines()
     lines.trainer = trainer = Trainer(
         model=Classifier(len(classes)),

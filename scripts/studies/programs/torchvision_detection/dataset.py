@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
-from torchvision import tv_tensors
+from torchvision import datasets
 from torchvision.transforms import v2
 
 from reader import MemmapDataset
@@ -37,13 +37,10 @@ def get_dataset(options, split, is_train):
     flip = [v2.RandomHorizontalFlip(p=0.5)] if is_train else []
     floats = [v2.ToDtype(torch.float, scale=True), v2.Normalize(MEAN, STD)]
     transforms = v2.Compose([v2.ToImage(), *flip, *floats, v2.SanitizeBoundingBoxes(), v2.ToPureTensor()])
-
-    def sample(image, target):
-        there, canvas_size = slice(target["box_count"]), image.shape[-2:]
-        boxes = tv_tensors.BoundingBoxes(target["boxes"][there], format="XYXY", canvas_size=canvas_size)
-        return transforms(tv_tensors.Image(image), {"boxes": boxes, "labels": target["box_targets"][there] + 1})
-
-    return MemmapDataset(options.data, split=split, transforms=sample)
+    images, store = options.data.with_name("images"), MemmapDataset(options.data, split=split, as_pil=True)
+    dataset = datasets.CocoDetection(images / split, images / f"{split}.json", transforms=transforms)
+    dataset._load_image = lambda number: store.loader(dataset.coco.loadImgs(number)[0]["file_name"])
+    return datasets.wrap_dataset_for_transforms_v2(dataset, target_keys=("boxes", "labels"))
 
 
 def main():
