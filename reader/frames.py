@@ -107,12 +107,21 @@ class Unpacker:
         """
         try:
             header = self._zstd.get_frame_parameters(frame)
-            if header.content_size != len(row) or header.window_size > max(len(row), _LEAST_WINDOW) or header.dict_id:
+            if header.content_size == self._zstd.CONTENTSIZE_UNKNOWN:
+                return "its frame does not say its size"
+            if header.content_size != len(row) or header.window_size > max(len(row), _LEAST_WINDOW):
                 return f"its frame holds {header.content_size} bytes, the row has {len(row)}"
+            if header.dict_id:
+                return f"its frame needs the dictionary {header.dict_id}, expected none"
+            if not header.has_checksum:
+                return "its frame has no checksum"
+            following = len(frame) - _frame_bytes(frame, self._zstd.frame_header_size(frame))
+            if following > 0:
+                return f"{following} bytes follow its frame"
             with self._decompressor.stream_reader(frame, read_size=len(frame)) as reader:
                 count = reader.readinto(row)
-                # what stands behind, the checksum, is looked at when more is asked for
-                is_whole = count == len(row) and not reader.read(1)
+                # the checksum behind it is looked at when more is asked for; of a frame that is cut zstd waits for the rest
+                is_whole = not following and count == len(row) and not reader.read(1)
         except self._zstd.ZstdError as e:
             return f"its frame is damaged ({e})"
         return "" if is_whole else "its frame is cut short"
@@ -149,6 +158,24 @@ def unpacker() -> Unpacker:
 _mine = threading.local()
 # zstd's smallest: of shorter rows it is larger than they are
 _LEAST_WINDOW = 1 << 10
+
+
+# RFC 8878, 3.1.1.2: the header of a block has 3 bytes: whether it is the last, its kind, its size; a repeated byte has 1.
+_BLOCK_HEADER_BYTES, _REPEATED = 3, 1
+_CHECKSUM_BYTES = 4
+
+
+def _frame_bytes(frame: memoryview, header_bytes: int) -> int:
+    """Return where a frame with a checksum ends, by the headers of its blocks; beyond len(frame) of one that is cut short.
+
+    zstd stops behind the first frame, and skips frames that hold nothing: what follows would not be noticed.
+    """
+    place, is_last = header_bytes, False
+    while not is_last and place < len(frame):
+        word = int.from_bytes(frame[place : place + _BLOCK_HEADER_BYTES], "little")
+        is_last = bool(word & 1)
+        place += _BLOCK_HEADER_BYTES + (1 if word >> 1 & 3 == _REPEATED else word >> 3)
+    return place + _CHECKSUM_BYTES
 
 
 @lru_cache(maxsize=16)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from reader.format.manifest import PIXELS, REJECTED, SAMPLES
 from scripts.stress._hostile_stores import (
     CONTENT,
+    HAS_FRAMES,
     MASK_OFFSETS,
     OFFSETS,
     ROWS,
@@ -21,18 +22,10 @@ from scripts.stress._hostile_stores import (
     SIDE,
     TARGETS,
     Draft,
+    Fault,
 )
 
 EVIL = "cat\x1b[2J\x07\x9b31m\u202eexe\n pack: done"
-
-
-class Fault(NamedTuple):
-    """Which valid store it begins with, what is changed before it is sealed and after, and who must refuse it."""
-
-    kind: str
-    change: Callable[[Draft], object]
-    says: str
-    after: Callable[[Path], object] = lambda out: None
 
 
 def _set(key: str, value: Any, kind: str = "class", says: str = "opening") -> Fault:
@@ -308,6 +301,10 @@ FAULTS: dict[str, Fault] = {
     "manifest.json is of holes": _after(lambda out: os.truncate(out / "manifest.json", 1 << 42)),
     "manifest.json is empty": _after(lambda out: os.truncate(out / "manifest.json", 0)),
 }
+if HAS_FRAMES:
+    from scripts.stress._hostile_frame_faults import FRAME_FAULTS
+
+    FAULTS |= FRAME_FAULTS
 
 
 def make_faulty(valid: Path, out: Path, name: str) -> Path:

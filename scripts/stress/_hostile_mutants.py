@@ -13,7 +13,7 @@ from typing import Any
 
 from reader.format.manifest import REJECTED, SAMPLES
 from scripts.stress._hostile_faults import EVIL
-from scripts.stress._hostile_stores import KINDS, Draft, valid_store
+from scripts.stress._hostile_stores import FRAME_KINDS, KINDS, Draft, valid_store
 
 _MOST_CHANGES = 3
 _MOST_FLIPPED_BYTES = 1 << 20
@@ -64,17 +64,19 @@ _VALUES: tuple[Any, ...] = (
     ["a", "b"],
     {"a": 1},
 )
-_CODES = {"targets": "q", "offsets": "q", "mask_offsets": "q", "shapes": "i", "content": "i"}
+_CODES = {"targets": "q", "frames": "q", "offsets": "q", "mask_offsets": "q", "shapes": "i", "content": "i"}
 _EXTRA_CODES = {"box_targets": "q", "box_count": "i", "boxes": "f", "breed": "q", "weight": "f"}
 
 
 def make_mutant(valid: Path, out: Path, seed: int, number: int) -> Path:
     """Write a mutant of one of the stores in `valid`, which `make_valid` has made."""
     draw = Random(f"{seed}-{number}")
-    draft = Draft.copy(valid / draw.choice(KINDS), out)
+    kind = draw.choice(KINDS)
+    draft = Draft.copy(valid / kind, out)
     after: list[Callable[[], None]] = []
     for _ in range(draw.randint(1, _MOST_CHANGES)):
-        change = draw.choices((_head, _blocks, _tensor, _lines, _file, _raw), (6, 3, 6, 6, 1, 1))[0]
+        changes = (_head, _blocks, _tensor, _lines, _file, _raw, _frames)
+        change = draw.choices(changes, (6, 3, 6, 6, 1, 1, 8 if kind in FRAME_KINDS else 0))[0]
         change(draft, draw, after)
     if draw.random() < 0.5:
         _try(draft.seal_blocks)
@@ -147,6 +149,40 @@ def _tensor(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None
         _try(lambda: draft.patch(name, code, draw.randrange(max(1, size // width)), value))  # noqa: B023 (called at once)
     if draw.random() < 0.15:
         os.truncate(path, max(0, size + draw.choice((-1, 1, -8, 8, 4096, -size, 1 << 20))))
+
+
+def _frames(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:
+    """Put something else in the place of a frame; the table, the blocks and their checksums are made right again."""
+    # another change may have left no frames, or no blocks
+    _try(lambda: _reframe(draft, draw))
+
+
+def _reframe(draft: Draft, draw: Random) -> None:
+    from scripts.stress import _hostile_frames as frames
+
+    made = frames.frames_of(draft)
+    row, other = draw.randrange(len(made)), draw.randrange(len(made))
+    old, place = made[row], draw.randrange(max(1, len(made[row])))
+    # the header is where a frame says what it needs
+    near = min(place, draw.choice((5, 12, 1 << 30)))
+    kinds: tuple[Callable[[bytes], bytes], ...] = (
+        lambda frame: frame[:place],
+        lambda frame: frame[:near] + bytes([draw.randrange(256)]) + frame[near + 1 :],
+        lambda frame: frame[:near] + bytes([frame[near] ^ 1 << draw.randrange(8)]) + frame[near + 1 :],
+        lambda frame: frame[:near] + draw.randbytes(draw.randint(1, 9)) + frame[near:],
+        lambda frame: frame + made[other],
+        lambda frame: made[other],
+        lambda frame: frames.skipped(draw.choice((0, 8, len(frame)))) + frame,
+        lambda frame: frame + frames.skipped(draw.choice((0, 8, len(frame)))),
+        frames.without_checksum,
+        frames.without_size,
+        frames.with_window,
+        frames.shorter,
+        frames.in_two,
+        frames.of_size(draw.choice((0, 1, 192, 1 << 20, 1 << 31, (1 << 63) - 1, (1 << 64) - 2))),
+    )
+    made[row] = draw.choice(kinds)(old)
+    frames.put_frames(draft, made)
 
 
 def _lines(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:

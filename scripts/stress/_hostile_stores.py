@@ -6,6 +6,7 @@ Each begins as a small valid store; files or the head are changed, then sizes, c
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import shutil
 import struct
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reader.format.head import with_digest
 from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Manifest
@@ -55,6 +56,10 @@ class Draft:
         """Put a file into the store."""
         (self.out / name).parent.mkdir(parents=True, exist_ok=True)
         (self.out / name).write_bytes(content)
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file."""
+        return (self.out / name).read_bytes()
 
     def patch(self, name: str, code: str, index: int, value: Any) -> None:
         """Change one number of a tensor's file; code is struct's."""
@@ -99,8 +104,8 @@ class Draft:
         return self.out
 
     def seal_blocks(self) -> None:
-        """Make the checksums of blocks those of the pixels that are where the blocks say."""
-        data, place = (self.out / PIXELS).read_bytes(), 0
+        """Make the checksums of blocks those of the bytes that are where the blocks say; those of pixels unpacked stay."""
+        data, place = self.read(PIXELS), 0
         row_bytes = self.head["height"] * self.head["width"] * self.head["channels"]
         for block in self.blocks:
             size_bytes = block[3] if len(block) > 3 else block[0] * row_bytes
@@ -123,6 +128,15 @@ class Draft:
         return entry["size_bytes"] if name in self.kept or not path.is_file() else path.stat().st_size
 
 
+class Fault(NamedTuple):
+    """Which valid store it begins with, what is changed before it is sealed and after, and who must refuse it."""
+
+    kind: str
+    change: Callable[[Draft], object]
+    says: str
+    after: Callable[[Path], object] = lambda out: None
+
+
 def encode(head: dict[str, Any], lines: str) -> bytes:
     """Return the bytes of a manifest.json of any head, with a right digest; NaN and infinities as Python writes them."""
     try:
@@ -134,12 +148,19 @@ def encode(head: dict[str, Any], lines: str) -> bytes:
 
 
 ROWS, SIDE, COUNT = 14, 8, 3
+_CONTENT = struct.pack("<4i", 0, 0, SIDE, SIDE)
 # what valid stores there are: of which kind their targets are, whether rows have sizes of their own
-KINDS = ("class", "boxes", "multi-hot", "regression", "further", "own-sizes", "own-masks")
+RAW_KINDS = ("class", "boxes", "multi-hot", "regression", "further", "own-sizes", "own-masks")
+COMPRESSED = "compressed"
+FRAME_KINDS = (COMPRESSED, f"{COMPRESSED}-own-masks")
+# Frames are made and read by a package that need not be there.
+HAS_FRAMES = importlib.util.find_spec("zstandard") is not None
+KINDS = RAW_KINDS + FRAME_KINDS * HAS_FRAMES
 
 
 def valid_store(out: Path, kind: str) -> Path:
     """Write a store of 14 rows of up to 8 x 8 in two blocks, with content and a reject, that every command accepts."""
+    is_compressed, kind = kind.startswith(COMPRESSED), kind.removeprefix(f"{COMPRESSED}-")
     is_ragged = kind.startswith("own")
     shapes = [(1 + row % SIDE, SIDE - row % 3, 3) if is_ragged else (SIDE, SIDE, 3) for row in range(ROWS)]
     shapes[7] = (SIDE, SIDE, 3)
@@ -154,33 +175,42 @@ def valid_store(out: Path, kind: str) -> Path:
         SAMPLES: b"".join(lines),
         REJECTED: encode_line({"path": "broken.jpg", "reason": "the file is empty", "line": 15}).encode(),
     }
-    if is_ragged:
-        begins = [sum(map(len, rows[:row])) for row in range(ROWS)]
-        contents[PIXELS] += bytes(-len(contents[PIXELS]) % PAGE_BYTES)
-        contents |= {
-            OFFSETS: struct.pack(f"<{ROWS}q", *begins),
-            SHAPES: b"".join(struct.pack("<3i", *s) for s in shapes),
-        }
-        if kind == "own-masks":
-            contents[MASK_OFFSETS] = struct.pack(
-                f"<{ROWS}q", *(b + len(p) for b, p in zip(begins, pixels, strict=True))
-            )
-    else:
-        contents[CONTENT] = struct.pack("<4i", 0, 0, SIDE, SIDE) * ROWS
+    contents |= _places(rows, pixels, shapes, kind) if is_ragged else {CONTENT: _CONTENT * ROWS}
     extras = _extras(kind)
     contents |= {f"_tensordict/extras/{name}.memmap": data for name, (_, _, data) in extras.items()}
     head = _head(kind, is_ragged=is_ragged, extras=extras)
+    sizes = [[sum(map(len, rows[:9]))], [sum(map(len, rows[9:]))]] if is_ragged else [[], []]
+    blocks = [[9, 0, 0, *sizes[0]], [5, 0, sum(map(len, lines[:9])), *sizes[1]]]
+    draft = Draft(out, head, blocks)
+    draft.write(PIXELS, contents[PIXELS])
+    draft.seal_blocks()
+    if is_compressed:
+        from scripts.stress._hostile_frames import compress
+
+        contents |= compress(head, blocks, rows, [shape[:2] for shape in shapes])
     names = [*contents, *metadata_names(has_extras=bool(extras))]
     head["files"] = {
         name: {"size_bytes": 0, "digest": f"crc32:{0:08x}" if name == PIXELS else f"sha256:{0:064x}"} for name in names
     }
-    sizes = [[sum(map(len, rows[:9]))], [sum(map(len, rows[9:]))]] if is_ragged else [[], []]
-    blocks = [[9, 0, 0, *sizes[0]], [5, 0, sum(map(len, lines[:9])), *sizes[1]]]
-    draft = Draft(out, head, blocks)
     for name, data in contents.items():
         draft.write(name, data)
     draft.seal_blocks()
     return draft.seal()
+
+
+def _places(rows: list[bytes], pixels: list[bytes], shapes: list[tuple[int, ...]], kind: str) -> dict[str, bytes]:
+    """Return the files of rows with sizes of their own."""
+    begins = [sum(map(len, rows[:row])) for row in range(ROWS)]
+    joined = b"".join(rows)
+    places = {
+        PIXELS: joined + bytes(-len(joined) % PAGE_BYTES),
+        OFFSETS: struct.pack(f"<{ROWS}q", *begins),
+        SHAPES: b"".join(struct.pack("<3i", *s) for s in shapes),
+    }
+    if kind == "own-masks":
+        masks = (begin + len(image) for begin, image in zip(begins, pixels, strict=True))
+        places[MASK_OFFSETS] = struct.pack(f"<{ROWS}q", *masks)
+    return places
 
 
 def _targets(kind: str) -> tuple[list[Any], str]:
@@ -214,7 +244,7 @@ def _extras(kind: str) -> dict[str, tuple[str, list[int], bytes]]:
         }
     if kind == "further":
         return {"breed": ("int64", [], struct.pack("<q", 1) * ROWS), "tags": ("uint8", [2], b"\1\0" * ROWS)}
-    return {"weight": ("float32", [], struct.pack("<f", 0.5) * ROWS)} if kind == "class" else {}
+    return {"weight": ("float32", [], struct.pack("<f", 0.5) * ROWS)} if kind in ("class", COMPRESSED) else {}
 
 
 def _head(kind: str, *, is_ragged: bool, extras: dict[str, tuple[str, list[int], bytes]]) -> dict[str, Any]:
@@ -225,7 +255,7 @@ def _head(kind: str, *, is_ragged: bool, extras: dict[str, tuple[str, list[int],
     return {
         "format": "pixpack",
         "version": [1, 1],
-        "reader_features": features.get(kind, []),
+        "reader_features": [*features.get(kind, [])],
         "writer_features": [],
         "rows": ROWS,
         "height": SIDE,

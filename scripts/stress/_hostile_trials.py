@@ -32,8 +32,10 @@ _MOST_WAITED_SECONDS = 30.0
 MOST_BYTES = 1 << 30
 # Of memory that is asked for, used or not: pixels are mapped as memory of this process, several times over.
 _MOST_ASKED_BYTES = 8 << 30
-# What is killed: a trial that a busy machine slows down is not taken for one that never ends.
+# What is killed, of the processor, so that a trial that a busy machine slows down is not taken for one that never ends; one that
+# waits for nothing uses none, and is killed after so many times as long.
 _KILLED_SECONDS = 60.0
+_MOST_TIMES_WAITED = 30
 # The same for the first answer, before which all is imported and done once; and of each full trial, a dozen processes.
 _KILLED_FIRST_SECONDS = 300.0
 _MOST_META_BYTES = 64 << 20
@@ -99,7 +101,7 @@ class _Child:
         assert self._process.stdout is not None
         seconds = _KILLED_FIRST_SECONDS
         while True:
-            ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+            ready = self._is_ready(seconds)
             line = self._process.stdout.readline() if ready else b""
             if not line:
                 self._process.kill() if not ready else None
@@ -114,6 +116,16 @@ class _Child:
             yield json.loads(line)
             seconds = _KILLED_FIRST_SECONDS if self._scope == FULL else _KILLED_SECONDS
 
+    def _is_ready(self, seconds: float) -> bool:
+        """Wait for the next line; False: the child has used so many seconds of the processor, or waited far longer."""
+        begun, used = time.monotonic(), _used_seconds(self._process.pid)
+        while time.monotonic() - begun < seconds * _MOST_TIMES_WAITED:
+            if select.select([self._process.stdout], [], [], seconds / _MOST_TIMES_WAITED)[0]:
+                return True
+            if _used_seconds(self._process.pid) - used > seconds:
+                return False
+        return False
+
     def end(self) -> None:
         """Kill the child, if it is there."""
         self._process.kill()
@@ -121,6 +133,16 @@ class _Child:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
+
+
+def _used_seconds(process: int) -> float:
+    """Return what a process has used of the processor; 0 of one that is gone."""
+    try:
+        # proc(5), stat: the name, in brackets, may hold spaces
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # -- in the child
@@ -196,10 +218,11 @@ class Trial:
             "samples": lambda: dataset.samples[:3],
             "source": lambda: dataset.source(last),
             "html": dataset._repr_html_,
-            "store": lambda: dataset.store,
             "DataLoader": lambda: _all_of_torch(dataset),
             "MemmapLoader": lambda: _drained(MemmapLoader(dataset, batch_size=4, shuffle="full", prefetch=0)),
         }
+        if not dataset.manifest.compression:  # of which there is no tensor of all rows
+            steps["store"] = lambda: dataset.store
         if self.scope == FULL:
             steps["MemmapLoader block"] = lambda: _drained(
                 MemmapLoader(dataset, batch_size=3, shuffle="block", residency="ram")

@@ -3,19 +3,12 @@
     python -m scripts.stress.fuzz_cli --seconds 600 --seed 1
     python -m scripts.stress.fuzz_cli --seed 1 --only 417 --keep folder/       runs one command again, and keeps its folder
 
-<<<<<<< HEAD
-Runs real `pack` processes with random options and arguments, valid and not, of every command, as click declares them; the values
-are folders, lists, tables, archives, stores, unfinished ones and parts, numbers, and nonsense. Each must end in time, with an
-exit code that docs/reference/exit-codes.md names, and print no traceback; where a command that writes exits with 0, `pack verify`
-must
-=======
 Runs `pack` with random options and arguments, valid and not, of every command, as click declares them; the values are folders,
 lists, tables, archives, stores, unfinished ones and parts, numbers, and nonsense. Every tenth is a program of its own; the
 others are processes forked from this one, which has imported what takes longer than a command. Each must end in time, with an
-exit code that docs/REFERENCE.md names, and print no traceback; where a command that writes exits with 0, `pack verify` must
->>>>>>> f50deab (wip)
-pass; the inputs must be unchanged, and nothing may be written outside the command's own folder. Prints one JSON object last;
-exits 1 where anything failed.
+exit code that docs/reference/exit-codes.md names, and print no traceback; where a command that writes exits with 0, `pack
+verify` must pass; the inputs must be unchanged, and nothing may be written outside the command's own folder. Prints one JSON
+object last; exits 1 where anything failed.
 """
 
 from __future__ import annotations

@@ -134,6 +134,29 @@ def test_padding_before_the_end_marker_is_no_damage(left_over: bytes, is_row: bo
             decoded(padded)
 
 
+def test_three_bytes_left_over_are_padding_and_four_are_damage() -> None:
+    data, found = encoded(), set()
+    clean = decoded(data).pixels
+    for count in range(1, 16):  # libjpeg has read some of them ahead, and counts the rest
+        padded = data[:-2] + bytes(range(1, count + 1)) + data[-2:]
+        try:
+            row = decoded(padded)
+        except DecodeError as e:
+            left = re.search(r"the JPEG's data is damaged: (\d+) bytes of it are left over", str(e))
+            assert left
+            assert int(left[1]) > 3
+        else:
+            assert row.pixels == clean
+            assert "decoded" not in row.done
+            left = re.search(r"(\d+) extraneous bytes", str(row.done.get("warnings", "")))
+            assert left is None or int(left[1]) <= 3
+            if left:
+                with pytest.raises(DecodeError, match="--strict"):
+                    decoded(padded, strict=True)
+        found.add(int(left[1]) if left else 0)
+    assert {1, 2, 3, 4} <= found
+
+
 def test_header_junk_does_not_hide_damage_behind_it() -> None:
     data = encoded()
     cut = data[: len(data) // 2] + b"\xff\xd9"

@@ -27,6 +27,9 @@ from reader.format.manifest import PIXELS, read_manifest
 
 pytest.importorskip("zstandard")
 
+from reader import frames
+from scripts.stress import _hostile_frames as hostile
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 FRAMES = "_tensordict/frames.memmap"
 WAYS: dict[str, dict[str, Any]] = {
@@ -169,8 +172,6 @@ def test_a_resumed_pack_has_the_same_bytes(
 def test_another_version_of_the_library_is_refused(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None, forked_workers: None
 ) -> None:
-    from reader import frames
-
     interrupted(pack, tree, tmp_path / "out", inputs=8, size=32, compress=True, workers=1)
     monkeypatch.setattr(frames, "versions", lambda: {"zstandard": "9", "zstd": "9"})
     with pytest.raises(PackError, match=r"other decoders.*zstd"):
@@ -199,8 +200,6 @@ def test_an_update_takes_over_rows(tree: Path, tmp_path: Path) -> None:
 def test_an_update_and_redecode_take_another_version_of_the_library(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reader import frames
-
     out = tmp_path / "out"
     pack(tree, out, size=32, compress=True, workers=1)
     packed = content(out)
@@ -363,6 +362,41 @@ def test_a_frame_that_claims_to_be_larger_takes_no_memory(equal: tuple[Path, Pat
         file.write(bomb[: end - begin])
     with pytest.raises(StoreError, match=f"row 5: its frame holds {1 << 28} bytes, the row has {32 * 32 * 3}"):
         MemmapDataset(out)[5]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("without_checksum", "its frame has no checksum"),
+        ("without_size", "its frame does not say its size"),
+        ("with_dictionary", "its frame needs the dictionary"),
+        ("with_window", "its frame holds"),
+        ("flipped", "its frame is damaged"),
+        (lambda frame: frame[:-1], "its frame is cut short"),
+        (lambda frame: frame + b"1234", "4 bytes follow its frame"),
+        (lambda frame: frame + hostile.skipped(8), "16 bytes follow its frame"),
+        (lambda frame: hostile.skipped(8) + frame, "its frame holds 8 bytes"),
+        (lambda frame: hostile.skipped(3072), "its frame has no checksum"),
+    ],
+    ids=str,
+)
+def test_what_is_no_frame_as_ours_is_refused(change: Any, what: str) -> None:
+    row = np.arange(3072, dtype=np.uint8)
+    change = getattr(hostile, change) if isinstance(change, str) else change
+    frame = frames.Packer(3).pack(row, 32, 32)
+    assert (frames.unpacked(memoryview(frame), 32, 32, 3) == row).all()
+    with pytest.raises(StoreError, match=what):
+        frames.unpacked(memoryview(change(frame)), 32, 32, 3)
+
+
+@pytest.mark.parametrize("size_bytes", [1, 131_072, 131_073, 500_000])
+@pytest.mark.parametrize("kind", ["noise", "zeros"])
+def test_frames_of_any_number_of_blocks_end_where_they_should(size_bytes: int, kind: str) -> None:
+    row = np.zeros(size_bytes, np.uint8)
+    if kind == "noise":
+        row = np.random.default_rng(0).integers(0, 256, size_bytes, dtype=np.uint8)
+    frame = frames.Packer(1).pack(row, 1, size_bytes)
+    assert (frames.unpacked(memoryview(frame), 1, size_bytes, 1) == row).all()
 
 
 def test_a_file_cut_short_is_an_error(equal: tuple[Path, Path], tmp_path: Path) -> None:
