@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from typing import NamedTuple
 
+from reader.format.errors import StoreError
 from reader.format.fields import TEXTS, check_fields, matching
 from reader.format.head import (
     BLOCK_OBJECTS,
@@ -70,6 +71,9 @@ def read_pointer(content: bytes, name: str) -> Pointer:
     if GENERATIONS not in features:
         return Pointer(found.digest, "", has_block_objects=False)
     known = (GENERATIONS, BLOCK_OBJECTS)
-    check_version(head | {"reader_features": [feature for feature in features if feature not in known]})
+    try:
+        check_version(head | {"reader_features": [feature for feature in features if feature not in known]})
+    except StoreError as e:
+        raise StoreError(f"{name}: {e}") from None
     check_fields(name, head, _POINTER)
     return Pointer(head["store"], head["generation"], BLOCK_OBJECTS in features)

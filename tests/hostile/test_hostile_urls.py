@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import io
+import itertools
 import os
 import re
 import signal
@@ -18,15 +20,20 @@ import pytest
 from packer import pull, push
 from packer.cli.app import run
 from packer.errors import OptionsError, PackError
+from reader.format.block_objects import BlockObjects, object_name
+from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PIXELS, SAMPLES
-from scripts.stress._hostile_faults import FAULTS, make_faulty
+from reader.format.head import read_head, with_digest
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, read_manifest
+from reader.format.pointer import encode_pointer
+from scripts.stress._hostile_faults import EVIL, FAULTS, make_faulty
 from scripts.stress._hostile_stores import KINDS, Draft, valid_store
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
 pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
 
-from reader.remote import objects, opening
+from reader.remote import blocks, objects, opening
+from reader.remote.blocks import BlockFetcher
 from reader.remote.folder import CacheFolder
 from reader.remote.objects import Objects
 
@@ -112,6 +119,8 @@ def _serving(root: Path) -> Iterator[Server]:
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "BUDGET_SECONDS", 5.0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    # they wait for work as long as the process lives
+    monkeypatch.setattr(blocks, "THREADS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -245,3 +254,107 @@ def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(command: str, root:
     assert process.returncode == 130
     assert said.startswith("pack: interrupted.") or "\npack: interrupted." in said
     assert "Traceback" not in said
+
+
+# -- stores in a folder of their own, and pixels as objects
+
+
+_FOLDER = "generations/0123456789abcdef"
+_DIGEST = f"sha256:{0:064x}"
+
+
+def _put(url: Path, **changes: object) -> Path:
+    """Put a store with pixels as objects at a URL, and a manifest.json that names it, some of whose fields are others."""
+    store = valid_store(url / _FOLDER, "own-sizes")
+    manifest, pixels = read_manifest(store), (store / PIXELS).read_bytes()
+    (store / PIXELS).unlink()
+    bounds = BlockObjects((block.size_bytes for block in read_blocks(store)), len(pixels)).bounds
+    for start, stop in itertools.pairwise(bounds):
+        (store / object_name(start)).parent.mkdir(exist_ok=True)
+        (store / object_name(start)).write_bytes(pixels[start:stop])
+    head = {"format": "pixpack", "version": [1, 1], "reader_features": ["generations", "block-objects"]}
+    head |= {"writer_features": [], "generation": _FOLDER, "store": manifest.digest} | changes
+    (url / MANIFEST).write_bytes(with_digest(head, ""))
+    return store
+
+
+def _refusal(url: str, work: Path) -> str:
+    """Open and pull; returns what both say, "" where nothing is refused."""
+    said = []
+    for number, call in enumerate((_read_all, pull)):
+        try:
+            call(url, work / str(number))
+        except (StoreError, PackError) as e:
+            said.append(str(e))
+    assert len(said) in (0, 2)
+    assert not any(_HIDDEN.search(text) or not text for text in said)
+    assert not (work / "1" / MANIFEST).exists() or not said
+    return " | ".join(said)
+
+
+def _read_all(url: str, cache: Path) -> None:
+    root, source = opening.prepared(url, cache, None)
+    folder = CacheFolder(root)
+    BlockFetcher(folder, source, None).ensure(range(folder.count))
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_a_store_of_objects_comes_from_a_url_as_it_is(scheme: str, root: Path, tmp_path: Path) -> None:
+    _put(tmp_path / "url")
+    with _serving(tmp_path / "url") as server:
+        url = server.url if scheme == "http" else f"file://{tmp_path}/url"
+        assert _refusal(url, tmp_path) == ""
+    assert (tmp_path / "1" / PIXELS).read_bytes() == (root / "own-sizes" / PIXELS).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"generation": "../../etc"}, "generation = '../../etc', expected generations/ and 16 hex digits"),
+        ({"generation": f"{_FOLDER}/../.."}, "generation = "),
+        ({"generation": "/etc"}, "generation = '/etc'"),
+        ({"generation": [_FOLDER]}, "generation = "),
+        ({"generation": EVIL}, "generation = "),
+        ({"generation": "generations/fedcba9876543210"}, "fedcba9876543210"),
+        ({"store": 7}, "store = 7"),
+        ({"store": _DIGEST}, "manifest.json (says|names)"),
+        ({"reader_features": ["generations", "block-objects", EVIL]}, "unknown here"),
+        ({"reader_features": ["block-objects"]}, "unknown here"),
+        ({"reader_features": 5}, "reader_features = 5"),
+        ({"reader_features": ["generations"]}, re.escape(PIXELS)),
+        ({"version": [2, 0]}, "manifest.json: the format version is"),
+        ({"format": EVIL}, "manifest.json(: the format is| is another program's)"),
+    ],
+    ids=str,
+)
+def test_a_manifest_that_names_another_place_is_refused(changes: dict[str, object], what: str, tmp_path: Path) -> None:
+    _put(tmp_path / "url", **changes)
+    assert re.search(f"{what}.* \\| .*{what}", _refusal(f"file://{tmp_path}/url", tmp_path))
+
+
+def test_a_manifest_that_names_itself_is_not_followed(tmp_path: Path) -> None:
+    store = _put(tmp_path / "url")
+    inner = encode_pointer(_DIGEST, _FOLDER)
+    (store / MANIFEST).write_bytes(inner)
+    digest = read_head(io.BytesIO(inner), MANIFEST).digest
+    (tmp_path / "url" / MANIFEST).write_bytes(encode_pointer(digest, _FOLDER, has_block_objects=True))
+    assert "it is that of a URL" in _refusal(f"file://{tmp_path}/url", tmp_path)
+
+
+@pytest.mark.parametrize("change", ["missing", "short", "long", "flipped", "a pipe", "a folder"])
+def test_an_object_that_is_not_its_block_is_refused(change: str, tmp_path: Path) -> None:
+    store = _put(tmp_path / "url")
+    path = sorted((store / PIXELS).iterdir())[1]
+    data = path.read_bytes()
+    path.unlink()
+    if change == "a pipe":
+        os.mkfifo(path)
+    elif change == "a folder":
+        path.mkdir()
+    elif change != "missing":
+        changed = {"short": data[:-1], "long": data + b"x", "flipped": bytes([data[0] ^ 1]) + data[1:]}
+        path.write_bytes(changed[change])
+    said = _refusal(f"file://{tmp_path}/url", tmp_path)
+    # no more of an object is read than the block has: what follows is never seen
+    assert (said == "") == (change == "long")
+    assert said == "" or PIXELS in said
