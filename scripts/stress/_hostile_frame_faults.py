@@ -154,6 +154,6 @@ FRAME_FAULTS: dict[str, Fault] = {
     "a shape of a frame exceeds its block": _own(SHAPES, "i", 9, 1 << 20),
     "an offset of a row unpacked is negative": _own(OFFSETS, "q", 3, -8),
     "an offset of a row unpacked is 2^62": _own(OFFSETS, "q", 3, 1 << 62),
-    "a mask of a row unpacked lies elsewhere": _own(MASK_OFFSETS, "q", 3, 0),
+    "a mask of a row unpacked is elsewhere": _own(MASK_OFFSETS, "q", 3, 0),
     "a frame with its mask is cut": Fault(_OWN, reframe(_ROW, shorter), "verify"),
 }

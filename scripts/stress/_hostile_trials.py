@@ -202,7 +202,7 @@ class Trial:
         return found
 
     def _readers(self) -> bool:
-        from reader import MemmapDataset, MemmapLoader
+        from reader import MemmapDataset, MemmapLoader, concat
         from reader.format.errors import StoreError
 
         dataset = self._step("MemmapDataset", lambda: MemmapDataset(self.store), may_raise=(StoreError,))
@@ -218,11 +218,13 @@ class Trial:
             "samples": lambda: dataset.samples[:3],
             "source": lambda: dataset.source(last),
             "html": dataset._repr_html_,
+            "with_targets": lambda: dataset.with_targets([-1] * (last + 1))[last],
             "DataLoader": lambda: _all_of_torch(dataset),
             "MemmapLoader": lambda: _drained(MemmapLoader(dataset, batch_size=4, shuffle="full", prefetch=0)),
         }
         if not dataset.manifest.compression:  # of which there is no tensor of all rows
             steps["store"] = lambda: dataset.store
+            steps["concat"] = lambda: _drained(MemmapLoader(concat([dataset, dataset]), batch_size=4, prefetch=0))
         if self.scope == FULL:
             steps["MemmapLoader block"] = lambda: _drained(
                 MemmapLoader(dataset, batch_size=3, shuffle="block", residency="ram")
