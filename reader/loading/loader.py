@@ -68,8 +68,8 @@ class MemmapLoader:
         epoch_rows: rows of an epoch, of all ranks; None: as many as there are. The order continues in the next epoch.
         pad: False gives each row of the last step to one rank alone, for evaluation: some ranks then have one row less there, or
             one step less.
-        canonical_nodes: with shuffle="block", parts of the rows, each read by one node in all epochs: nodes fetch a store at a URL
-            once together. The number of nodes divides it, and does not change the order; it divides batch_size * world_size.
+        canonical_nodes: with shuffle="block", parts of the rows, each read by one node in all epochs: nodes fetch a store at a
+            URL once together. The number of nodes divides it and does not change the order; it divides batch_size * world_size.
         device: where batches are put; "cuda" copies from pinned memory on a side stream.
         transform: without one the dataset's, where that is one of `reader.transforms`.
             Called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
