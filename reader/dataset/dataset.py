@@ -23,7 +23,7 @@ from reader.dataset.made import Column, with_extras, with_targets
 from reader.dataset.opened_store import OpenedStore, fresh
 from reader.dataset.pil import check_pillow, pil_image
 from reader.dataset.samples import JointTransform, PairTransform, Transform, check_forms, sample_of
-from reader.dataset.splits import check_classes, remote_store, store_path
+from reader.dataset.splits import added, check_classes, remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.memory.buffers import FittingPool
@@ -360,7 +360,7 @@ class MemmapDataset(Dataset[Any]):
         pixels.flags.writeable = False
         return pixels
 
-    # -- private
+    __add__ = added
 
     def _store_row(self, index: int) -> int:
         position = checked_position(index, len(self), self.path)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+from torch.utils.data import ConcatDataset
 
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, read_manifest
@@ -62,6 +65,21 @@ def check_classes(path: Path, found: tuple[str, ...], expected: list[str]) -> No
             f"{path} has other classes than expected: {_named(found)}, not {_named(tuple(expected))}. The same target would mean"
             " different classes. Pack it again with --classes and the store of the others."
         )
+
+
+def added(dataset: Any, other: Any) -> ConcatDataset[Any]:
+    """Join two datasets as torch does for `a + b`: each row keeps its target, so other classes are refused.
+
+    Raises:
+        StoreError: the other is a store with other classes.
+    """
+    if hasattr(other, "manifest") and other.classes != dataset.classes:
+        raise StoreError(
+            f"{other.path} has other classes than {dataset.path}: {_named(tuple(other.classes))}, not"
+            f" {_named(tuple(dataset.classes))}. The same target would mean different classes: take reader.concat([a, b]), which"
+            " joins them by name."
+        )
+    return ConcatDataset([dataset, other])
 
 
 def _named(classes: tuple[str, ...]) -> str:

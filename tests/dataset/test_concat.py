@@ -145,6 +145,18 @@ def test_rows_on_a_device_are_numbered_as_those_of_a_batch(stores: list[Path]) -
     assert torch.equal(batch.pixels, joined[[50, 3, 29, 30]].pixels)
 
 
+def test_a_sum_of_stores_with_other_classes_is_refused(stores: list[Path]) -> None:
+    one, other = (MemmapDataset(path) for path in stores[:2])
+    assert one.classes != other.classes
+    with pytest.raises(
+        StoreError, match=r"has other classes than .*take reader.concat\(\[a, b\]\), which joins them by name"
+    ):
+        one + other
+    alike = one + one.subset([4, 2])
+    assert (len(alike), alike[len(one)][1]) == (len(one) + 2, one[4][1])
+    assert len(one + list(range(3))) == len(one) + 3
+
+
 def test_torchs_own_concatenations_are_taken_by_a_loader(stores: list[Path]) -> None:
     one, other = MemmapDataset(stores[0]), MemmapDataset(stores[2])
     nested = Subset(ConcatDataset([Subset(one, [3, 1]), ConcatDataset([other, one])]), range(1, 9))
