@@ -4,12 +4,14 @@ import sys
 
 from setuptools import Extension, setup
 
+_PARTS = ("jpeg_file", "jpeg_row", "photographs", "resample", "sums", "unfilter")
+
 setup(
     ext_modules=[
         Extension(
             "packer.pixels.native._native",
-            [f"packer/pixels/native/{name}.c" for name in ("native", "resample", "sums", "unfilter")],
-            depends=[f"packer/pixels/native/{name}.h" for name in ("resample", "sums", "unfilter")],
+            [f"packer/pixels/native/{name}.c" for name in ("native", *_PARTS)],
+            depends=[f"packer/pixels/native/{name}.h" for name in _PARTS],
             libraries=["jpeg"] if sys.platform == "win32" else ["jpeg", "m"],
             extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-ffp-contract=off", "-fvisibility=hidden"],
             optional=True,

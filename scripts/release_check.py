@@ -40,6 +40,7 @@ COMPILED = "packer/pixels/native/_native."
 SDIST_HAS = (
     "README.md",
     "packer/pixels/native/native.c",
+    "packer/pixels/native/photographs.c",
     "packer/pixels/native/resample.h",
     "LICENSE",
     "CHANGELOG.md",

@@ -12,7 +12,7 @@ from packer.clock import StageClock
 from packer.options import MAX_PIXELS
 from packer.pixels.formats import jpeg, png
 from packer.pixels.geometry import Geometry
-from packer.pixels.native.live import native
+from packer.pixels.native.live import Plan, native
 from packer.pixels.row import Row
 from packer.pixels.row_rules import RowRules, note_profile
 
@@ -46,6 +46,8 @@ class Decoder:
         self._clock = clock or StageClock("decode")
         self._one_pass, self._resize_seconds = native().row, native().resize_seconds
         self._unfilter = native().unfilter if bit_depth is None else None
+        # what makes the rows of several files in one call; None where rows are to be other than such a call makes them
+        self.photographs = None if icc == "convert" or channels != "rgb" else native().photographs
         self._made: PictureDecoder | None = None
 
     def row(self, data: bytes) -> Row:
@@ -77,6 +79,31 @@ class Decoder:
             return header.height, header.width
         return self._pictures.upright_size(data)
 
+    def plan(self, width: int, height: int) -> Plan | None:
+        """Return how the compiled part makes a row of an upright JPEG of this size; None: that is not its to make."""
+        geometry = self._rules.geometry
+        if geometry is None or self._rules.mode != "RGB" or width * height > self._rules.max_pixels:
+            return None
+        scale = self._rules.dct_scale(width, height, 1)
+        stored, resized = (-(-width // scale), -(-height // scale)), geometry.resized(width, height)
+        if geometry.is_strip(resized):
+            return None
+        return stored, resized, geometry.origin(resized), geometry.row_size(resized), geometry.filter
+
+    def done(self, width: int, height: int, profile: bytes) -> dict[str, Any]:
+        """Return what is recorded of a row that the compiled part makes of an upright JPEG of this size."""
+        done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
+        note_profile(profile, done)
+        if (scale := self._rules.dct_scale(width, height, 1)) > 1:
+            done["dct_scale"] = scale
+        return done
+
+    def content(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Return where an upright picture of this size lies in its row: y0, x0, y1, x1."""
+        geometry = self._rules.geometry
+        assert geometry is not None
+        return geometry.content(geometry.resized(width, height))
+
     @property
     def _pictures(self) -> PictureDecoder:
         if self._made is None:
@@ -106,29 +133,24 @@ class Decoder:
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader) -> Row | None:
         """Decode, resize and crop in one pass; None: that is not to be had here, or something is wrong with the data."""
-        geometry = self._rules.geometry
-        if self._one_pass is None or geometry is None or self._rules.mode != "RGB":
+        if self._one_pass is None or (plan := self.plan(header.width, header.height)) is None:
             return None
-        scale = self._rules.dct_scale(header.width, header.height, 1)
-        stored = -(-header.width // scale), -(-header.height // scale)
-        resized = geometry.resized(header.width, header.height)
-        done: dict[str, Any] = {"decoder": "libjpeg-turbo"}
-        if (note_profile(header.icc, done) and self._rules.converts_profiles) or not geometry.resizes_whole(
-            stored, resized
-        ):
+        done = self.done(header.width, header.height, header.icc)
+        if "icc" in done and self._rules.converts_profiles:
             return None
         before = self._resize_seconds()
-        pixels = self._one_pass(
-            data, stored, resized, geometry.origin(resized), geometry.row_size(resized), geometry.filter
-        )
+        pixels = self._one_pass(data, *plan)
         if pixels is None:
             return None
         self._clock.charge("resize", self._resize_seconds() - before)
-        if scale > 1:
-            done["dct_scale"] = scale
-        return Row(pixels, geometry.content(resized), header.width, header.height, done)
+        return Row(pixels, self.content(header.width, header.height), header.width, header.height, done)
+
+
+def is_photograph(path: str) -> bool:
+    """Say by its name whether the compiled part may serve an image."""
+    return path.lower().endswith(_SUFFIXES)
 
 
 def serves(paths: Sequence[str]) -> bool:
     """Say by their names whether the compiled part may serve all these images."""
-    return native().row is not None and all(path.lower().endswith(_SUFFIXES) for path in paths[:_LOOKED_AT])
+    return native().row is not None and all(map(is_photograph, paths[:_LOOKED_AT]))

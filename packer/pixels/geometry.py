@@ -110,7 +110,7 @@ class Geometry:
 
         Returns: the row as an image of (width, height), and its content as y0, x0, y1, x1, half-open.
         """
-        if self._is_strip(*resized):
+        if self.is_strip(resized):
             return self._cropped_strip(image, *resized), (0, 0, self.height, self.width)
         if image.size != resized:
             from packer.pixels.resize import resize
@@ -127,10 +127,6 @@ class Geometry:
     def filter(self) -> int:
         """What resizes, by the number of PIL.Image.Resampling."""
         return _RESAMPLE[self.resample]
-
-    def resizes_whole(self, stored: tuple[int, int], resized: tuple[int, int]) -> bool:
-        """Say whether a picture decoded to (width, height) is resized, and all of it, before it is cropped."""
-        return stored != resized and not self._is_strip(*resized)
 
     def origin(self, resized: tuple[int, int]) -> tuple[int, int]:
         """Return x, y of a row's upper left corner in the picture resized to (width, height); negative where it is padded."""
@@ -151,8 +147,9 @@ class Geometry:
             top, left = (self.height - height) // 2, (self.width - width) // 2
         return top, left, top + height, left + width
 
-    def _is_strip(self, width: int, height: int) -> bool:
-        """Whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
+    def is_strip(self, resized: tuple[int, int]) -> bool:
+        """Say whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
+        width, height = resized
         return self.row_size((width, height)) != (width, height) and width * height > max(
             _MOST_RESIZED_PIXELS, _MOST_RESIZED_ROWS * self.width * self.height
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from packer.pixels.native.live import Pixels, native
 
 # Lines that channels are summed over at once: so few that 255 times as many fit in uint16, so small that they stay in the
@@ -24,6 +26,10 @@ class ChannelSums:
             found = self._compiled(pixels, self._channels)
         else:
             found = _numpy_sums(pixels, self._channels, line_bytes)
+        self.count(found)
+
+    def count(self, found: Sequence[int]) -> None:
+        """Add sums of each channel, and behind these of their squares, that were taken elsewhere."""
         self._totals = [total + more for total, more in zip(self._totals, found, strict=True)]
 
     def take(self) -> tuple[list[int], list[int]]:

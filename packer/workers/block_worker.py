@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from packer.clock import StageClock
 from packer.errors import DecodeError, SourceError
 from packer.options import RowOptions, is_url
-from packer.pixels.decode import serves
+from packer.pixels.decode import Decoder, serves
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.requantize import row_decoder
@@ -29,8 +29,9 @@ from packer.store.blocks import Result, Task
 from packer.store.files import write_at
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.contracts import Marks
+from packer.workers.photographs import Photographs
 from packer.workers.processes import InFlight
-from packer.workers.row_buffers import DecodedRows, RowBuffer, row_buffer
+from packer.workers.row_buffers import DecodedRows, EqualRowBuffer, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample
 
@@ -122,6 +123,9 @@ class RowMaker(Protocol):
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
 
+    def photographs(self, rows: RowBuffer) -> Photographs | None:
+        """Return what makes several inputs in one call, as `make` would, and counts their rows; None: nothing does."""
+
 
 class BlockWorker:
     """Decodes blocks and holds their rows until their offset is known."""
@@ -132,6 +136,7 @@ class BlockWorker:
         self._maker = job.row_maker(self._in_flight, self._clock)
         self.expect, self.forget = self._maker.expect, self._maker.forget
         self._rows = _row_buffer(job.layout, self._clock)
+        self._photographs = self._maker.photographs(self._rows)
         self._held: dict[int, DecodedRows] = {}
         self._files: dict[str, int] = {}
 
@@ -139,20 +144,19 @@ class BlockWorker:
         """Decode a task, up to the first input that may not be begun, or to many bytes; its rows stay here until `write`."""
         result = Result(task.block, 0)
         self._rows.begin(len(task.paths))
-        for index in range(task.start, task.stop):
-            if index > task.start and (self._rows.is_full or not may_begin(index)):
-                break
-            attempt = self._attempt(task, index)
-            result.inputs += 1
-            result.sources.append(attempt.source)
-            result.source_bytes += attempt.source_bytes
-            if task.masks and not self._job.draws_masks:
-                result.mask_sources.append(attempt.mask_source)
-            if attempt.row is None:
-                path = task.paths[index - task.start]
-                result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
-            else:
-                self._add(result, attempt.row, attempt)
+        # the first has begun with the task
+        index, begun = task.start, task.start + 1
+        while index < task.stop:
+            if index == begun:
+                if self._rows.is_full or not may_begin(index):
+                    break
+                begun += 1
+            if self._photographs is not None:
+                begun = self._photographs.begin(task, index, begun, may_begin)
+                index += self._photographs.make(task, index, begun, result)
+            if index < begun:
+                self._make(task, index, result)
+                index += 1
         self._in_flight.mark(-1)
         self._held[task.start] = self._rows.finish(result)
         self._clock.enter("other")
@@ -175,6 +179,20 @@ class BlockWorker:
             self._files[path] = os.open(path, os.O_WRONLY | BINARY)
         with error_path(path):
             write_at(self._files[path], data, offset)
+
+    def _make(self, task: Task, index: int, result: Result) -> None:
+        """Make a row or a reject of one input."""
+        attempt = self._attempt(task, index)
+        result.inputs += 1
+        result.sources.append(attempt.source)
+        result.source_bytes += attempt.source_bytes
+        if task.masks and not self._job.draws_masks:
+            result.mask_sources.append(attempt.mask_source)
+        if attempt.row is None:
+            path = task.paths[index - task.start]
+            result.rejects.append({"input": index, "path": path, "reason": attempt.reason})
+        else:
+            self._add(result, attempt.row, attempt)
 
     def _attempt(self, task: Task, index: int) -> Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
@@ -237,6 +255,15 @@ class ImageRows:
         """Ask for the sources of inputs [start, stop) no more."""
         if self._fetcher is not None:
             self._fetcher.forget(start, stop)
+
+    def photographs(self, rows: RowBuffer) -> Photographs | None:
+        """Return what makes photographs below the root into rows of one size, where there are no masks and nothing is reused."""
+        job = self._job
+        if job.archives or job.has_masks or self._reused is not None or self._fetcher is not None:
+            return None
+        if not isinstance(rows, EqualRowBuffer) or not isinstance(self._decoder, Decoder):
+            return None
+        return Photographs.of(job.root, self._decoder, rows, self._in_flight.memory, self._clock)
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""

@@ -6,6 +6,7 @@ Knows signals, start methods and messages; which block goes to which worker is `
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import multiprocessing
 import os
@@ -48,6 +49,13 @@ class InFlight:
 
     def __init__(self, shared: Marks | None, pauses: Sequence[float]) -> None:
         self._shared, self._pauses = shared, pauses
+
+    @property
+    def memory(self) -> ctypes.Array[Any] | bytearray | None:
+        """The shared memory, to be written to as `mark` does; empty where nobody looks, None where it is reported otherwise."""
+        if self._shared is None:
+            return bytearray()
+        return self._shared if isinstance(self._shared, ctypes.Array) else None
 
     def mark(self, index: int, *, is_reading: bool = False, is_retried: bool = False) -> None:
         """Say which image it is, whether its source is being read, and whether that has failed and is retried; -1: none."""

@@ -5,6 +5,7 @@ One class for rows of one size, one for rows as large as their images; decodes a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -62,30 +63,43 @@ class EqualRowBuffer:
     is_full = False
 
     def __init__(self, layout: RowLayout, clock: StageClock) -> None:
-        self._clock, self._row_bytes = clock, layout.size_bytes(1)
-        self._line_bytes = self._row_bytes // layout.geometry.height
+        self._clock, self.row_bytes = clock, layout.size_bytes(1)
+        self._line_bytes, self.has_content = self.row_bytes // layout.geometry.height, layout.geometry.has_content
         self._sums, self._crc32 = ChannelSums(layout.channel_count), native().crc32
         self._spare: list[memoryview] = []
 
     def begin(self, most_rows: int) -> None:
         """Begin a task of at most so many rows."""
-        self._memory = self._free(most_rows * self._row_bytes)
+        self._memory = self._free(most_rows * self.row_bytes)
         self._masks: list[bytes] = []
         self._count = self._checked = 0
 
     def add(self, result: Result, row: Row, mask: bytes) -> None:
         """Append a row."""
-        begin = self._count * self._row_bytes
-        self._memory[begin : begin + self._row_bytes] = row.pixels
+        begin = self._count * self.row_bytes
+        self._memory[begin : begin + self.row_bytes] = row.pixels
         self._masks.append(mask)
         self._count += 1
-        if (self._count - self._checked) * self._row_bytes >= _CHECK_BYTES:
+        if (self._count - self._checked) * self.row_bytes >= _CHECK_BYTES:
             self._check(result)
+
+    def room(self, result: Result, count: int) -> memoryview:
+        """Return the memory of the next so many rows, for `add_made`; the result's checksum is of all rows before."""
+        self._check(result)
+        begin = self._count * self.row_bytes
+        return self._memory[begin : begin + count * self.row_bytes]
+
+    def add_made(self, result: Result, count: int, crc32: int, sums: Sequence[int]) -> None:
+        """Count rows that were written into `room`: the checksum behind them, and their sums of each channel and its squares."""
+        self._count += count
+        self._checked = self._count
+        result.crc32 = crc32
+        self._sums.count(sums)
 
     def finish(self, result: Result) -> DecodedRows:
         """Fill in what is known of the rows, and hand them over."""
         self._check(result)
-        result.size_bytes = self._count * self._row_bytes
+        result.size_bytes = self._count * self.row_bytes
         result.sums, result.square_sums = self._sums.take()
         return DecodedRows([self._memory[: result.size_bytes]], b"".join(self._masks), self._memory)
 
@@ -95,7 +109,9 @@ class EqualRowBuffer:
 
     def _check(self, result: Result) -> None:
         """Count the rows since the last call into the checksum and the sums."""
-        rows = self._memory[self._checked * self._row_bytes : self._count * self._row_bytes]
+        if self._checked == self._count:
+            return
+        rows = self._memory[self._checked * self.row_bytes : self._count * self.row_bytes]
         self._checked = self._count
         self._clock.enter("checksum")
         result.crc32 = self._crc32(rows, result.crc32)

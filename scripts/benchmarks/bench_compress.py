@@ -51,12 +51,21 @@ def _reading(raw: Path, packed: Path, batch_size: int) -> dict[str, float]:
     """Return images/s of each way, and the median ratio of the loader to threads that only unpack."""
     data = MemmapDataset(packed)
     limit = _Unpacking(packed, data)
-    for (one, _), (other, _) in zip(MemmapLoader(data, batch_size), MemmapLoader(MemmapDataset(raw), batch_size), strict=True):
+    for (one, _), (other, _) in zip(
+        MemmapLoader(data, batch_size), MemmapLoader(MemmapDataset(raw), batch_size), strict=True
+    ):
         assert torch.equal(one, other)
     rates: dict[str, list[float]] = {"compressed": [], "raw": [], "only_unpacking": []}
-    with MemmapLoader(data, batch_size, shuffle="full") as loader, MemmapLoader(MemmapDataset(raw), batch_size) as plain:
+    with (
+        MemmapLoader(data, batch_size, shuffle="full") as loader,
+        MemmapLoader(MemmapDataset(raw), batch_size) as plain,
+    ):
         for _ in range(_ROUNDS):
-            for name, turn in (("compressed", lambda: list(loader)), ("raw", lambda: list(plain)), ("only_unpacking", limit)):
+            for name, turn in (
+                ("compressed", lambda: list(loader)),
+                ("raw", lambda: list(plain)),
+                ("only_unpacking", limit),
+            ):
                 begun = time.perf_counter()
                 turn()
                 rates[name].append(len(data) / (time.perf_counter() - begun))

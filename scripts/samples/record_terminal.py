@@ -19,7 +19,11 @@ from pathlib import Path
 from scripts import ROOT
 
 COLUMNS = 110
-COMMANDS = ("pack images/ out/ --size 224 --max-rejects 5%", "pack info out/", "pack bench out/ --seconds 3 --order full")
+COMMANDS = (
+    "pack images/ out/ --size 224 --max-rejects 5%",
+    "pack info out/",
+    "pack bench out/ --seconds 3 --order full",
+)
 
 
 def main() -> int:

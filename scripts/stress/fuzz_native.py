@@ -3,8 +3,9 @@
     python -m scripts.stress.fuzz_native --seconds 600 --seed 1
 
 Builds packer/pixels/native with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
-calls row() on damaged small JPEGs, resize() on random pixels, with random sizes, origins and filters, and sums(), crc32() and
-unfilter() on bytes of any length, in a process of its own. Afterwards some of the calls are made twice more: the second time
+calls row() on damaged small JPEGs, photographs() on files of them, resize() on random pixels, with random sizes, origins and
+filters, and sums(), crc32() and unfilter() on bytes of any length, in a process of its own. Rows of photographs() are compared
+with row()'s, and their header with what Python reads of it. Afterwards some of the calls are made twice more: the second time
 they may hold no more memory.
 Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
 sanitizer's report.
@@ -15,7 +16,9 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -29,6 +32,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from packer.pixels.formats import jpeg
 from scripts.stress._mutated_images import make_jpeg, mutate
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -48,18 +52,20 @@ def main() -> int:
     """Build, run the child, and report what it found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--calls", type=int, default=0, help="make so many calls, also where that takes longer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--library", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.library:
-        print(json.dumps(fuzz(_load(options.library), options.seconds, options.seed)))
+        with tempfile.TemporaryDirectory(prefix="pixpack-native-") as name:
+            print(json.dumps(fuzz(_load(options.library), Path(name), options.seconds, options.calls, options.seed)))
         return 0
     if lacks := missing():
         print(f"fuzz_native: {lacks}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="pixpack-native-") as folder:
         library = build(Path(folder))
-        done = _run_child(library, options.seconds, options.seed)
+        done = _run_child(library, options)
     sys.stderr.write(done.stderr)
     if done.returncode:
         print(f"fuzz_native: seed {options.seed}: the process ended with {done.returncode}", file=sys.stderr)
@@ -91,13 +97,15 @@ def build(folder: Path) -> Path:
     return library
 
 
-def fuzz(native: Any, seconds: float, seed: int) -> dict[str, Any]:
-    """Call row(), resize() and sums() until the time is over; returns how often, and how much memory the last calls lost."""
+def fuzz(native: Any, folder: Path, seconds: float, least: int, seed: int) -> dict[str, Any]:
+    """Call row(), photographs(), resize() and sums() until the time is over; returns how often, and what memory was lost."""
     rng, begun = random.Random(seed), time.monotonic()
     originals = [make_jpeg(rng, 90, ("RGB", "RGB", "L", "CMYK")) for _ in range(_ORIGINALS)]
-    counts = {"rows": 0, "row_calls": 0, "resize_calls": 0, "sums_calls": 0}
+    counts = {"rows": 0, "row_calls": 0, "files": 0, "file_rows": 0, "resize_calls": 0, "sums_calls": 0}
     calls: list[tuple[Any, tuple[Any, ...]]] = []
-    while time.monotonic() - begun < seconds or len(calls) < _AGAIN:
+    for number in itertools.count():
+        if number >= max(least, _AGAIN) and time.monotonic() - begun >= seconds:
+            break
         if rng.random() < 0.05:
             pixels, channels = (
                 rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)])),
@@ -111,9 +119,13 @@ def fuzz(native: Any, seconds: float, seed: int) -> dict[str, Any]:
             function, arguments = native.resize, _resize_arguments(rng)
             counts["resize_calls"] += 1
             assert (function(*arguments) is None) == (max(arguments[2]) > _MOST_SIDE)
+        elif rng.random() < 0.4:
+            contents = [_data(rng, originals) for _ in range(rng.randint(1, 3))]
+            function, arguments = _photographs, (native, folder, contents, _row_arguments(rng, contents[0])[1:])
+            counts["files"] += len(contents)
+            counts["file_rows"] += function(*arguments)
         else:
-            original = rng.choice(originals)
-            data = mutate(rng, original) if rng.random() < 0.8 else original.data
+            data = _data(rng, originals)
             function, arguments = native.row, _row_arguments(rng, data)
             counts["row_calls"] += 1
             counts["rows"] += function(*arguments) is not None
@@ -122,6 +134,35 @@ def fuzz(native: Any, seconds: float, seed: int) -> dict[str, Any]:
     before = _allocated_after(calls)
     grown = _allocated_after(calls) - before
     return counts | {"grown_bytes": grown, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _data(rng: random.Random, originals: list[Any]) -> bytes:
+    """Return a JPEG, mostly a damaged one."""
+    original = rng.choice(originals)
+    return mutate(rng, original) if rng.random() < 0.8 else bytes(original.data)
+
+
+def _photographs(native: Any, folder: Path, contents: list[bytes], plan: tuple[Any, ...]) -> int:
+    """Make rows of files, and compare them with what row() makes; returns how many."""
+    width, height = plan[3]
+    row_bytes, paths = max(3, width * height * 3), []
+    if row_bytes > 10**7:
+        return 0
+    for number, content in enumerate(contents):
+        paths.append(str(folder / f"{number}.jpg"))
+        Path(paths[-1]).write_bytes(content)
+    rows, marks = bytearray(len(paths) * row_bytes), bytearray(32)
+    arguments = lambda *_: plan, hashlib.sha256, rows, row_bytes, marks, 0, -(10**18)
+    made, crc32, _, _ = native.photographs(paths, 0, *arguments)
+    assert crc32 == zlib.crc32(rows[: len(made) * row_bytes])
+    for number, (known, content) in enumerate(zip(made, contents, strict=False)):
+        assert rows[number * row_bytes : (number + 1) * row_bytes] == native.row(content, *plan)
+        header = jpeg.read_header(content)
+        assert header is not None
+        assert not header.may_be_rotated
+        assert (known[3], known[4], bool(known[5])) == (header.width, header.height, bool(header.icc))
+        assert known[2] == hashlib.sha256(content).hexdigest()
+    return len(made)
 
 
 def _check_sums(native: Any, pixels: bytes, channels: int) -> None:
@@ -185,7 +226,7 @@ def _allocated_after(calls: list[tuple[Any, tuple[Any, ...]]]) -> int:
     return int(count())
 
 
-def _run_child(library: Path, seconds: float, seed: int) -> subprocess.CompletedProcess[str]:
+def _run_child(library: Path, options: argparse.Namespace) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "LD_PRELOAD": " ".join(map(_located, _LIBRARIES)),
         # Python keeps memory to its end: what is lost is counted in the child
@@ -193,7 +234,7 @@ def _run_child(library: Path, seconds: float, seed: int) -> subprocess.Completed
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
     command = [sys.executable, "-m", "scripts.stress.fuzz_native", "--library", str(library)]
-    arguments = ["--seconds", str(seconds), "--seed", str(seed)]
+    arguments = [f"--{name}={getattr(options, name)}" for name in ("seconds", "calls", "seed")]
     return subprocess.run([*command, *arguments], env=environment, cwd=_ROOT, capture_output=True, text=True)
 
 

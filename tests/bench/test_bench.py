@@ -549,7 +549,9 @@ def test_an_svg_has_its_text_a_dark_mode_and_no_date_and_is_drawn_again(tmp_path
     text = path.read_text()
     root = ElementTree.fromstring(text)
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"1 batch in 100 ms; the loop waited 1% of that for a batch", "step of the loop", "gather", "waiting"} <= {*words}
+    assert {"1 batch in 100 ms; the loop waited 1% of that for a batch", "step of the loop", "gather", "waiting"} <= {
+        *words
+    }
     assert "<dc:date>" not in text
     # every color of the picture that a dark page would hide has another one there
     dark = re.search(r"@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", text)

@@ -160,5 +160,7 @@ def test_boxes_keep_their_classes_when_rows_get_other_targets(train: MemmapDatas
     joined = concat([measured, measured], classes=others)
     place = others.index(train.classes[1])
     assert joined[[0, N]][1]["box_targets"].tolist() == [[place], [place]]
-    with pytest.raises(ValueError, match=f"targets have 7 columns, expected one for each of {len(train.classes)} classes"):
+    with pytest.raises(
+        ValueError, match=f"targets have 7 columns, expected one for each of {len(train.classes)} classes"
+    ):
         whole.with_targets(torch.zeros(N, 7, dtype=torch.uint8))

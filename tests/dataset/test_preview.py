@@ -61,7 +61,9 @@ def test_large_rows_become_small_tiles_and_names_are_escaped(tmp_path: Path) -> 
     ("line", "options", "caption"),
     [("a.jpg,0.5,2", {"target_column": "x,y"}, "0.5, 2"), ("a.jpg,cat;dog,2", {"target_column": "x"}, "cat, dog")],
 )
-def test_other_targets_are_reported_as_they_are(tmp_path: Path, line: str, options: dict[str, str], caption: str) -> None:
+def test_other_targets_are_reported_as_they_are(
+    tmp_path: Path, line: str, options: dict[str, str], caption: str
+) -> None:
     make_tree(tmp_path, classes=1, each=1)
     (tmp_path / "class0" / "000.jpg").rename(tmp_path / "a.jpg")
     (tmp_path / "list.csv").write_text(f"path,x,y\n{line}\n")

@@ -183,7 +183,10 @@ def test_further_targets_that_are_no_extras_are_refused(manifests: tuple[Path, P
     for further, text in (
         ({"nose": {"kind": "class", "classes": []}}, "says that the extra 'nose' is a target of kind 'class'"),
         ({"tags": {"kind": "class", "classes": []}}, "says that the extra 'tags' is a target of kind 'class'"),
-        ({"tags": {"kind": "odd", "classes": []}}, "the further target 'tags' of the manifest says kind = 'odd', expected"),
+        (
+            {"tags": {"kind": "odd", "classes": []}},
+            "the further target 'tags' of the manifest says kind = 'odd', expected",
+        ),
         ({"tags": []}, r"the further target 'tags' of the manifest is \[\], expected an object"),
     ):
         write_head(tmp_path / "out", json.loads(json.dumps(head)) | {"further_targets": further})

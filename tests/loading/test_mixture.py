@@ -149,7 +149,9 @@ def test_weights_by_name_need_rows_of_that_name(joined: MemmapDataset, shared_st
 def test_a_state_of_datasets_that_were_divided_otherwise_is_refused(shared_store: Path) -> None:
     whole = MemmapDataset(shared_store)
     one, other = (
-        loader_of(concat({"a": whole.subset(range(cut)), "b": whole.subset(range(cut, len(whole)))}), weights={"a": 1, "b": 1})
+        loader_of(
+            concat({"a": whole.subset(range(cut)), "b": whole.subset(range(cut, len(whole)))}), weights={"a": 1, "b": 1}
+        )
         for cut in (30, 60)
     )
     with pytest.raises(ValueError, match="the state is of another store, subset or weights"):

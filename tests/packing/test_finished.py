@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, interrupted, make_tree, photo, store_bytes
+from conftest import PACK, interrupted, make_tree, photo, read_one_by_one, store_bytes
 from PIL import Image
 
 from packer import PackError, pack, pack_dataset, seal_parts, update
@@ -336,6 +336,7 @@ def test_nothing_is_decoded_for_a_store_that_is_there(
         raise AssertionError
 
     monkeypatch.setattr(Decoder, "row", row)
+    read_one_by_one(monkeypatch)
     monkeypatch.setattr(build.Build, "run", row)
     for options in ({}, {"overwrite": True}):
         assert pack(images, tmp_path / "out", size=32, resume=True, **options).resumed_from == 24

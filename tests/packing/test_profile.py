@@ -103,7 +103,7 @@ def test_a_delay_shows_in_its_stage(
 ) -> None:
     if owner is JpegDecoder and not JpegDecoder().is_available:
         pytest.skip("JPEGs are decoded by Pillow here")
-    if owner in (JpegDecoder, Geometry):  # the compiled part does without them
+    if owner in (JpegDecoder, Geometry, LocalSource, statistics.ChannelSums):  # the compiled part does without them
         monkeypatch.setattr(decode, "native", Native)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     slowed(owner, name, monkeypatch)

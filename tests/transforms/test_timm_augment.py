@@ -32,7 +32,9 @@ ENHANCING = ("Color", "Contrast", "Brightness", "Sharpness")
 
 def drawn_of(ours: TimmRandAugment, name: str, count: int = 4000) -> torch.Tensor:
     """Return the strengths that were drawn for an operation, where it is not skipped."""
-    found = [magnitude[operation == OPERATIONS.index(name)] for operation, magnitude in ours.drawn(many(count, (100, 200)))]
+    found = [
+        magnitude[operation == OPERATIONS.index(name)] for operation, magnitude in ours.drawn(many(count, (100, 200)))
+    ]
     return torch.cat(found)
 
 
@@ -95,7 +97,9 @@ def test_each_operation_gives_nearly_timms_pixels(config: str) -> None:
         expected = [op.aug_fn(Image.fromarray(p.numpy()), *arguments, **op.kwargs) for p in batch.pixels]
         images = batch.images.clone(memory_format=torch.contiguous_format)
         applied(batch, images, torch.full((3,), OPERATIONS.index(_NAMES[number])), magnitude, "bilinear", ours.fill)
-        apart = (images.int() - torch.stack([torch.from_numpy(np.array(e)) for e in expected]).movedim(-1, 1).int()).abs()
+        apart = (
+            images.int() - torch.stack([torch.from_numpy(np.array(e)) for e in expected]).movedim(-1, 1).int()
+        ).abs()
         is_moving = name in ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
         # shifts are cut to whole pixels, and what is at the edge is filled in otherwise
         assert apart.float().mean() < (12 if is_moving else 1.5), name
@@ -109,7 +113,9 @@ def _positive(level_fn: Any, level: float, hparams: Any) -> tuple[float, ...]:
 def test_solarize_add_makes_the_dark_lighter() -> None:
     batch = pictures(2, size=(8, 8))
     images = batch.images.clone(memory_format=torch.contiguous_format)
-    applied(batch, images, torch.full((2,), OPERATIONS.index("SolarizeAdd")), torch.tensor([0.0, 110.0]), "nearest", None)
+    applied(
+        batch, images, torch.full((2,), OPERATIONS.index("SolarizeAdd")), torch.tensor([0.0, 110.0]), "nearest", None
+    )
     levels = batch.images.int()
     assert difference(images[0], batch.images[0]) == 0
     assert torch.equal(images[1].int(), torch.where(levels[1] < 128, levels[1] + 110, levels[1]))
@@ -117,7 +123,9 @@ def test_solarize_add_makes_the_dark_lighter() -> None:
 
 @pytest.mark.parametrize("config", ["augmix-m5", "rand-m9-tweights", "rand-mx", "rand-w0"])
 def test_a_text_that_is_none_of_these_is_refused(config: str) -> None:
-    with pytest.raises(ValueError, match=r"config_str is .*, expected rand and sections of m, n, p, mstd, mmax and inc"):
+    with pytest.raises(
+        ValueError, match=r"config_str is .*, expected rand and sections of m, n, p, mstd, mmax and inc"
+    ):
         timm_train(auto_augment=config)
 
 

@@ -126,7 +126,7 @@ def test_a_row_is_one_version_of_its_file_whenever_that_changes(
     change: Callable[[Path, bytes], None],
     clock_ns: int,
 ) -> None:
-    monkeypatch.setattr(sources, "_CLOCK_NS", clock_ns)
+    monkeypatch.setattr(sources, "CLOCK_NS", clock_ns)
     # PPM: no checksum, no entropy code; half of one file and half of another decode as well as either
     path = tmp_path / "a.ppm"
     for seed, size in ((1, (60, 50)), (2, (61, 53))):
@@ -166,7 +166,7 @@ def test_a_file_that_stands_still_is_read_once_and_a_fresh_one_twice(tmp_path: P
     reads = []
     for clock in (0, 10**18):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sources, "_CLOCK_NS", clock)
+            patch.setattr(sources, "CLOCK_NS", clock)
             watched.start(0, lambda: None)
             assert LocalSource(str(path)).read()[0] == b"x" * PIECE
             watched.stop()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ffmpeg_or_skip, make_tree, memory_cgroup, photo, store_bytes
+from conftest import ffmpeg_or_skip, make_tree, memory_cgroup, photo, read_one_by_one, store_bytes
 
 from packer import PackError, pack
 from packer.errors import DecodeError
@@ -60,6 +60,7 @@ class Faults:
             return original(decoder, data)
 
         monkeypatch.setattr(Decoder, "row", row)
+        read_one_by_one(monkeypatch)
 
     def make(self, path: Path, harm: Callable[[], None]) -> None:
         self._harm[path.read_bytes()] = path, harm
@@ -388,6 +389,9 @@ else:
     from packer import pack
     from packer.sources.local import LocalSource
     original = LocalSource.read
+    from packer.pixels import decode
+    from packer.pixels.native.live import Native
+    decode.native = Native  # the compiled part reads files without LocalSource
     LocalSource.read = lambda self, **more: seen(self.path) or original(self, **more)
     pack(images, out, size=32, workers=2, timeout=1.0)
 """
@@ -489,7 +493,8 @@ def test_no_worker_outlives_a_killed_pack_also_not_in_an_image_that_never_ends(t
     script = (
         "import os, sys, time\nfrom packer import pack\nfrom packer.pixels.decode import Decoder\n"
         "def row(self, data):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
-        "Decoder.row = row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
+        "from packer.pixels import decode\nfrom packer.pixels.native.live import Native\n"
+        "decode.native, Decoder.row = Native, row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
     )
     command = [sys.executable, "-c", script, str(images), str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -524,6 +529,7 @@ def test_random_deaths_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest
         return original(decoder, data)
 
     monkeypatch.setattr(Decoder, "row", row)
+    read_one_by_one(monkeypatch)
     report = pack(images, tmp_path / "out", size=16, workers=3)
     assert len(list(died.iterdir())) > 5
     assert report.rejected == 0

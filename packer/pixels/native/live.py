@@ -6,12 +6,12 @@ import functools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from packer.pixels.formats import jpeg
 
 # as native.c has it; both change with the functions
-INTERFACE = 4
+INTERFACE = 5
 
 Pair = tuple[int, int]
 # uint8 without gaps, arrays of numpy included
@@ -27,6 +27,37 @@ class RowOf(Protocol):
     def __call__(
         self, data: bytes, source: Pair, resized: Pair, origin: Pair, size: Pair, resample: int
     ) -> bytes | None: ...
+
+
+# (width, height) of the picture that is decoded, of that resized, x, y of the row in it, (width, height) of the row; the filter
+Plan = tuple[Pair, Pair, Pair, Pair, int]
+# of a file: bytes, mtime_ns, sha256, width, height, and what stands before the first scan where a color profile does
+Made = tuple[int, int, str, int, int, bytes]
+
+
+class PhotographsOf(Protocol):
+    """Makes the rows of files in one call, up to the first that is anything but a sound and plain JPEG in a file at rest.
+
+    plan: asked for a picture's (width, height); None leaves the file to the caller.
+    rows: uint8[len(paths), row_bytes], written to. marks: int64[4] of the image in flight, or empty; first: the number of the
+    first file. One that was changed in the last settled_ns is left to the caller.
+    Returns what is known of each file, the crc32 of all rows behind those of which crc32 is, three sums and three sums of
+    squares, and the seconds that reading, resizing and checksums took.
+    """
+
+    def __call__(
+        self,
+        paths: list[str],
+        first: int,
+        plan: Callable[[int, int], Plan | None],
+        sha256: Callable[[memoryview], Any],
+        rows: memoryview,
+        row_bytes: int,
+        marks: Any,
+        crc32: int,
+        settled_ns: int,
+        /,
+    ) -> tuple[list[Made], int, tuple[int, ...], tuple[float, float, float]]: ...
 
 
 class ResizeOf(Protocol):
@@ -64,6 +95,8 @@ class Native:
     # what row() has taken in this process to resize
     resize_seconds: Callable[[], float] = float
     unfilter: UnfilterOf | None = None
+    # only where files are as on Unix
+    photographs: PhotographsOf | None = None
     reason: str = ""
     is_missing: bool = False
 
@@ -83,4 +116,4 @@ def native() -> Native:
     if own is None or own != other:
         found = f"it runs with libjpeg-turbo {own or 'unknown'}, and libturbojpeg is {other or 'missing'}"
         return replace(known, reason=f"not used to decode: {found}")
-    return replace(known, row=_native.row)
+    return replace(known, row=_native.row, photographs=getattr(_native, "photographs", None))

@@ -171,7 +171,9 @@ def conclude(figures: dict[str, Any]) -> Finding:
     flags = {n: about["libjpeg_turbo flag"] for n, about in figures["about"].items() if "libjpeg_turbo flag" in about}
     squares = [f"{of['median']:.2f} times as fast as whole ({n})" for n, of in figures["square_to_whole"].items()]
     base = next(iter(flags))
-    reported = {kind: ", ".join(f"{n} {value:.2f}" for n, value in in_order(by) if n != base) for kind, by in times.items()}
+    reported = {
+        kind: ", ".join(f"{n} {value:.2f}" for n, value in in_order(by) if n != base) for kind, by in times.items()
+    }
     decode, row = times[DECODE], times[ROW]
     return Finding(
         f"jpeg4py decodes {decode[JPEG4PY]:.2f} times as fast as {base}; Pillow-SIMD makes a row {row.get(SIMD, 1):.2f} times"

@@ -168,7 +168,9 @@ def draw(make: Any, figures: dict[str, Any]) -> Any:
                 )
         ticks[name] = place + len(lanes) / 2
         reported = f"{loaders[name]['fastest']:.0f} ms" if spans else ""
-        axes.text(1.01, ticks[name], reported, transform=axes.get_yaxis_transform(), va="center", size=9.5, weight="bold")
+        axes.text(
+            1.01, ticks[name], reported, transform=axes.get_yaxis_transform(), va="center", size=9.5, weight="bold"
+        )
         if not spans:
             axes.text(
                 0.01,

@@ -80,7 +80,9 @@ def _install_system(packages: Sequence[str]) -> None:
     for command in [*apt, "update"], [*apt, "install", "--no-install-recommends", *missing]:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            reported = [line for line in done.stderr.splitlines() if line.startswith("E:")] or [f"code {done.returncode}"]
+            reported = [line for line in done.stderr.splitlines() if line.startswith("E:")] or [
+                f"code {done.returncode}"
+            ]
             raise NotInstalled(f"it needs the packages {names}; apt-get: {reported[0]}")
 
 

@@ -1,0 +1,142 @@
+/* Decides as packer/sources/local.py and packer/pixels/formats/jpeg.py do, and returns 0 where they would do more. */
+
+#define _GNU_SOURCE /* st_mtim */
+#include "jpeg_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __unix__
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* of which the nanoseconds fit in 64 bits */
+#define MOST_SECONDS 9000000000
+
+static int nanoseconds(const struct timespec *at, int64_t *found) {
+    if (at->tv_sec > MOST_SECONDS || at->tv_sec < -MOST_SECONDS)
+        return 0;
+    *found = (int64_t)at->tv_sec * 1000000000 + at->tv_nsec;
+    return 1;
+}
+
+static int make_room(FileBytes *self, size_t size) {
+    if (size > self->room) {
+        free(self->bytes);
+        self->bytes = malloc(size);
+        self->room = self->bytes ? size : 0;
+    }
+    return self->room >= size;
+}
+
+static int read_all(int descriptor, uint8_t *into, size_t size) {
+    while (size > 0) {
+        ssize_t count = read(descriptor, into, size);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return 0;
+        into += count;
+        size -= (size_t)count;
+    }
+    return 1;
+}
+
+static int read_open(FileBytes *self, int descriptor, int64_t settled_ns) {
+    struct timespec begun;
+    struct stat before, after;
+    int64_t begun_ns, changed_ns;
+    clock_gettime(CLOCK_REALTIME, &begun);
+    if (fstat(descriptor, &before) || !S_ISREG(before.st_mode) || before.st_size < 1 || before.st_size > MOST_FILE_BYTES ||
+        !nanoseconds(&begun, &begun_ns) || !nanoseconds(&before.st_mtim, &self->mtime_ns) ||
+        !nanoseconds(&before.st_ctim, &changed_ns) || !make_room(self, (size_t)before.st_size))
+        return 0;
+    self->size = (size_t)before.st_size;
+    if (!read_all(descriptor, self->bytes, self->size) || fstat(descriptor, &after))
+        return 0;
+    /* ctime too: no program can set it back */
+    int64_t latest = changed_ns > self->mtime_ns ? changed_ns : self->mtime_ns;
+    return after.st_size == before.st_size && after.st_mtim.tv_sec == before.st_mtim.tv_sec &&
+           after.st_mtim.tv_nsec == before.st_mtim.tv_nsec && after.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+           after.st_ctim.tv_nsec == before.st_ctim.tv_nsec && begun_ns - latest > settled_ns;
+}
+
+int file_read(FileBytes *self, const char *path, int64_t settled_ns) {
+    /* NONBLOCK: opening a FIFO without a writer would wait forever */
+    int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (descriptor < 0)
+        return 0;
+    int is_read = read_open(self, descriptor, settled_ns);
+    close(descriptor);
+    return is_read;
+}
+#endif
+
+void file_free(FileBytes *self) {
+    free(self->bytes);
+    memset(self, 0, sizeof(*self));
+}
+
+static int begins_with(const uint8_t *at, size_t size, const char *mark, size_t mark_size) {
+    return size >= mark_size && !memcmp(at, mark, mark_size);
+}
+
+static int holds(const uint8_t *at, size_t size, const char *mark, size_t mark_size) {
+    const uint8_t *end = at + size;
+    while ((at = memchr(at, mark[0], (size_t)(end - at)))) {
+        if (begins_with(at, (size_t)(end - at), mark, mark_size))
+            return 1;
+        at++;
+    }
+    return 0;
+}
+
+/* jpeg.py: EXIF tag 0x0112 in both byte orders, before a type below 256, and XMP's name for it */
+static int may_be_rotated(const uint8_t *segment, size_t size) {
+    return holds(segment, size, "\x01\x12\x00", 3) || holds(segment, size, "\x12\x01", 2) || holds(segment, size, "rientation", 10);
+}
+
+/* ISO/IEC 10918-1, table B.1: start-of-frame markers */
+static int is_frame(int marker) {
+    return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
+}
+
+static int frame_read(int marker, const uint8_t *segment, size_t size, Head *head) {
+    int is_lossless = (marker & 3) == 3;
+    if (head->width || is_lossless || size < 6 || segment[0] != 8 || (segment[5] != 1 && segment[5] != 3))
+        return 0;
+    head->height = segment[1] << 8 | segment[2];
+    head->width = segment[3] << 8 | segment[4];
+    return head->width > 0 && head->height > 0;
+}
+
+int head_read(const uint8_t *data, size_t size, Head *head) {
+    static const char icc[] = "ICC_PROFILE";
+    memset(head, 0, sizeof(*head));
+    if (!begins_with(data, size, "\xff\xd8", 2))
+        return 0;
+    size_t at = 2;
+    while (size - at >= 4 && data[at] == 0xff) {
+        int marker = data[at + 1];
+        size_t length = (size_t)data[at + 2] << 8 | data[at + 3];
+        /* below 0xc0 and 0xd0 to 0xd9: none that may stand here */
+        if (marker < 0xc0 || (marker >= 0xd0 && marker <= 0xd9) || marker == 0xff || length < 2 || length + 2 > size - at)
+            return 0;
+        const uint8_t *segment = data + at + 4;
+        if (marker == 0xda) {
+            head->head_bytes = at;
+            return head->width > 0;
+        }
+        if (is_frame(marker) && !frame_read(marker, segment, length - 2, head))
+            return 0;
+        if (marker == 0xe1 && may_be_rotated(segment, length - 2))
+            return 0;
+        if (marker == 0xe2 && begins_with(segment, length - 2, icc, sizeof(icc)))
+            head->has_profile = 1;
+        at += 2 + length;
+    }
+    return 0;
+}

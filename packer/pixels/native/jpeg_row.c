@@ -1,0 +1,197 @@
+/* Lines come from libjpeg a few at a time, are resized while they are in the CPU's cache, and only what the row keeps is made.
+ * Serves sound JPEGs of 1 or 3 components, and leaves at whatever libjpeg complains about. */
+
+#define _GNU_SOURCE /* dladdr */
+#include "jpeg_row.h"
+
+#ifdef __unix__
+#include <dlfcn.h>
+#endif
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <jpeglib.h>
+
+#if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
+#error "libjpeg-turbo 2.1 or newer is needed: skipping lines of a progressive JPEG may never end before"
+#endif
+
+/* libjpeg computes the columns and lines at a crop's edge from fewer neighbours than those of the whole picture. */
+#define MARGIN 16
+/* A line that begins on 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
+#define LINE_OFFSET 4
+
+typedef struct {
+    struct jpeg_error_mgr base;
+    jmp_buf leave;
+} Errors;
+
+double seconds_now(void) {
+    struct timespec at;
+#ifdef CLOCK_MONOTONIC
+    clock_gettime(CLOCK_MONOTONIC, &at);
+#else
+    timespec_get(&at, TIME_UTC);
+#endif
+    return (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
+}
+
+static void leave(j_common_ptr info) {
+    longjmp(((Errors *)info->err)->leave, 1);
+}
+
+/* Leaves at the first warning: level -1; higher ones are traces. */
+static void judge(j_common_ptr info, int level) {
+    if (level < 0)
+        leave(info);
+}
+
+typedef struct {
+    struct jpeg_decompress_struct info;
+    Errors errors;
+    Resampler resampler;
+    uint8_t *lines;
+    double resize_seconds;
+} Work;
+
+static void close_work(Work *work) {
+    jpeg_destroy_decompress(&work->info);
+    resampler_free(&work->resampler);
+    free(work->lines);
+}
+
+/* Asks for the scale that TurboJPEG takes: the largest number of eighths that gives no more than the wanted size. */
+static int choose_scale(j_decompress_ptr info, const Wanted *wanted) {
+    info->scale_denom = 8;
+    for (info->scale_num = 8; info->scale_num > 0; info->scale_num--) {
+        jpeg_calc_output_dimensions(info);
+        if ((int)info->output_width <= wanted->source_width && (int)info->output_height <= wanted->source_height)
+            return (int)info->output_width == wanted->source_width && (int)info->output_height == wanted->source_height;
+    }
+    return 0;
+}
+
+/* Whether columns and lines may be left out. Not of several scans: where some are missing, libjpeg smooths over blocks on both sides.
+ * Not of scaled pictures with factors above 2: libjpeg-turbo 2 reads memory that it has not written. */
+static int can_crop(j_decompress_ptr info) {
+    return !jpeg_has_multiple_scans(info) &&
+           (info->scale_num == info->scale_denom || (info->max_h_samp_factor <= 2 && info->max_v_samp_factor <= 2));
+}
+
+/* Reads lines and drops them: all but the last without making them, where that may be. */
+static void drop_lines(j_decompress_ptr info, JDIMENSION stop, int may_skip, uint8_t **rows) {
+    /* libjpeg reads nothing of lines that are skipped to the end: the last one is read, so that damage before it shows */
+    JDIMENSION last = stop == info->output_height ? stop - 1 : stop;
+    if (may_skip && last > info->output_scanline) {
+        JDIMENSION count = last - info->output_scanline;
+        if (jpeg_skip_scanlines(info, count) != count)
+            leave((j_common_ptr)info);
+    }
+    while (info->output_scanline < stop)
+        jpeg_read_scanlines(info, rows, 1);
+}
+
+/* Decodes all of the file, of which the kept lines are resized into `out`. Does not return where libjpeg complains. */
+static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride) {
+    j_decompress_ptr info = &work->info;
+    Resampler *resampler = &work->resampler;
+    jpeg_create_decompress(info);
+    jpeg_mem_src(info, data, size);
+    jpeg_read_header(info, TRUE);
+    info->out_color_space = JCS_EXT_RGBX;
+    if ((info->num_components != 1 && info->num_components != 3) || !choose_scale(info, wanted) ||
+        !resampler_init(resampler, wanted, out, stride))
+        return 0;
+    jpeg_start_decompress(info);
+    int may_crop = can_crop(info), last_column = resampler->last_column + MARGIN;
+    JDIMENSION column = 0, width = info->output_width;
+    JDIMENSION first = resampler->first_line > MARGIN ? (JDIMENSION)resampler->first_line - MARGIN : 0;
+    if (may_crop) {
+        column = resampler->first_column > MARGIN ? (JDIMENSION)resampler->first_column - MARGIN : 0;
+        width = (last_column < (int)width ? (JDIMENSION)last_column : width) - column;
+        if (width < info->output_width)
+            jpeg_crop_scanline(info, &column, &width);
+    }
+    resampler_begin_at(resampler, (int)column);
+
+    size_t line_bytes = ((size_t)wanted->source_width * 4 + LINE_PADDING + 63) / 64 * 64;
+    work->lines = calloc(LINES, line_bytes + 64);
+    if (!work->lines)
+        return 0;
+    uint8_t *aligned = work->lines + (64 - (uintptr_t)work->lines % 64) % 64 + LINE_OFFSET, *rows[LINES];
+    for (int n = 0; n < LINES; n++)
+        rows[n] = aligned + n * line_bytes;
+    drop_lines(info, first, may_crop, rows);
+    drop_lines(info, (JDIMENSION)resampler->first_line, 0, rows);
+    while ((int)info->output_scanline < resampler->last_line) {
+        int left = resampler->last_line - (int)info->output_scanline, ready = 0;
+        int count = left < LINES ? left : LINES;
+        while (ready < count)
+            ready += (int)jpeg_read_scanlines(info, rows + ready, (JDIMENSION)(count - ready));
+        double begun = seconds_now();
+        resampler_push(resampler, rows, ready);
+        work->resize_seconds += seconds_now() - begun;
+    }
+    drop_lines(info, info->output_height, may_crop, rows);
+    jpeg_finish_decompress(info);
+    return resampler->output == resampler->down.outputs;
+}
+
+static int decode_kept(const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride, double *resize_seconds) {
+    Work *work = calloc(1, sizeof(Work));
+    if (!work)
+        return 0;
+    work->info.err = jpeg_std_error(&work->errors.base);
+    work->errors.base.error_exit = leave;
+    work->errors.base.emit_message = judge;
+    volatile int is_decoded = 0;
+    if (!setjmp(work->errors.leave))
+        is_decoded = decode(work, data, size, wanted, out, stride);
+    *resize_seconds += work->resize_seconds;
+    close_work(work);
+    free(work);
+    return is_decoded;
+}
+
+/* Cuts what is kept of the picture to what lies in it. */
+static Wanted kept_part(const Wanted *wanted, const Place *place) {
+    Wanted kept = *wanted;
+    long long right = (long long)place->left + place->width, bottom = (long long)place->top + place->height;
+    kept.x0 = place->left > 0 ? place->left : 0;
+    kept.y0 = place->top > 0 ? place->top : 0;
+    kept.x1 = right < wanted->width ? (int)right : wanted->width;
+    kept.y1 = bottom < wanted->height ? (int)bottom : wanted->height;
+    kept.channels = 3;
+    return kept;
+}
+
+size_t row_bytes_of(const Wanted *wanted, const Place *place) {
+    Wanted kept = kept_part(wanted, place);
+    if (place->width < 1 || place->height < 1 || place->width > 65535 || place->height > 65535 || kept.x0 >= kept.x1 ||
+        kept.y0 >= kept.y1)
+        return 0;
+    return (size_t)place->width * (size_t)place->height * 3;
+}
+
+int jpeg_row(const uint8_t *data, size_t size, const Wanted *wanted, const Place *place, uint8_t *row, double *resize_seconds) {
+    Wanted kept = kept_part(wanted, place);
+    size_t row_bytes = row_bytes_of(wanted, place);
+    if (!row_bytes)
+        return 0;
+    if (kept.x1 - kept.x0 < place->width || kept.y1 - kept.y0 < place->height)
+        memset(row, 0, row_bytes);
+    row += ((size_t)(kept.y0 - place->top) * (size_t)place->width + (size_t)(kept.x0 - place->left)) * 3;
+    return decode_kept(data, size, &kept, row, (long)place->width * 3, resize_seconds);
+}
+
+const char *jpeg_library(void) {
+#ifdef __unix__
+    Dl_info found;
+    if (dladdr((void *)jpeg_std_error, &found))
+        return found.dli_fname;
+#endif
+    return NULL;
+}

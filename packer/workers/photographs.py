@@ -1,0 +1,110 @@
+"""Photographs in local files that become rows by the compiled part, several a call: no Python runs between one and the next.
+
+Makes no decision about any other image: what the compiled part leaves, `block_worker.py` attempts by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from packer.clock import StageClock
+from packer.pixels.decode import Decoder, is_photograph
+from packer.pixels.formats import jpeg
+from packer.pixels.native.live import Made, PhotographsOf
+from packer.sources import local
+from packer.store.blocks import Result, Task
+from packer.workers.row_buffers import EqualRowBuffer
+from reader.format.samples import Sample
+
+# Of one call, whose inputs nobody can take back: as many as take so long, going by the call before.
+_AT_ONCE, _CALL_SECONDS = 8, 0.02
+# A folder of photographs has some hundred sizes.
+_PLANS = 4096
+
+
+class Photographs:
+    """Makes rows of photographs that stand side by side in a task.
+
+    Args:
+        root: the folder that paths start from.
+        decoder: what makes the rows of all other images, by the same rules.
+        rows: where they go.
+        marks: int64[4] of the image in flight, or empty.
+    """
+
+    def __init__(
+        self, made_by: PhotographsOf, root: str, decoder: Decoder, rows: EqualRowBuffer, marks: Any, clock: StageClock
+    ) -> None:
+        self._made_by, self._root, self._decoder, self._rows = made_by, root, decoder, rows
+        self._marks, self._clock, self._at_once = marks, clock, 1
+        self._plan = functools.lru_cache(_PLANS)(decoder.plan)
+
+    @classmethod
+    def of(cls, root: str, decoder: Decoder, rows: EqualRowBuffer, marks: Any, clock: StageClock) -> Photographs | None:
+        """Return what makes photographs below root into rows; None where the compiled part makes no such rows."""
+        if decoder.photographs is None or marks is None:
+            return None
+        return cls(decoder.photographs, root, decoder, rows, marks, clock)
+
+    def begin(self, task: Task, index: int, begun: int, may_begin: Callable[[int], bool]) -> int:
+        """Begin as many inputs from index on as one call makes; begun is the first that has not, and so is what it returns."""
+        stop = self._stop(task, index)
+        while begun < stop and may_begin(begun):
+            begun += 1
+        return begun
+
+    def make(self, task: Task, start: int, begun: int, result: Result) -> int:
+        """Add the rows of inputs from start on, up to the first that has not begun or is not served; returns how many."""
+        first, stop = start - task.start, min(begun, self._stop(task, start)) - task.start
+        if stop <= first:
+            return 0
+        paths = [os.path.join(self._root, path) for path in task.paths[first:stop]]
+        memory = self._rows.room(result, len(paths))
+        self._clock.enter("decode")
+        begun_seconds = time.perf_counter()
+        made, crc32, sums, seconds = self._made_by(
+            paths,
+            start,
+            self._plan,
+            hashlib.sha256,
+            memory,
+            self._rows.row_bytes,
+            self._marks,
+            result.crc32,
+            local.CLOCK_NS,
+        )
+        for stage, share in zip(("read", "resize", "checksum"), seconds, strict=True):
+            self._clock.charge(stage, share)
+        self._clock.enter("other")
+        spent = time.perf_counter() - begun_seconds
+        self._at_once = max(1, min(_AT_ONCE, int(_CALL_SECONDS * len(paths) / spent)))
+        self._rows.add_made(result, len(made), crc32, sums)
+        for n, known in enumerate(made, start=first):
+            self._add(result, task.paths[n], task.targets[n], known)
+        return len(made)
+
+    def _stop(self, task: Task, start: int) -> int:
+        """Return the input behind those from start on that one call may make: names of photographs, and not too many."""
+        most = min(task.stop, start + self._at_once)
+        others = (i for i in range(start, most) if i in task.refused or not is_photograph(task.paths[i - task.start]))
+        return next(others, most)
+
+    def _add(self, result: Result, path: str, target: Any, known: Made) -> None:
+        """Record one row."""
+        size_bytes, mtime_ns, sha256, width, height, head = known
+        header = jpeg.read_header(head) if head else None
+        done = self._decoder.done(width, height, header.icc if header else b"")
+        y0, x0, y1, x1 = content = self._decoder.content(width, height)
+        result.inputs += 1
+        result.rows += 1
+        result.sources.append((size_bytes, mtime_ns))
+        result.source_bytes += size_bytes
+        result.samples.append(Sample(path, target, size_bytes, sha256, width, height, done).encode())
+        result.pixel_count += (y1 - y0) * (x1 - x0)
+        if self._rows.has_content:
+            result.content.append(content)

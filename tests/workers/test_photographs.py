@@ -1,0 +1,330 @@
+"""Rows that the compiled part makes of files in one call are those that are made one by one, and so is all that is recorded."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import photo
+from PIL import Image, ImageCms
+
+from packer import pack
+from packer.options import RowOptions
+from packer.pixels.formats import jpeg
+from packer.pixels.geometry import Geometry
+from packer.pixels.native import live
+from packer.sources import local
+from packer.store.blocks import Result, Task
+from packer.workers import photographs
+from packer.workers.block_worker import BlockWorker, PackJob
+from scripts import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = live.native()
+pytestmark = pytest.mark.skipif(NATIVE.photographs is None, reason="the compiled part is not used here")
+# the time of a file that has long been there, which no test has
+LONG_AGO = -(10**18)
+DAMAGED = (
+    "cut.jpg",
+    "zeros.jpg",
+    "empty.jpg",
+    "text.jpg",
+    "folder.jpg",
+    "gone.jpg",
+    "link.jpg",
+    "fifo.jpg",
+    "12bit.jpg",
+)
+
+
+def encoded(image: Image.Image, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", **{"quality": 90} | options)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of what is a plain photograph, what is another image, and what is none."""
+    folder = tmp_path_factory.mktemp("mixed")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+    files = {f"{n:02}.jpg": encoded(photo(90 + 7 * n, 70 + 3 * n, n)) for n in range(12)}
+    files |= {
+        "03-gray.jpg": encoded(photo(80, 60, 1).convert("L")),
+        "03-progressive.JPEG": encoded(photo(80, 60, 2), progressive=True),
+        "04-turned.jpg": encoded(photo(80, 60, 3), exif=exif),
+        "04-inks.jpg": encoded(photo(80, 60, 4).convert("CMYK")),
+        "05-srgb.jpg": encoded(photo(80, 60, 5), icc_profile=srgb),
+        "05-lab.jpg": encoded(photo(80, 60, 6), icc_profile=lab),
+        "05-large.jpg": encoded(photo(700, 500, 6)),
+        "06-same.jpg": encoded(photo(32, 32, 7)),
+        "06-filled.jpg": encoded(photo(80, 60, 7)).replace(b"\xff\xdb", b"\xff\xff\xff\xdb", 1),
+        "07-junk.jpg": encoded(photo(80, 60, 7)).replace(b"\xff\xdb", b"junk\xff\xdb", 1),
+        "07-tail.jpg": encoded(photo(80, 60, 8)) + b"tail",
+        "07-strip.jpg": encoded(photo(1200, 4, 8)),
+        "cut.jpg": encoded(photo(80, 60, 9))[:-300],
+        "zeros.jpg": bytes(999),
+        "empty.jpg": b"",
+        "text.jpg": b"no image",
+        "12bit.jpg": encoded(photo(80, 60, 9)).replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"),
+    }
+    png = io.BytesIO()
+    photo(50, 40, 1).save(png, "PNG")
+    files |= {"08.png": png.getvalue(), "09-png.jpg": png.getvalue()}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    (folder / "folder.jpg").mkdir()
+    (folder / "link.jpg").symlink_to("nowhere")
+    os.mkfifo(folder / "fifo.jpg")
+    return folder
+
+
+def names_of(folder: Path) -> list[str]:
+    return sorted([*os.listdir(folder), "gone.jpg", "nul\0.jpg"])
+
+
+def decoded(job: PackJob, task: Task, *, at_once: int, **options: Any) -> tuple[Result, bytes, int]:
+    """Return what becomes of a task, its rows, and how many of them were made several a call; at_once 0: none."""
+    worker = BlockWorker(job, **options)
+    maker = worker._photographs
+    assert maker is not None
+    served = 0
+    if not at_once:
+        worker._photographs = None
+    else:
+        make = maker.make
+        maker._at_once = at_once
+
+        def counting(*arguments: Any) -> int:
+            nonlocal served
+            made = make(*arguments)
+            maker._at_once = at_once
+            served += made
+            return made
+
+        maker.make = counting  # type: ignore[method-assign]
+    result = worker.decode(task)
+    return result, b"".join(worker._held[task.start].chunks), served
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        Geometry(32, 32),
+        Geometry(40, 24, "crop", 0.875, "lanczos"),
+        Geometry(32, 48, "pad", resample="bicubic"),
+        Geometry(48, 32, "inside", resample="box"),
+        Geometry(30, 30, "squash"),
+    ],
+    ids=str,
+)
+def test_what_is_known_of_a_block_is_the_same(mixed: Path, geometry: Geometry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    names = names_of(mixed)
+    task = Task(3, 20, names, [*range(len(names))], refused={22: "why"})
+    job = PackJob(str(mixed), "", geometry, RowOptions(max_pixels=300_000))
+    singly, rows, _ = decoded(job, task, at_once=0)
+    for at_once in (1, 3, 8):
+        assert decoded(job, task, at_once=at_once)[:2] == (singly, rows)
+    served = decoded(job, task, at_once=8)[2]
+    # all but what is turned, of inks, too large, refused, or has something between its segments, and what is no JPEG
+    plain = [name for name in names if name not in DAMAGED and (name[2] == "." or name[3:6] in PLAIN)]
+    assert served == len([name for name in plain if name.endswith(("jpg", "JPEG")) and names.index(name) != 2])
+    assert {reject["path"] for reject in singly.rejects} >= {*DAMAGED, "nul\0.jpg", "05-large.jpg"}
+    assert singly.rows > served > 12
+
+
+PLAIN = ("gra", "pro", "srg", "lab", "sam", "tai", "str")
+
+
+def test_a_file_changed_lately_is_left_to_where_it_is_read_twice(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task(0, 0, ["00.jpg", "01.jpg"], [0, 1])
+    job = PackJob(str(mixed), "", Geometry(32, 32), RowOptions())
+    for clock_ns, count in ((LONG_AGO, 2), (10**18, 0)):
+        monkeypatch.setattr(local, "CLOCK_NS", clock_ns)
+        result, _, served = decoded(job, task, at_once=8)
+        assert (result.rows, served) == (2, count)
+
+
+def test_inputs_that_are_asked_back_are_not_begun(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    worker = BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions()))
+    assert worker._photographs is not None
+    worker._photographs._at_once = 8
+    asked: list[int] = []
+
+    def may_begin(index: int) -> bool:
+        asked.append(index)
+        return index < 5
+
+    result = worker.decode(Task(0, 0, [f"{n:02}.jpg" for n in range(12)], [0] * 12), may_begin)
+    assert (result.inputs, result.rows) == (5, 5)
+    # the first has begun with the task
+    assert asked == [1, 2, 3, 4, 5, 5]
+
+
+def test_slow_inputs_are_begun_one_by_one(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    for seconds, count in ((1.0, 1), (1e-9, 8)):
+        worker = BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions()))
+        assert worker._photographs is not None
+        passed = iter(range(1000))
+        monkeypatch.setattr(photographs.time, "perf_counter", lambda passed=passed, s=seconds: next(passed) * s)
+        worker._photographs.make(Task(0, 0, ["00.jpg"], [0]), 0, 1, _begun(worker))
+        assert worker._photographs._at_once == count
+
+
+def _begun(worker: BlockWorker) -> Result:
+    worker._rows.begin(1)
+    return Result(0, 0)
+
+
+def test_the_image_in_flight_is_marked_as_for_one_by_one(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "CLOCK_NS", LONG_AGO)
+    marks = (ctypes.c_int64 * 4)(-1, 0, 0, 7)
+    seen: list[tuple[int, ...]] = []
+    job = PackJob(str(mixed), "", Geometry(32, 32), RowOptions())
+    worker = BlockWorker(job, marks)
+    assert worker._photographs is not None
+    plan, worker._photographs._at_once = worker._photographs._plan, 8
+
+    def planned(width: int, height: int) -> Any:
+        seen.append(tuple(marks))
+        return plan(width, height)
+
+    worker._photographs._plan = planned  # type: ignore[assignment]
+    worker.decode(Task(0, 40, ["00.jpg", "01.jpg"], [0, 0]))
+    # twice an image: while it is read, and then
+    assert seen == [(40, 2, 0, 0), (41, 4, 0, 0)]
+    assert tuple(marks) == (-1, 5, 0, 0)
+
+
+def test_a_pack_is_the_same_to_the_byte(mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    for name, clock_ns in (("calls", LONG_AGO), ("singly", 10**18)):
+        monkeypatch.setattr(local, "CLOCK_NS", clock_ns)
+        pack(mixed, tmp_path / name, size=32, workers=2, max_rejects="100%")
+    for name in ("manifest.json", "samples.jsonl", "rejected.jsonl", "_tensordict/pixels.memmap"):
+        assert (tmp_path / "calls" / name).read_bytes() == (tmp_path / "singly" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"channels": "gray"}, {"icc": "convert"}, {"compress": True}, {"requantize": 3}],
+    ids=str,
+)
+def test_other_rows_are_made_one_by_one(mixed: Path, options: dict[str, Any]) -> None:
+    pytest.importorskip({"compress": "zstandard", "requantize": "av"}.get(next(iter(options)), "PIL"))
+    assert BlockWorker(PackJob(str(mixed), "", Geometry(32, 32), RowOptions(**options)))._photographs is None
+
+
+# -- the call
+
+
+def call(paths: list[str], rows: Any, **changed: Any) -> Any:
+    arguments = {
+        "first": 0,
+        "plan": lambda width, height: ((width, height), (16, 12), (0, 0), (16, 12), 2),
+        "sha256": hashlib.sha256,
+        "rows": rows,
+        "row_bytes": 16 * 12 * 3,
+        "marks": bytearray(),
+        "crc32": 0,
+        "settled_ns": LONG_AGO,
+    }
+    assert NATIVE.photographs is not None
+    return NATIVE.photographs(paths, *(arguments | changed).values())
+
+
+def test_a_call_returns_what_is_known_of_each_file(mixed: Path) -> None:
+    rows = bytearray(3 * 576)
+    paths = [str(mixed / name) for name in ("00.jpg", "05-lab.jpg", "04-inks.jpg")]
+    made, crc32, sums, seconds = call(paths, rows, crc32=zlib.crc32(b"before"))
+    assert len(made) == 2
+    for path, known in zip(paths, made, strict=False):
+        data, status = Path(path).read_bytes(), os.stat(path)
+        header = jpeg.read_header(data)
+        assert header is not None
+        assert known[:3] == (status.st_size, status.st_mtime_ns, hashlib.sha256(data).hexdigest())
+        assert known[3:5] == (header.width, header.height)
+        assert bool(known[5]) == bool(header.icc)
+        assert (jpeg.read_header(known[5] + b"\xff\xda\0\2") or header).icc == header.icc
+    pixels = rows[: 2 * 576]
+    assert crc32 == zlib.crc32(b"before" + pixels)
+    values = np.frombuffer(pixels, np.uint8).reshape(-1, 3).astype(np.int64)
+    assert list(sums) == [*values.sum(axis=0), *(values * values).sum(axis=0)]
+    assert len(seconds) == 3
+
+
+def test_a_plan_that_does_not_fit_leaves_the_file(mixed: Path) -> None:
+    paths, rows = [str(mixed / "00.jpg")], bytearray(576)
+    for plan in (None, ((90, 70), (16, 12), (0, 0), (16, 13), 2), ((91, 70), (16, 12), (0, 0), (16, 12), 2)):
+        assert call(paths, rows, plan=lambda *_, plan=plan: plan)[0] == []
+
+
+def test_errors_of_what_is_called_are_raised(mixed: Path) -> None:
+    paths, rows = [str(mixed / "00.jpg")], bytearray(576)
+    for name, wrong in (("plan", lambda *_: 1 / 0), ("sha256", lambda *_: 1 / 0)):
+        with pytest.raises(ZeroDivisionError):
+            call(paths, rows, **{name: wrong})
+    for changed in ({"rows": bytearray(575)}, {"row_bytes": 0}, {"row_bytes": 575}, {"marks": bytearray(31)}):
+        with pytest.raises(ValueError, match="room for a row"):
+            call(paths, **{"rows": rows} | changed)
+    assert len(call(paths, rows)[0]) == 1
+
+
+# LD_PRELOAD: a file named victim.jpg grows right behind its first read
+_SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <string.h>
+#include <stdio.h>
+#include <unistd.h>
+ssize_t read(int descriptor, void *into, size_t size) {
+    ssize_t (*original)(int, void *, size_t) = dlsym(RTLD_NEXT, "read");
+    ssize_t count = original(descriptor, into, size);
+    char link[64], path[4096] = {0};
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/victim.jpg")) {
+        int other = open(path, O_WRONLY | O_APPEND);
+        if (write(other, "x", 1) != 1) _exit(9);
+        close(other);
+    }
+    return count;
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
+def test_a_file_that_changes_while_it_is_read_is_left(mixed: Path, tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "shim.c").write_text(_SHIM)
+    subprocess.run([compiler, "-shared", "-fPIC", "shim.c", "-o", "shim.so", "-ldl"], cwd=tmp_path, check=True)
+    for name in ("calm.jpg", "victim.jpg"):
+        shutil.copy(mixed / "00.jpg", tmp_path / name)
+    program = (
+        "import hashlib, sys; from packer.pixels.native.live import native;"
+        "plan = lambda *size: (size, (16, 12), (0, 0), (16, 12), 2);"
+        "print(*(len(native().photographs([name], 0, plan, hashlib.sha256, bytearray(576), 576, bytearray(), 0, -10**18)[0])"
+        " for name in sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", program, "calm.jpg", "victim.jpg"]
+    found = environment(ROOT) | {"LD_PRELOAD": str(tmp_path / "shim.so")}
+    done = subprocess.run(words, cwd=tmp_path, env=found, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("1 0\n", "")
