@@ -99,7 +99,7 @@ class Decoder:
         return done
 
     def content(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """Return where an upright picture of this size lies in its row: y0, x0, y1, x1."""
+        """Return the part of a row that an upright picture of this size fills: y0, x0, y1, x1."""
         geometry = self._rules.geometry
         assert geometry is not None
         return geometry.content(geometry.resized(width, height))
