@@ -184,9 +184,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_SMALLEST_BLOCK", 2)
 
 
-@pytest.fixture
-def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork workers also where an earlier test of the process has left a thread: to spawn them takes a second each."""
+@pytest.fixture(autouse=True)
+def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork workers although the process has threads, that of pytest-xdist among them: to spawn them takes a second each.
+
+    Tests of another start method set it themselves.
+    """
     if sys.platform == "linux":
         monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
 
@@ -206,6 +209,29 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_tree(root / "images", each=30)
     pack(root / "images", root / "out", size=32, workers=2)
     return root / "out"
+
+
+@pytest.fixture(scope="session")
+def _inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("inductor"))
+
+
+@pytest.fixture
+def inductor(_inductor_cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let torch.compile generate code, in one folder for all tests; skips without a C++ compiler.
+
+    The code has no vector instructions, and headers are not compiled ahead: to try which of them the machine has, and to compile
+    all headers, takes longer than the kernels of a test.
+    """
+    import shutil
+
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("no C++ compiler")
+    import torch._inductor.config as config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", _inductor_cache)
+    with config.patch({"cpp.vec_isa_ok": False, "cpp_cache_precompile_headers": False}):
+        yield
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +63,9 @@ def test_a_channel_that_never_varies_gets_std_1(shared_store: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("inductor")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_normalize_compiles_to_one_kernel(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    if not (shutil.which("g++") or shutil.which("clang++")):
-        pytest.skip("no C++ compiler")
+def test_normalize_compiles_to_one_kernel(dtype: torch.dtype) -> None:
     from torch._inductor import metrics
 
     torch._dynamo.reset()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 import subprocess
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -463,11 +461,10 @@ def test_flip_and_crop_are_torchvisions() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
-        pytest.skip("no C++ compiler")
+    if backend == "inductor":
+        request.getfixturevalue("inductor")
     chain = [RandomHorizontalFlip(), RandomHorizontalFlip(seed=9), RandomCrop(36, padding=2), RandomResizedCrop(16)]
     # inductor takes half a minute for all of it; its graph is the one of aot_eager
     is_short = backend == "inductor"
