@@ -17,8 +17,6 @@ from packer.options import MAX_PIXELS, PackOptions
 from packer.packing.update import update
 from reader.format.manifest import read_json_lines, read_manifest
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 LARGE = 7000
 
 

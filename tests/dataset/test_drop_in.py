@@ -20,8 +20,6 @@ from torch.utils.data._utils.collate import default_convert
 from packer import pack
 from reader import MemmapDataset, StoreError
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -16,7 +16,6 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop, to_device
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
 COUNT = 6
 
 

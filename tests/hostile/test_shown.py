@@ -105,7 +105,7 @@ def test_reports_and_records_of_a_copy_have_no_credentials(
     assert SECRET not in capsys.readouterr().out
 
 
-def test_a_journal_has_no_credentials(tmp_path: Path, forked_workers: None) -> None:
+def test_a_journal_has_no_credentials(tmp_path: Path) -> None:
     import fsspec
 
     images, url = make_tree(tmp_path / "images", each=2), f"memory://key:{SECRET}@images"

@@ -22,8 +22,6 @@ from packer.pixels.geometry import Geometry
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
 from reader.format.manifest import read_json_lines
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 FITS = ("crop", "pad", "squash", "inside")
 # EXIF 2.32, tag 274: on which side of the upright picture the stored one's first row and first column are
 SIDES = {

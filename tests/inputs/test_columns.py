@@ -22,7 +22,6 @@ from packer.inputs.scan import scan
 from packer.options import PackOptions
 from reader import MemmapDataset
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
 
 

@@ -19,8 +19,6 @@ from packer.operations.verify import verify
 from packer.options import PackOptions
 from reader.format.manifest import read_manifest
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 @pytest.fixture
 def photos(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -17,8 +17,6 @@ from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> tuple[Path, Path]:

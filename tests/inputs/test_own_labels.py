@@ -30,7 +30,6 @@ from reader.format.manifest import Manifest, read_manifest
 from reader.format.tensordict_meta import metadata_files
 from reader.store import open_store
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
 GOLDEN = Path(__file__).parents[1] / "golden" / "own-masks"
 
 

@@ -19,8 +19,6 @@ from packer.inputs.splits import split_folders, stores_of
 from packer.operations.info import describe
 from reader import MemmapDataset
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 @pytest.mark.parametrize(
     ("names", "splits"),

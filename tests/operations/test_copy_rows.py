@@ -37,8 +37,6 @@ from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, encode_manifest, read_manifest
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 # those whose rows do not depend on the whole of the inputs
 ALIKE = {name: options for name, options in WAYS.items() if "shuffle" not in options}
 

@@ -18,8 +18,6 @@ from packer.operations.verify import verify
 from reader import MemmapDataset
 from reader.format.manifest import read_json_lines
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 class Items:
     """A dataset of these items; an exception among them is raised."""

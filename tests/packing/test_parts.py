@@ -38,8 +38,6 @@ from reader.format.blocks import read_blocks
 from reader.format.journal import Header
 from reader.format.manifest import PIXELS
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,6 @@ from reader.format.blocks import read_blocks
 from reader.format.journal import Header
 from reader.format.manifest import MANIFEST, SAMPLES, Manifest, encode_manifest, read_json_lines, read_manifest
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 def listed(images: Path, path: Path, columns: str = "path,label,breed", *, change: Any = None) -> Path:
     """List all images with two labels of each: its folder, and another in the order of the images."""

@@ -29,9 +29,6 @@ from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.manifest import PIXELS, SAMPLES
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
-
 WAYS: dict[str, dict[str, Any]] = {
     "crop": {"size": 32},
     "squash, gray": {"size": (20, 30), "fit": "squash", "channels": "gray"},

@@ -24,8 +24,6 @@ from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from reader.format.manifest import read_json_lines, read_manifest
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 GEOMETRY = Geometry(44, 60, "squash")
 GRAY = np.asarray(photo(60, 44, 4).convert("L")).astype(np.uint16)
 COLOUR = np.asarray(photo(60, 44, 4)).astype(np.uint16)

@@ -24,8 +24,6 @@ from packer.pixels.formats import icc, jpeg
 from packer.pixels.geometry import Geometry
 from reader.format.manifest import read_json_lines, read_manifest
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 PHOTO = photo(60, 44, seed=4)
 GEOMETRY = Geometry(44, 60, "squash")
 # XYZ under D50 of red, green and blue: Display P3 and Adobe RGB (1998), as their profiles have them

@@ -27,8 +27,6 @@ from reader.format.blocks import read_blocks
 from reader.format.manifest import MANIFEST, SAMPLES, FileEntry, encode_manifest, read_json_lines, read_manifest
 from reader.format.samples import encode_line
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 SIZE = (300, 200)
 BOX = (90, 50, 80, 80)
 # name of the form -> suffix, and what Pillow is told to write it

@@ -20,7 +20,6 @@ from packer.options import PackOptions
 from packer.pixels.outlines import box_around, draw, drawing, outline_of
 from reader.format.manifest import read_manifest
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
 SQUARE = [10, 5, 30, 5, 30, 25, 10, 25]
 # a C on its back, 5 wide and 4 high: two columns, then one pixel below each of two, then one column
 RUNS = [0, 8, 3, 1, 3, 1, 0, 4]

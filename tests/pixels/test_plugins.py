@@ -26,8 +26,6 @@ from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
 from reader.format.manifest import read_json_lines
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 PHOTO = photo(60, 44, seed=4)
 GEOMETRY = Geometry(44, 60, "squash")
 JP2 = b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(40)

@@ -157,7 +157,7 @@ def test_the_bytes_are_the_same_from_any_number_of_workers(pair: tuple[Path, Pat
 
 
 def test_a_resumed_pack_has_the_same_bytes(
-    equal: tuple[Path, Path], tree: Path, tmp_path: Path, small_blocks: None, forked_workers: None
+    equal: tuple[Path, Path], tree: Path, tmp_path: Path, small_blocks: None
 ) -> None:
     out, straight = tmp_path / "out", tmp_path / "straight"
     pack(tree, straight, size=32, compress=True, workers=1)
@@ -170,7 +170,7 @@ def test_a_resumed_pack_has_the_same_bytes(
 
 
 def test_another_version_of_the_library_is_refused(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None, forked_workers: None
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
     interrupted(pack, tree, tmp_path / "out", inputs=8, size=32, compress=True, workers=1)
     monkeypatch.setattr(frames, "versions", lambda: {"zstandard": "9", "zstd": "9"})

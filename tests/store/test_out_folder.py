@@ -17,8 +17,6 @@ from packer.store import blocks
 from packer.store.out_folder import check_no_links
 from reader import MemmapDataset
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:

@@ -55,8 +55,6 @@ from reader.memory.pages import pages_of
 from reader.order import permuted
 from reader.transforms.resample import resized_by_padding, resized_images
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 GOLDEN = Path(__file__).parents[1] / "golden" / "own-sizes"
 
 

@@ -27,8 +27,6 @@ from packer.store import swap
 from packer.store.lock import Lock
 from reader import IncompleteStoreError, MemmapDataset
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 # Packs as the command does, and dies by SIGKILL once it has changed so many names.
 DIES = """
 import os, signal, sys
