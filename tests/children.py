@@ -7,6 +7,7 @@ a pipe with the test, and are no children of its threads.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,9 +24,9 @@ class Child:
 
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["reader.loading.loader"])
+        context.set_forkserver_preload(["packer.cli.app", "reader.loading.loader"])
         self._pipe, other = context.Pipe(duplex=False)
-        self.process = context.Process(target=_begin, args=(target, other, *arguments), daemon=True)
+        self.process = context.Process(target=_begin, args=(target, other, {**os.environ}, *arguments), daemon=True)
         self.process.start()
         other.close()
 
@@ -48,8 +49,13 @@ class Child:
         return self.process.exitcode
 
 
-def _begin(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+def _begin(target: Callable[..., None], pipe: Connection, variables: dict[str, str], *arguments: Any) -> None:
     import torch
 
+    # the server has those of the moment when it began
+    os.environ.clear()
+    os.environ.update(variables)
+    # it may start workers, although it ends with the process that started it
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     target(pipe, *arguments)

@@ -6,18 +6,21 @@ Against moto's S3 server on loopback where moto and s3fs are installed, against 
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from children import Child
 from conftest import PACK, interrupted, make_tree, store_bytes
 from test_remote import fsspec, s3, s3_server  # noqa: F401 (fixtures)
 
@@ -32,25 +35,23 @@ from reader.format.manifest import MANIFEST, PIXELS, read_manifest
 from reader.format.pointer import encode_pointer, read_pointer
 from reader.format.unfinished import PULLED
 
-# The command, killed before it changes something at the URL for the n-th time.
-_KILLED = """
-import os, signal, sys
-from packer.store.remote import objects
-from packer.cli.app import run
-left = int(sys.argv[1])
-def dying(change):
-    def changed(self, *arguments):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return change(self, *arguments)
-    return changed
-for kind in (objects.LocalObjects, objects.RemoteObjects):
-    for name in ("put", "create", "send", "remove"):
-        setattr(kind, name, dying(getattr(kind, name)))
-sys.exit(run(sys.argv[2:]))
-"""
+
+def _killed(pipe: Connection, at: int, words: list[str]) -> None:
+    """Run the command, killed before it changes something at the URL for the n-th time."""
+    changes = itertools.count()
+
+    def dying(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: Any) -> Any:
+            if next(changes) >= at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return change(*arguments)
+
+        return changed
+
+    for kind in (LocalObjects, RemoteObjects):
+        for name in ("put", "create", "send", "remove"):
+            setattr(kind, name, dying(getattr(kind, name)))
+    sys.exit(run(words))
 
 
 @pytest.fixture(autouse=True)
@@ -349,10 +350,9 @@ def far(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, int]:
 
 def killed_push(store: Path, url: str, at: int) -> bool:
     """Push with --overwrite in a process that is killed at its n-th change; returns whether it was."""
-    command = [sys.executable, "-c", _KILLED, str(at), "push", str(store), url, "--overwrite"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
+    code = Child(_killed, at, ["push", str(store), url, "--overwrite"]).ended()
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
 
 
 @pytest.mark.slow
