@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.manifest import PIXELS, REJECTED, SAMPLES
+from reader.format.tensors import TEXTS_FILE
 from scripts.stress._hostile_stores import (
     CONTENT,
     HAS_FRAMES,
@@ -100,6 +101,18 @@ def _second_block_table(table: str) -> Fault:
     return Fault("class", lambda draft: setattr(draft, "table", table), "blocks")
 
 
+def _long_text(draft: Draft) -> None:
+    """Make the last text, and its file, 2 MiB longer."""
+    draft.write(TEXTS_FILE, draft.read(TEXTS_FILE) + b"x" * (2 << 20))
+    draft.patch(_CAPTION, "q", 2 * ROWS - 1, len(draft.read(TEXTS_FILE)))
+
+
+def _escaped_text(draft: Draft) -> None:
+    """Put what paints a terminal in the place of some bytes."""
+    draft.write(TEXTS_FILE, b"\x1b[2J" + draft.read(TEXTS_FILE)[4:])
+
+
+_CAPTION = "_tensordict/extras/caption.memmap"
 BIG = (1 << 63) - 1
 FAULTS: dict[str, Fault] = {
     # fields of the manifest
@@ -172,6 +185,14 @@ FAULTS: dict[str, Fault] = {
     "further target of another dtype": _set("further_targets", {"weight": {"kind": "class", "classes": []}}),
     "further target outside its classes": _patch("_tensordict/extras/breed.memmap", "q", 4, 2, kind="further"),
     "further multi-hot of 2": _patch("_tensordict/extras/tags.memmap", "B", 4, 2, kind="further"),
+    "texts is a number": _set("texts", 5, kind="texts"),
+    "texts has a number": _set("texts", [5], kind="texts"),
+    "texts names no extra": _set("texts", ["nothing"], kind="texts"),
+    "texts names an extra of another dtype": _set("texts", ["weight"]),
+    "texts has a name twice": _set("texts", ["caption", "caption"], kind="texts"),
+    "texts is absent": Fault("texts", lambda d: d.head.pop("texts"), "opening"),
+    "texts without text-columns": _set("reader_features", [], kind="texts"),
+    "text-columns without texts": _set("reader_features", ["text-columns"]),
     "files is a list": _set("files", ["meta.json"]),
     "files lacks one": Fault("class", lambda d: d.head["files"].pop(SAMPLES), "opening"),
     "files has a path outside": _within("files", "../../etc/passwd", {"size_bytes": 1, "digest": f"sha256:{0:064x}"}),
@@ -232,9 +253,7 @@ FAULTS: dict[str, Fault] = {
     "a class of a box is 3": _patch("_tensordict/extras/box_targets.memmap", "q", 4, 3, kind="boxes"),
     "a count of boxes is 2^31 - 1": _patch("_tensordict/extras/box_count.memmap", "i", 4, (1 << 31) - 1, kind="boxes"),
     "a count of boxes is negative": _patch("_tensordict/extras/box_count.memmap", "i", 4, -3, kind="boxes"),
-    "a box is nowhere": _patch(
-        "_tensordict/extras/boxes.memmap", "f", 8, float("nan"), kind="boxes", says="harmless"
-    ),
+    "a box is nowhere": _patch("_tensordict/extras/boxes.memmap", "f", 8, float("nan"), kind="boxes", says="harmless"),
     "a box is turned round": _patch("_tensordict/extras/boxes.memmap", "f", 8, 1e30, kind="boxes", says="harmless"),
     "a shape has a side of 0": _patch(SHAPES, "i", 9, 0, kind="own-sizes"),
     "a shape has a negative side": _patch(SHAPES, "i", 9, -4, kind="own-sizes"),
@@ -248,6 +267,19 @@ FAULTS: dict[str, Fault] = {
     "an offset is another row's": _patch(OFFSETS, "q", 3, 0, kind="own-sizes"),
     "a mask is elsewhere": _patch(MASK_OFFSETS, "q", 3, 0, kind="own-masks"),
     "height is not that of any row": _set("height", 9, kind="own-sizes", says="verify"),
+    "a text begins before the file": _patch(_CAPTION, "q", 6, -1, kind="texts"),
+    "a text begins behind the file": _patch(_CAPTION, "q", 6, 1 << 40, kind="texts"),
+    "a text ends behind the file": _patch(_CAPTION, "q", 7, 1 << 40, kind="texts"),
+    "a text ends at 2^63 - 1": _patch(_CAPTION, "q", 7, BIG, kind="texts"),
+    "a text ends before it begins": _patch(_CAPTION, "q", 7, 0, kind="texts"),
+    "two rows share a text": _patch(_CAPTION, "q", 6, 0, kind="texts"),
+    "a text is larger than one may be": Fault("texts", _long_text, "verify"),
+    "a text is no UTF-8": Fault("texts", lambda d: d.patch(TEXTS_FILE, "B", 3, 0xFF), "verify"),
+    "a text ends amid a letter": _patch(_CAPTION, "q", 7, 27, kind="texts"),
+    "there is something behind the texts": Fault(
+        "texts", lambda d: d.write(TEXTS_FILE, d.read(TEXTS_FILE) + b"x"), "verify"
+    ),
+    "a text has escapes": Fault("texts", _escaped_text, "harmless"),
     # lines of text
     "a sample is no object": _lines(SAMPLES, b"[1]\n"),
     "a sample is no JSON": _lines(SAMPLES, b"\xff\xfe\n"),

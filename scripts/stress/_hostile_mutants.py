@@ -65,7 +65,7 @@ _VALUES: tuple[Any, ...] = (
     {"a": 1},
 )
 _CODES = {"targets": "q", "frames": "q", "offsets": "q", "mask_offsets": "q", "shapes": "i", "content": "i"}
-_EXTRA_CODES = {"box_targets": "q", "box_count": "i", "boxes": "f", "breed": "q", "weight": "f"}
+_EXTRA_CODES = {"box_targets": "q", "box_count": "i", "boxes": "f", "breed": "q", "caption": "q", "weight": "f"}
 
 
 def make_mutant(valid: Path, out: Path, seed: int, number: int) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import json
 import shutil
 import struct
@@ -20,7 +21,7 @@ from reader.format.head import with_digest
 from reader.format.manifest import PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Manifest
 from reader.format.samples import encode_line
 from reader.format.tensordict_meta import metadata_files
-from reader.format.tensors import metadata_names
+from reader.format.tensors import TEXTS_FILE, metadata_names
 
 TARGETS = "_tensordict/targets.memmap"
 CONTENT = "_tensordict/content.memmap"
@@ -148,9 +149,10 @@ def encode(head: dict[str, Any], lines: str) -> bytes:
 
 
 ROWS, SIDE, COUNT = 14, 8, 3
+_CAPTIONS = [f"row {row}, näïve".encode() for row in range(ROWS)]
 _CONTENT = struct.pack("<4i", 0, 0, SIDE, SIDE)
 # what valid stores there are: of which kind their targets are, whether rows have sizes of their own
-RAW_KINDS = ("class", "boxes", "multi-hot", "regression", "further", "own-sizes", "own-masks")
+RAW_KINDS = ("class", "boxes", "multi-hot", "regression", "further", "texts", "own-sizes", "own-masks")
 COMPRESSED = "compressed"
 FRAME_KINDS = (COMPRESSED, f"{COMPRESSED}-own-masks")
 # Frames are made and read by a package that need not be there.
@@ -177,6 +179,7 @@ def valid_store(out: Path, kind: str) -> Path:
     }
     contents |= _places(rows, pixels, shapes, kind) if is_ragged else {CONTENT: _CONTENT * ROWS}
     extras = _extras(kind)
+    contents |= {TEXTS_FILE: b"".join(_CAPTIONS)} if kind == "texts" else {}
     contents |= {f"_tensordict/extras/{name}.memmap": data for name, (_, _, data) in extras.items()}
     head = _head(kind, is_ragged=is_ragged, extras=extras)
     sizes = [[sum(map(len, rows[:9]))], [sum(map(len, rows[9:]))]] if is_ragged else [[], []]
@@ -244,13 +247,16 @@ def _extras(kind: str) -> dict[str, tuple[str, list[int], bytes]]:
         }
     if kind == "further":
         return {"breed": ("int64", [], struct.pack("<q", 1) * ROWS), "tags": ("uint8", [2], b"\1\0" * ROWS)}
+    if kind == "texts":
+        ends = itertools.accumulate(map(len, _CAPTIONS), initial=0)
+        return {"caption": ("int64", [2], b"".join(struct.pack("<2q", *span) for span in itertools.pairwise(ends)))}
     return {"weight": ("float32", [], struct.pack("<f", 0.5) * ROWS)} if kind in ("class", COMPRESSED) else {}
 
 
 def _head(kind: str, *, is_ragged: bool, extras: dict[str, tuple[str, list[int], bytes]]) -> dict[str, Any]:
     further = {"breed": {"kind": "class", "classes": ["x", "y"]}, "tags": {"kind": "multi-hot", "classes": ["p", "q"]}}
     own = {"fit": "none", "size": None, "max_size": None} if is_ragged else {"fit": "pad", "size": [SIDE, SIDE]}
-    features = {"own-sizes": ["own-sizes"], "own-masks": ["own-sizes", "own-masks"]}
+    features = {"texts": ["text-columns"], "own-sizes": ["own-sizes"], "own-masks": ["own-sizes", "own-masks"]}
     is_counted = kind in ("multi-hot", "regression")
     return {
         "format": "pixpack",
@@ -266,6 +272,7 @@ def _head(kind: str, *, is_ragged: bool, extras: dict[str, tuple[str, list[int],
         "extras": {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape, _) in sorted(extras.items())},
         "classes": [] if kind == "regression" else ["ant", "bee", "cat"],
         **({"further_targets": further} if kind == "further" else {}),
+        **({"texts": ["caption"]} if kind == "texts" else {}),
         "labels": {"root": True},
         "mean": [0.5, 0.25, 0.125],
         "std": [0.1, 0.2, 0.3],

@@ -218,6 +218,7 @@ class Trial:
             "samples": lambda: dataset.samples[:3],
             "source": lambda: dataset.source(last),
             "html": dataset._repr_html_,
+            "texts": lambda: dataset.texts,
             "with_targets": lambda: dataset.with_targets([-1] * (last + 1))[last],
             "DataLoader": lambda: _all_of_torch(dataset),
             "MemmapLoader": lambda: _drained(MemmapLoader(dataset, batch_size=4, shuffle="full", prefetch=0)),
