@@ -21,7 +21,8 @@ def lines_of(reports: dict[str, Any]) -> list[list[str]]:
 
 def cells(report: dict[str, Any], way: str) -> list[str]:
     found = report["ways"][way]
-    lines = str(sum(found["lines"]))
+    removed, added = found["lines"]
+    lines = f"{removed + added} (-{removed} +{added})"
     if "failed" in found:
         return [report["title"], _WAYS[way], lines, found["failed"], "", "", "", ""]
     losses = [f"{found['losses'][side]['median']:.3f}" for side in ("original", "ours")]
