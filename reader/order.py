@@ -177,7 +177,7 @@ class Cut:
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise OrderError(f"batch_size is {self.batch_size!r}, expected 1 or more.")
         if not isinstance(self.rank, int) or not isinstance(self.world_size, int):
-            raise OrderError(f"rank is {self.rank!r} and world_size {self.world_size!r}, expected whole numbers.")
+            raise OrderError(f"rank is {self.rank!r} and world_size {self.world_size!r}, expected integers.")
         if not 0 <= self.rank < self.world_size:
             raise OrderError(f"rank is {self.rank}, expected 0 <= rank < world_size = {self.world_size}.")
         if self.drop_last and self.batch_size * self.world_size > self.count:

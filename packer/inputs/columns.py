@@ -122,10 +122,10 @@ def missing_note(table: Table, name: str, cells: list[Any]) -> list[str]:
     ]
 
 
-def whole_number_note(name: str) -> list[str]:
+def integer_note(name: str) -> list[str]:
     """Report a column of numbers such as 3.0, which may be classes."""
     return [
-        f"the column {name!r} holds whole numbers with a point: regression targets. For classes write 3, not 3.0, or"
+        f"the column {name!r} holds integers written with a point: regression targets. For classes write 3, not 3.0, or"
         " give --classes."
     ]
 

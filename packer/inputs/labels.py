@@ -13,7 +13,7 @@ from typing import Any
 from packer.errors import ScanError
 from packer.inputs.cells import INTEGER, is_nested, is_number, parsed, texts
 from packer.inputs.class_lists import one_spelling, spelling_note
-from packer.inputs.columns import Table, class_indices, missing_note, unknown_class, whole_number_note
+from packer.inputs.columns import Table, class_indices, integer_note, missing_note, unknown_class
 from packer.inputs.samples import Column
 from reader.format.manifest import EXTRA_NAME, FurtherTarget
 
@@ -106,7 +106,7 @@ def single(table: Table, name: str, classes: tuple[str, ...] | None, *, takes_wh
 
     Args:
         takes_whole_floats: 3.0 is the class 3, since something else says that these are classes. So it is where cells are
-            missing, as pandas then writes whole numbers so.
+            missing, as pandas then writes integers so.
     """
     cells = table.columns[name]
     meanings = [parsed(cell) for cell in cells]
@@ -127,7 +127,7 @@ def single(table: Table, name: str, classes: tuple[str, ...] | None, *, takes_wh
         is_whole = not is_list and all(float(value).is_integer() for value in numbers)
         if not is_whole or not (takes_whole_floats or None in meanings):
             made = regression(table, name, [cell if isinstance(cell, list) else [cell] for cell in meanings])
-            made.notes += whole_number_note(name) if is_whole else []
+            made.notes += integer_note(name) if is_whole else []
             return made
         cells = [None if value is None else int(value) for value in meanings]
     labels, found = class_indices(table, name, [texts(cell) for cell in cells], classes, notes, is_list=is_list)

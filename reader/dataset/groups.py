@@ -15,7 +15,7 @@ import numpy.typing as npt
 from reader.order import passes, permuted
 from reader.rows import Rows
 
-# Shares are whole numbers of so many rows.
+# Shares are integers, of so many rows.
 PERIOD = 10_000
 # Parts of `permuted` that no order of one store uses.
 _PATTERN, _DATASETS = -1, -2

@@ -18,7 +18,7 @@ Index = int | slice | Positions
 
 
 def is_row(index: object) -> TypeGuard[SupportsIndex]:
-    """Say whether an index is one whole number: an int, numpy's, or a tensor without dimensions; a bool is none."""
+    """Say whether an index is one integer: an int, numpy's, or a tensor without dimensions; a bool is none."""
     if isinstance(index, torch.Tensor):
         return index.ndim == 0 and not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
     return isinstance(index, int | np.integer) and not isinstance(index, bool)
@@ -59,17 +59,17 @@ def checked_positions(index: object, count: int, path: Path) -> Rows:
     try:
         rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
     except ValueError:
-        raise IndexError(f"rows are a {type(index).__name__} of lists, expected a list of whole numbers.") from None
+        raise IndexError(f"rows are a {type(index).__name__} of lists, expected a list of integers.") from None
     if rows.dtype == bool:
         if rows.shape != (count,):
             raise IndexError(f"the mask has the shape {list(rows.shape)}, expected [{count}].")
         return np.flatnonzero(rows)
     if rows.ndim == 0:
         raise IndexError(
-            f"the index is {' '.join(repr(index).split())}, expected a whole number, a slice, a list of rows or a mask."
+            f"the index is {' '.join(repr(index).split())}, expected an integer, a slice, a list of rows or a mask."
         )
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise IndexError(f"rows are {rows.dtype}{list(rows.shape)}, expected a list of whole numbers.")
+        raise IndexError(f"rows are {rows.dtype}{list(rows.shape)}, expected a list of integers.")
     rows = rows.astype(np.int64)
     if rows.size and (rows.min() < -count or rows.max() >= count):
         worst = int(rows.max() if rows.max() >= count else rows.min())

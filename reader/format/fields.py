@@ -28,10 +28,10 @@ class Check:
     holds: Callable[[Any], bool]
 
 
-def whole(least: int, most: int = INT64_MOST) -> Check:
-    """Expect a whole number from least to most; true and false are none."""
+def integer(least: int, most: int = INT64_MOST) -> Check:
+    """Expect an integer from least to most; true and false are none."""
     upto = "or more" if most == INT64_MOST else f"to {most}"
-    return Check(f"a whole number of {least} {upto}", lambda value: type(value) is int and least <= value <= most)
+    return Check(f"an integer of {least} {upto}", lambda value: type(value) is int and least <= value <= most)
 
 
 def one_of(*values: Any) -> Check:

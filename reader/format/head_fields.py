@@ -17,12 +17,12 @@ from reader.format.fields import (
     TEXTS,
     Check,
     check_fields,
+    integer,
     list_of,
     matching,
     object_of,
     one_of,
     optional,
-    whole,
 )
 from reader.format.shown import brief
 from reader.format.tensors import ITEM_BYTES
@@ -33,17 +33,17 @@ _SHA256 = matching(r"sha256:[0-9a-f]{64}", "sha256: and 64 hex digits")
 _CRC32 = matching(r"crc32:[0-9a-f]{8}", "crc32: and 8 hex digits")
 _KIND = one_of(*TARGET_DTYPES)
 # numpy has arrays of up to 32 dimensions, of which one is that of rows
-_SHAPE = list_of(whole(0, INT32_MOST), "a list of whole numbers of 0 or more")
+_SHAPE = list_of(integer(0, INT32_MOST), "a list of integers of 0 or more")
 _MOST_DIMENSIONS = 30
 
-_SIDE, _SHORT_SIDE = whole(1, INT32_MOST), matching(r"short:[1-9]\d{0,8}", "short: and a number")
+_SIDE, _SHORT_SIDE = integer(1, INT32_MOST), matching(r"short:[1-9]\d{0,8}", "short: and a number")
 
 _HEAD = {
     "reader_features": TEXTS,
     "writer_features": TEXTS,
-    "rows": whole(1),
-    "height": whole(1, INT32_MOST),
-    "width": whole(1, INT32_MOST),
+    "rows": integer(1),
+    "height": integer(1, INT32_MOST),
+    "width": integer(1, INT32_MOST),
     "channels": one_of(1, 3, 4),
     "targets": OBJECT,
     "content": BOOL,
@@ -54,8 +54,8 @@ _HEAD = {
     "labels": PLAIN_OBJECT,
     "mean": NUMBERS,
     "std": NUMBERS,
-    "inputs": whole(1),
-    "rejected": whole(0),
+    "inputs": integer(1),
+    "rejected": integer(0),
     "options": PLAIN_OBJECT,
     "decoders": OBJECT,
     "icc": OBJECT,
@@ -65,7 +65,7 @@ _HEAD = {
 _MAY_LACK = frozenset({"further_targets", "texts", "labels", "icc", "compression"})
 # A line of samples.jsonl has all numbers of a row's target.
 MOST_TARGETS = 1 << 24
-_TARGETS = {"kind": _KIND, "count": optional(whole(1, MOST_TARGETS))}
+_TARGETS = {"kind": _KIND, "count": optional(integer(1, MOST_TARGETS))}
 _DECODER = object_of(
     Check(
         "text, a number, true, false or null",
@@ -75,25 +75,25 @@ _DECODER = object_of(
 )
 # Those that an option of `pack` has today; others are of a later minor version, and any plain values.
 _OPTIONS = {
-    "size": optional(list_of(whole(1, INT32_MOST), "two whole numbers")),
+    "size": optional(list_of(integer(1, INT32_MOST), "two integers")),
     "fit": TEXT,
     "crop_fraction": Check("a number above 0, up to 1", lambda value: NUMBER.holds(value) and 0 < value <= 1),
     "resample": TEXT,
     "exact": BOOL,
     "channels": TEXT,
-    "shuffle": optional(whole(0, 1 << 256)),
+    "shuffle": optional(integer(0, 1 << 256)),
     "strict": BOOL,
-    "max_pixels": whole(1),
-    "requantize": whole(1, 31),
+    "max_pixels": integer(1),
+    "requantize": integer(1, 31),
     "icc": TEXT,
-    "bit_depth": whole(1, 64),
+    "bit_depth": integer(1, 64),
     "min_visibility": NUMBER,
-    "max_boxes": optional(whole(1, INT32_MOST)),
+    "max_boxes": optional(integer(1, INT32_MOST)),
     "upright_labels": BOOL,
     "masks": TEXT,
     "compress": TEXT,
     "max_size": Check(
-        'a whole number, "short:" and one, or null',
+        'an integer, "short:" and one, or null',
         lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),
     ),
 }
@@ -104,7 +104,7 @@ _LABELS = {
 }
 _FURTHER_TARGET = {"kind": _KIND, "classes": TEXTS}
 _EXTRA = {"dtype": one_of(*ITEM_BYTES), "shape": _SHAPE}
-_FILE = {"size_bytes": whole(0), "digest": TEXT}
+_FILE = {"size_bytes": integer(0), "digest": TEXT}
 
 
 def check_head(head: Mapping[str, Any], pixels: str) -> None:
@@ -129,7 +129,9 @@ def check_head(head: Mapping[str, Any], pixels: str) -> None:
     check_fields("labels of the manifest", head.get("labels", {}), _LABELS, may_lack=frozenset(_LABELS))
     check_fields("options of the manifest", head["options"], _OPTIONS, may_lack=frozenset(_OPTIONS))
     check_fields("decoders of the manifest", head["decoders"], dict.fromkeys(head["decoders"], _DECODER))
-    check_fields("icc of the manifest", head.get("icc", {}), dict.fromkeys(head.get("icc", {}), whole(1, head["rows"])))
+    check_fields(
+        "icc of the manifest", head.get("icc", {}), dict.fromkeys(head.get("icc", {}), integer(1, head["rows"]))
+    )
     for name, entry in head["files"].items():
         what = f"the entry of the file {brief(name)} in the manifest"
         check_fields(what, entry, _FILE)

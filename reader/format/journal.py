@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.errors import StoreError
-from reader.format.fields import BOOL, PLAIN, PLAIN_OBJECT, TEXT, TEXTS, check_fields, list_of, optional, whole
+from reader.format.fields import BOOL, PLAIN, PLAIN_OBJECT, TEXT, TEXTS, check_fields, integer, list_of, optional
 from reader.format.filesystem import error_path, open_regular
 from reader.format.shown import brief
 
@@ -35,37 +35,37 @@ _STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 # Blocks have up to 4,096 inputs, whose sources, masks and lines are in one line.
 _MOST_LINE_BYTES = 64 << 20
 
-_PAIRS = list_of(list_of(whole(-1), "two whole numbers"), "a list of pairs of whole numbers")
+_PAIRS = list_of(list_of(integer(-1), "two integers"), "a list of pairs of integers")
 _HEADER = {
-    "journal": whole(1),
-    "inputs": whole(0),
+    "journal": integer(1),
+    "inputs": integer(0),
     "listing": TEXT,
     "classes": TEXTS,
     "options": PLAIN_OBJECT,
     "decoders": PLAIN_OBJECT,
     "labels": optional(PLAIN_OBJECT),
-    "block_inputs": whole(0),
+    "block_inputs": integer(0),
     "images": TEXTS,
     "words": TEXTS,
     "split": TEXT,
     "further_targets": TEXTS,
     "update": BOOL,
-    "span": optional(list_of(whole(0), "two whole numbers")),
+    "span": optional(list_of(integer(0), "two integers")),
 }
 _STOP_KEYS = frozenset({"inputs_stop", "rows_stop"})
 _BLOCK = {
     **dict.fromkeys(
         ("inputs_stop", "rows_stop", "block", "inputs", "rows", "pixel_count", "size_bytes", "unpacked_bytes", "kept"),
-        whole(0),
+        integer(0),
     ),
-    **dict.fromkeys(("crc32", "unpacked_crc32"), whole(0, (1 << 32) - 1)),
-    "frames": list_of(whole(1), "a list of whole numbers of 1 or more"),
-    **dict.fromkeys(("sums", "square_sums"), list_of(whole(0, 1 << 128), "a list of whole numbers")),
+    **dict.fromkeys(("crc32", "unpacked_crc32"), integer(0, (1 << 32) - 1)),
+    "frames": list_of(integer(1), "a list of integers of 1 or more"),
+    **dict.fromkeys(("sums", "square_sums"), list_of(integer(0, 1 << 128), "a list of integers")),
     "samples": TEXTS,
-    "content": list_of(list_of(whole(0), "four whole numbers"), "a list of four whole numbers each"),
+    "content": list_of(list_of(integer(0), "four integers"), "a list of four integers each"),
     "rejects": list_of(PLAIN, "a list of objects"),
     **dict.fromkeys(("sources", "shapes", "mask_sources"), _PAIRS),
-    "source_bytes": whole(0),
+    "source_bytes": integer(0),
 }
 
 

@@ -140,7 +140,7 @@ class Manifest:
         for name in ("rows", "height", "width", "channels"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise StoreError(f"the manifest says {name} = {brief(value)}, expected a whole number of 1 or more.")
+                raise StoreError(f"the manifest says {name} = {brief(value)}, expected an integer of 1 or more.")
         if self.target_kind not in TARGET_DTYPES or (self.target_kind == "class") != (self.target_count is None):
             raise StoreError(
                 f"the manifest says targets of kind {brief(self.target_kind)} x {brief(self.target_count)}."

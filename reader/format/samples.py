@@ -20,8 +20,8 @@ from reader.format.fields import (
     TEXT,
     TEXTS,
     check_fields,
+    integer,
     optional,
-    whole,
 )
 from reader.format.filesystem import error_path, open_regular
 from reader.format.manifest import REJECTED, SAMPLES, Manifest
@@ -35,14 +35,14 @@ _SHA256 = re.compile("[0-9a-f]{64}").fullmatch
 _DECODING = {
     **dict.fromkeys(("decoder", "format", "icc", "kept"), TEXT),
     **dict.fromkeys(("icc_converted", "requantized"), BOOL),
-    "exif_orientation": whole(1, 8),
-    "bit_depth": whole(1, 64),
-    "bits_used": whole(1, 64),
-    "dct_scale": whole(1, 64),
+    "exif_orientation": integer(1, 8),
+    "bit_depth": integer(1, 64),
+    "bits_used": integer(1, 64),
+    "dct_scale": integer(1, 64),
     "decoded": SHARE,
     "warnings": TEXTS,
 }
-_REJECT = {"path": TEXT, "reason": TEXT, "line": optional(whole(0))}
+_REJECT = {"path": TEXT, "reason": TEXT, "line": optional(integer(0))}
 
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))

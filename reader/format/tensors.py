@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reader.format.errors import StoreError
-from reader.format.fields import check_fields, one_of, whole
+from reader.format.fields import check_fields, integer, one_of
 from reader.format.head import COMPRESSED_ROWS, TEXT_COLUMNS
 from reader.format.shown import brief
 
@@ -28,7 +28,7 @@ class TensorSpec:
                 f"the manifest names the dtype {brief(self.dtype)}, expected one of {', '.join(ITEM_BYTES)}."
             )
         if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in self.row_shape):
-            raise StoreError(f"the manifest names the row shape {brief(list(self.row_shape))}, expected whole numbers.")
+            raise StoreError(f"the manifest names the row shape {brief(list(self.row_shape))}, expected integers.")
 
     @property
     def row_bytes(self) -> int:
@@ -66,9 +66,9 @@ _MOST_BEYOND = 512
 _LEAST_LEVEL, _MOST_LEVEL = -7, 22
 _FIELDS = {
     "codec": one_of(ZSTD),
-    "level": whole(_LEAST_LEVEL, _MOST_LEVEL),
+    "level": integer(_LEAST_LEVEL, _MOST_LEVEL),
     "predictor": one_of(UP),
-    "pixel_bytes": whole(1),
+    "pixel_bytes": integer(1),
 }
 
 

@@ -41,10 +41,10 @@ from reader.loading.validation import (
     checked_device,
     checked_sampler,
     checked_threads,
+    integer,
     packed_rows,
     transform_of_batches,
     truth,
-    whole_number,
 )
 from reader.memory.residency import Residency, choose
 
@@ -152,7 +152,7 @@ class MemmapLoader:
         check_others(others)
         dataset = packed_rows(dataset)
         transform = transform_of_batches(dataset, transform)
-        if (prefetch := whole_number("prefetch", prefetch)) < 0:
+        if (prefetch := integer("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch is {prefetch!r}, expected 0 or more batches.")
         if transform is not None and not callable(transform):
             raise ValueError(f"transform is {transform!r}, expected a function of a batch.")
@@ -164,7 +164,7 @@ class MemmapLoader:
         self.threads = checked_threads(threads, ranks_here(ranks))
         self.schedule = Schedule(
             dataset,
-            whole_number("batch_size", batch_size),
+            integer("batch_size", batch_size),
             order=chosen_order(
                 shuffle,
                 dataset,
@@ -172,14 +172,14 @@ class MemmapLoader:
                 is_sampled=sampler is not None,
                 has_nodes=canonical_nodes is not None,
             ),
-            seed=whole_number("seed", seed),
+            seed=integer("seed", seed),
             drop_last=truth("drop_last", drop_last),
             ranks=(ranks.rank, ranks.world_size),
             weights=weights,
             sampler=checked_sampler(sampler),
-            epoch_rows=None if epoch_rows is None else whole_number("epoch_rows", epoch_rows),
+            epoch_rows=None if epoch_rows is None else integer("epoch_rows", epoch_rows),
             pad=truth("pad", pad),
-            canonical_nodes=None if canonical_nodes is None else whole_number("canonical_nodes", canonical_nodes),
+            canonical_nodes=None if canonical_nodes is None else integer("canonical_nodes", canonical_nodes),
         )
         # the world size that the caller knows of, by `len` or by an epoch that has begun
         self._announced: int | None = None

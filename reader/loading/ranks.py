@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from reader.loading.validation import whole_number
+from reader.loading.validation import integer
 
 # Where no process group is, and a launcher set them for one.
 _VARIABLES = "RANK and WORLD_SIZE"
@@ -45,13 +45,13 @@ def given_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
     """Return the ranks that a caller gave; None: neither.
 
     Raises:
-        ValueError: one of the two alone, or no whole numbers.
+        ValueError: one of the two alone, or no integers.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank is {rank} and world_size {world_size}: give both, or neither.")
     if rank is None or world_size is None:
         return None
-    return Ranks(whole_number("rank", rank), whole_number("world_size", world_size), "the arguments")
+    return Ranks(integer("rank", rank), integer("world_size", world_size), "the arguments")
 
 
 def ranks_now(given: Ranks | None) -> Ranks:
@@ -117,7 +117,7 @@ def _variable(name: str, otherwise: int) -> int:
     try:
         return int(text) if text else otherwise
     except ValueError:
-        raise ValueError(f"the variable {name} is {text!r}, expected a whole number.") from None
+        raise ValueError(f"the variable {name} is {text!r}, expected an integer.") from None
 
 
 def _ray_ranks() -> Ranks | None:

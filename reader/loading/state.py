@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reader.loading.schedule import Schedule
-from reader.loading.validation import whole_number
+from reader.loading.validation import integer
 
 # A state names its order by position in this list: append only.
 _ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")
@@ -61,7 +61,7 @@ class LoopState:
         Raises:
             ValueError: epoch is not 0 or more.
         """
-        if (epoch := whole_number("epoch", epoch)) < 0:
+        if (epoch := integer("epoch", epoch)) < 0:
             raise ValueError(f"epoch is {epoch}, expected 0 or more.")
         # a state that was loaded in the middle of this epoch stays: loops call set_epoch at the beginning of each
         if epoch != self.next[0]:
@@ -92,9 +92,7 @@ class LoopState:
         """
         own = self.state_dict()
         if not isinstance(state, dict) or any(type(state.get(key)) is not int for key in own):
-            raise ValueError(
-                f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, whole numbers."
-            )
+            raise ValueError(f"the state is {state!r}, expected what state_dict() gave: {', '.join(own)}, integers.")
         for key, what in (
             ("rows", "number of rows"),
             ("store", "store, subset or weights, epoch_rows or canonical_nodes"),

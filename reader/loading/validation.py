@@ -111,23 +111,23 @@ def truth(name: str, value: object) -> bool:
     raise ValueError(f"{name} is {value!r}, expected True or False.")
 
 
-def whole_number(name: str, value: SupportsIndex) -> int:
-    """Return an int, of whatever kind of whole number it was; raises ValueError with the name."""
+def integer(name: str, value: SupportsIndex) -> int:
+    """Return an int, of whatever kind of integer it was; raises ValueError with the name."""
     try:
         return operator.index(value)
     except TypeError:
-        raise ValueError(f"{name} is {value!r}, expected a whole number.") from None
+        raise ValueError(f"{name} is {value!r}, expected an integer.") from None
 
 
 def checked_threads(threads: SupportsIndex | None, processes: int) -> int:
     """Return how many threads transforms run on; None: the share of this process's CPUs that each rank of the host has.
 
     Raises:
-        ValueError: it is no whole number, or below 1.
+        ValueError: it is no integer, or below 1.
     """
     if threads is None:
         return max(1, available_cpus() // processes)
-    if (found := whole_number("threads", threads)) < 1:
+    if (found := integer("threads", threads)) < 1:
         raise ValueError(f"threads is {threads!r}, expected 1 or more, or None.")
     return found
 
@@ -209,7 +209,7 @@ def sampled_rows(item: Item) -> tuple[list[int], bool]:
         return ([operator.index(row) for row in found] if is_batch else [operator.index(found)]), is_batch
     except TypeError:
         given = " ".join(repr(item).split())
-        raise ValueError(f"the sampler gave {given}, expected a row or a list of rows, whole numbers.") from None
+        raise ValueError(f"the sampler gave {given}, expected a row or a list of rows, integers.") from None
 
 
 def yields_batches(sampler: object) -> bool:

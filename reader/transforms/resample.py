@@ -247,6 +247,6 @@ def _resize_each(
 
 
 def _centres(start: torch.Tensor, stop: torch.Tensor, new_size: _Where, first: _Where, count: int) -> torch.Tensor:
-    """Give int64[B, count], the old pixel that holds each new pixel's center: whole numbers, so that nothing rounds."""
+    """Give int64[B, count], the old pixel that holds each new pixel's center: integers, so that nothing rounds."""
     odd = 2 * (torch.arange(count, device=start.device) + first) + 1
     return start[:, None] + odd * (stop - start)[:, None] // (2 * new_size)

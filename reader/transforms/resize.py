@@ -161,7 +161,7 @@ class Resize:
 
 
 def _middle(slack: torch.Tensor) -> torch.Tensor:
-    """Halve whole numbers as Python's round does: a half goes to the even neighbor."""
+    """Halve integers as Python's round does: a half goes to the even neighbor."""
     half = slack // 2
     return half + (slack & half & 1)
 

@@ -82,7 +82,7 @@ def dunes(rng: Rng, height: int, width: int) -> Array:
     zenith, low, lit, shade = pick(rng, "dunes")
     picture = sky(rng, height, width, zenith, low, clouds=0.35)
     for layer in (0.0, 0.2, 0.45, 0.7, 1.0):
-        # Dunes are counted along x: a whole number is a valley, a half is a peak.
+        # Dunes are counted along x: an integer is a valley, a half is a peak.
         along = x[0] * rng.uniform(1.3, 2.2) * (1.5 - 0.7 * layer) + rng.uniform(0, 9)
         along += 0.16 * curve(rng, width, points=3, octaves=2)
         tall = rng.uniform(0.35, 1.0, 16).astype(np.float32)[along.astype(int)]

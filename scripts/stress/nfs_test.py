@@ -47,7 +47,7 @@ SHAPE = ("--size", str(SIZE), "--workers", "2", "--exact")
 RESIDENCIES = ("cache", "disk", "ram")
 # What another client has changed is seen within so many seconds: attributes are cached for up to 60.
 _SEEN_SECONDS = 90
-# several to a page, and no whole number of them
+# several to a page, which does not end where a row does
 _TOGETHER_ROWS, _TOGETHER_BYTES = 600, 1003
 # images, out, then: kill this process, or wait for the end of stdin, as soon as a block is in the journal
 _STOPPED = """

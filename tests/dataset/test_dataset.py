@@ -55,11 +55,11 @@ def test_one_row_a_slice_and_a_list(train: MemmapDataset) -> None:
         (90, "row 90 is out of range: .* has 90 rows"),
         (-91, "row -91 is out of range"),
         ([0, 90], "row 90 is out of range"),
-        ([[1]], r"rows are int64\[1, 1\], expected a list of whole numbers"),
-        ([0.5], r"rows are float64\[1\], expected a list of whole numbers"),
+        ([[1]], r"rows are int64\[1, 1\], expected a list of integers"),
+        ([0.5], r"rows are float64\[1\], expected a list of integers"),
         ([True, False], r"the mask has the shape \[2\], expected \[90\]"),
-        ([[1], [2, 3]], "rows are a list of lists, expected a list of whole numbers"),
-        ("7", "the index is '7', expected a whole number, a slice, a list of rows or a mask"),
+        ([[1], [2, 3]], "rows are a list of lists, expected a list of integers"),
+        ("7", "the index is '7', expected an integer, a slice, a list of rows or a mask"),
     ],
 )
 def test_wrong_rows_are_refused(train: MemmapDataset, index: Any, text: str) -> None:

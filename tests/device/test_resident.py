@@ -515,7 +515,7 @@ def test_crops_and_parts_of_images_on_the_device(own_store: Path, device: str) -
         expected = MemmapLoader(part, 8, residency="cache", shuffle=True, transform=crop, as_tuple=False)
         for ours, theirs in zip(loader, expected, strict=True):
             assert torch.equal(ours.rows.cpu(), theirs.rows)
-            # other devices resize with floats, the CPU with whole numbers
+            # other devices resize with floats, the CPU with integers
             most = 0 if device == "cpu" else 1
             assert (ours.pixels.cpu().int() - theirs.pixels.int()).abs().max() <= most
             assert torch.equal(ours.extras["masks"].cpu(), theirs.extras["masks"])

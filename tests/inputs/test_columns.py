@@ -135,7 +135,7 @@ def test_whole_floats_are_classes_beside_a_class_list_and_else_targets_that_are_
     assert labelled(tmp_path, ["1.0", "0.0"], classes=("a", "b")).targets.tolist() == [1, 0]
     inputs = labelled(tmp_path, ["1.0", "0.0"])
     assert (inputs.target_kind, inputs.targets.tolist()) == ("regression", [[1.0], [0.0]])
-    assert "whole numbers with a point: regression targets. For classes write 3, not 3.0" in inputs.notes[0]
+    assert "integers written with a point: regression targets. For classes write 3, not 3.0" in inputs.notes[0]
     assert labelled(tmp_path, ["1.5", "2.0"]).notes == []
 
 

@@ -148,7 +148,7 @@ def test_it_is_shown(data: MemmapDataset, caplog: pytest.LogCaptureFixture) -> N
         (10, {}, "a step has 10 rows, batch_size 10 x world_size 1, expected a multiple of canonical_nodes, 4"),
         (16, {"canonical_nodes": 401}, "canonical_nodes is 401, expected 1 to 400, the rows of an epoch."),
         (16, {"canonical_nodes": 0}, "canonical_nodes is 0, expected 1 to 400, the rows of an epoch."),
-        (16, {"canonical_nodes": 2.5}, "canonical_nodes is 2.5, expected a whole number."),
+        (16, {"canonical_nodes": 2.5}, "canonical_nodes is 2.5, expected an integer."),
     ],
 )
 def test_wrong_numbers_are_refused(data: MemmapDataset, batch: int, more: dict[str, Any], text: str) -> None:

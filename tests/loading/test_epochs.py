@@ -108,7 +108,7 @@ def test_ranks_evaluate_each_row_once(train: MemmapDataset) -> None:
     ("options", "message"),
     [
         ({"epoch_rows": 0}, "epoch_rows is 0, expected 1 or more"),
-        ({"epoch_rows": 1.5}, "epoch_rows is 1.5, expected a whole number"),
+        ({"epoch_rows": 1.5}, "epoch_rows is 1.5, expected an integer"),
         ({"pad": "no"}, "pad is 'no', expected True or False"),
         ({"epoch_rows": 5, "sampler": [1, 2]}, "epoch_rows is for orders of the loader"),
         ({"pad": False, "sampler": [1, 2]}, "pad=False is for orders of the loader"),

@@ -386,7 +386,7 @@ def test_what_is_no_sampler_is_refused(train: MemmapDataset, sampler: Any, text:
     [
         (90, IndexError, "row 90 is out of range: .* has 90 rows"),
         ([3, -91], IndexError, "row -91 is out of range: .* has 90 rows"),
-        (2.0, ValueError, "the sampler gave 2.0, expected a row or a list of rows, whole numbers"),
+        (2.0, ValueError, "the sampler gave 2.0, expected a row or a list of rows, integers"),
         (torch.tensor(0.5), ValueError, r"the sampler gave tensor\(0.5000\), expected a row"),
         ("3", ValueError, "the sampler gave '3', expected a row"),
         (None, ValueError, "the sampler gave None, expected a row"),
@@ -426,7 +426,7 @@ def test_an_empty_subset_has_no_steps(train: MemmapDataset, options: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("epoch", "text"), [(-1, "epoch is -1, expected 0 or more"), (1.5, "epoch is 1.5, expected a whole number")]
+    ("epoch", "text"), [(-1, "epoch is -1, expected 0 or more"), (1.5, "epoch is 1.5, expected an integer")]
 )
 def test_an_epoch_that_is_none_is_refused(train: MemmapDataset, epoch: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
@@ -525,7 +525,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers(train: MemmapDataset) -> None:
     assert len(next(iter(loader))) == 9
     assert json.dumps(loader.state_dict())
     for name in ("batch_size", "seed", "prefetch"):
-        with pytest.raises(ValueError, match=f"{name} is 2.5, expected a whole number"):
+        with pytest.raises(ValueError, match=f"{name} is 2.5, expected an integer"):
             MemmapLoader(train, **{"batch_size": 9, name: 2.5}, as_tuple=False)  # type: ignore[arg-type]
 
 

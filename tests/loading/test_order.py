@@ -129,8 +129,8 @@ def test_draws_follow_the_weights() -> None:
     [
         ((10, 0, False), "batch_size is 0, expected 1 or more"),
         ((10, 4, False, 2, 2), "rank is 2, expected 0 <= rank < world_size = 2"),
-        ((10, 4, False, "0", 2), "rank is '0' and world_size 2, expected whole numbers"),
-        ((10, 4, False, 0, 2.0), "rank is 0 and world_size 2.0, expected whole numbers"),
+        ((10, 4, False, "0", 2), "rank is '0' and world_size 2, expected integers"),
+        ((10, 4, False, 0, 2.0), "rank is 0 and world_size 2.0, expected integers"),
         ((10, 11, True), "drop_last leaves nothing: 10 rows are fewer than batch_size 11"),
     ],
 )

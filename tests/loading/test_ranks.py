@@ -160,8 +160,8 @@ def test_a_world_size_without_a_rank_is_refused_when_an_epoch_begins(
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"WORLD_SIZE": "many"}, r"the variable WORLD_SIZE is 'many', expected a whole number\."),
-        ({"WORLD_SIZE": "2", "RANK": "x"}, r"the variable RANK is 'x', expected a whole number\."),
+        ({"WORLD_SIZE": "many"}, r"the variable WORLD_SIZE is 'many', expected an integer\."),
+        ({"WORLD_SIZE": "2", "RANK": "x"}, r"the variable RANK is 'x', expected an integer\."),
         ({"WORLD_SIZE": "2", "RANK": "2"}, r"rank is 2, expected 0 <= rank < world_size = 2\."),
     ],
 )

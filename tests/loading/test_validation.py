@@ -50,7 +50,7 @@ def test_a_mask_is_no_sampler(mask: Any, shared_store: Path) -> None:
 
 @pytest.mark.parametrize("index", [3.7, torch.tensor(3.7), np.float64(3.0), "3", None])
 def test_an_index_that_is_no_row_is_named(index: Any, shared_store: Path) -> None:
-    with pytest.raises(IndexError, match="expected a whole number, a slice, a list of rows or a mask"):
+    with pytest.raises(IndexError, match="expected an integer, a slice, a list of rows or a mask"):
         MemmapDataset(shared_store)[index]
 
 

@@ -26,7 +26,7 @@ from test_update import WAYS, flip, labels
 from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
 from packer.cli.app import run
 from packer.errors import DiskFullError, LockedError
-from packer.operations import copy_rows, row_sources, store_copy
+from packer.operations import copy_rows, row_sources
 from packer.operations import subset as subsetting
 from packer.operations.verify import verify
 from packer.report import Progress

@@ -52,7 +52,7 @@ def epochs(job: Any, way: str) -> Any:
     @pipeline_def(batch_size=job.batch_size, num_threads=job.threads, device_id=None)
     def batches() -> Any:
         files = [f"{row:08}.npy" for row in range(job.shape[0])]
-        # padded, an epoch is a whole number of batches, of which the last is dropped: otherwise rows of the next would come
+        # padded, an epoch is full batches, of which the last is dropped: otherwise rows of the next would come
         pixels = fn.readers.numpy(
             file_root=job.packed, files=files, shuffle_after_epoch=True, pad_last_batch=True, name="reader"
         )
