@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import re
-import subprocess
+import shutil
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from children import Child
-from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, _utils, random_split
 
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader, StoreError
@@ -329,25 +329,26 @@ def test_workers_name_a_store_that_is_cut_short_under_them(store: Path, start: s
     assert re.search(seen, Child(_cut, store, start, when).received())
 
 
-# In a process of its own, which forks quickly and which SIGBUS may end. The look before a batch is taken out, so that what the
-# reads themselves say is seen.
-_CUT_BETWEEN = """
-import os, shutil, sys
-from torch.utils.data import DataLoader, _utils
-from reader import MemmapDataset, StoreError
-_utils.MP_STATUS_CHECK_INTERVAL = 0.1  # torch waits that long for a worker that failed
-for name in sys.argv[2:]:
-    for transform in (None, lambda row: row.targets):
-        shutil.rmtree("copy", ignore_errors=True)
-        shutil.copytree(sys.argv[1], "copy")
-        data = MemmapDataset("copy", transform=transform)
-        data.opened_store.check_files = lambda: None
-        os.truncate(data.path / f"_tensordict/{name}.memmap", 3)
-        try:
-            print(len(next(iter(DataLoader(data, batch_size=24, num_workers=1, multiprocessing_context="fork")))))
-        except StoreError as e:
-            print(e)
-"""
+def _cut_between(pipe: Connection, store: Path, names: list[str]) -> None:
+    """Read with workers a store of which one file at a time is cut short; sends what they say.
+
+    In a process of its own, which forks quickly and which SIGBUS may end. The look before a batch is taken out, so that what the
+    reads themselves say is seen.
+    """
+    _utils.MP_STATUS_CHECK_INTERVAL = 0.1  # torch waits that long for a worker that failed
+    copy = store.with_name("copy")
+    for name in names:
+        for transform in (None, lambda row: row.targets):
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(store, copy)
+            data = MemmapDataset(copy, transform=transform)
+            data.opened_store.check_files = lambda: None  # type: ignore[method-assign]
+            os.truncate(data.path / f"_tensordict/{name}.memmap", 3)
+            try:
+                next(iter(DataLoader(data, batch_size=24, num_workers=1, multiprocessing_context="fork")))
+                pipe.send("a batch")
+            except StoreError as e:
+                pipe.send(str(e))
 
 
 @pytest.mark.parametrize(
@@ -363,10 +364,9 @@ def test_a_file_cut_short_in_the_middle_of_a_batch_is_named_by_a_worker(
     lines = [f"{path.relative_to(images)},{path.parent.name},0.5" for path in sorted(images.rglob("*.jpg"))]
     (images / "list.csv").write_text("\n".join(["path,label,weight", *lines]))
     pack(images / "list.csv", tmp_path / "out", workers=1, **options)
-    command = [sys.executable, "-c", _CUT_BETWEEN, str(tmp_path / "out"), *names]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    seen = re.findall(r"_tensordict/(\S+)\.memmap ends at byte 3: it was cut short while it was read", done.stdout)
-    assert seen == [name for name in names for _ in range(2)], done.stderr
+    reading = Child(_cut_between, tmp_path / "out", names)
+    for name in [name for name in names for _ in range(2)]:
+        assert f"_tensordict/{name}.memmap ends at byte 3: it was cut short while it was read" in reading.received()
 
 
 def test_a_store_cut_short_is_named_by_every_gather(store: Path) -> None:

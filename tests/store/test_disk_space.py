@@ -16,6 +16,7 @@ import pytest
 from conftest import PACK, make_tree, store_bytes
 
 from packer import PackError, pack
+from packer.cli.app import run
 
 # 24 rows of 64 x 64 x 3
 NEED = 24 * 64 * 64 * 3
@@ -41,24 +42,23 @@ def resize(disk: Path, size_bytes: int) -> None:
 
 @pytest.mark.parametrize("share", [5, 25, 50, 75, 95, 99, 101, 110])
 def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(
-    disk: Path, tmp_path: Path, share: int
+    disk: Path, tmp_path: Path, share: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = make_tree(tmp_path / "images")
-    command = [*PACK, str(images), str(disk / "out"), "--size", "64", "--json"]
+    command = [str(images), str(disk / "out"), "--size", "64", "--json"]
     resize(disk, NEED * share // 100)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 28, done.stderr
-    match = re.search(r"out needs (\d+) more bytes, its disk has (\d+) free: (\d+) are missing", done.stderr)
-    assert match, done.stderr
+    assert run(command) == 28
+    errors = capsys.readouterr().err
+    match = re.search(r"out needs (\d+) more bytes, its disk has (\d+) free: (\d+) are missing", errors)
+    assert match, errors
     needed, free, missing = map(int, match.groups())
     assert missing == needed - free > 0
-    assert done.stderr.count("\n") == 1
+    assert errors.count("\n") == 1
     # the header alone: no block was decoded
     assert (disk / "out/.packing/journal").read_bytes().count(b"\n") == 1
     resize(disk, 4 * NEED)
-    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    subprocess.run([*PACK, str(images), str(tmp_path / "whole"), "--size", "64", "--quiet"], check=True)
+    assert run([*command, "--resume"]) == 0
+    pack(images, tmp_path / "whole", size=64)
     assert store_bytes(disk / "out") == store_bytes(tmp_path / "whole")
 
 
