@@ -20,12 +20,23 @@ _PIECE_BYTES = 128 << 10
 @contextlib.contextmanager
 def serving(folder: Path, latency_seconds: float, bytes_per_second: float) -> Iterator[str]:
     """Serve a folder in a process of its own; gives its URL."""
-    words = [sys.executable, "-m", "scripts.benchmarks._shaped_server", folder, latency_seconds, bytes_per_second]
-    with subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with started(folder, latency_seconds, bytes_per_second) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.stdin.close()
+
+
+def started(
+    folder: Path, latency_seconds: float, bytes_per_second: float, port: int = 0, log: Path | None = None
+) -> subprocess.Popen[str]:
+    """Start a server, which prints its URL.
+
+    log: a file to which it adds a line for each range: the name of the file, start and stop.
+    """
+    words = [sys.executable, "-m", "scripts.benchmarks._shaped_server", folder, latency_seconds, bytes_per_second]
+    words += [port, log or os.devnull]
+    return subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 class _Link:
@@ -40,7 +51,9 @@ class _Link:
         await asyncio.sleep(self._free - time.monotonic())
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, folder: Path, link: _Link) -> None:
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, folder: Path, link: _Link, log: int
+) -> None:
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
         while True:
             lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -58,6 +71,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fo
                 first, last = wanted.removeprefix("bytes=").split("-")
                 start, stop = int(first), min(size, int(last) + 1)
                 status = f"206 Partial Content\r\nContent-Range: bytes {start}-{stop - 1}/{size}"
+            os.write(log, f"{path.relative_to(folder)} {start} {stop}\n".encode())
             writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {stop - start}\r\n\r\n".encode())
             with open(path, "rb") as file:
                 file.seek(start)
@@ -69,8 +83,9 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fo
                     start += len(piece)
 
 
-async def _serve(folder: Path, link: _Link) -> None:
-    server = await asyncio.start_server(lambda reader, writer: _answer(reader, writer, folder, link), "127.0.0.1", 0)
+async def _serve(folder: Path, link: _Link, port: int, log: Path) -> None:
+    lines = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    server = await asyncio.start_server(lambda r, w: _answer(r, w, folder, link, lines), "127.0.0.1", port)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     # connections that are open still end with the process
@@ -78,4 +93,4 @@ async def _serve(folder: Path, link: _Link) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1]), _Link(*map(float, sys.argv[2:]))))
+    asyncio.run(_serve(Path(sys.argv[1]), _Link(*map(float, sys.argv[2:4])), int(sys.argv[4]), Path(sys.argv[5])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ import torch
 from children import Child
 from range_server import RangeServer
 
+from packer import pack
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.eviction import Plan
@@ -181,6 +183,66 @@ def test_without_holes_a_small_cache_is_refused(
     with pytest.raises(StoreError, match="cannot be made smaller than the store: its file system punches no holes"):
         eviction.check_punch(tmp_path)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_full_disk_is_one_sentence(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is that of before: what could not be written is fetched when it is asked for next."""
+    from reader.remote import blocks
+    from reader.remote.opening import prepared
+
+    root, source = prepared(range_server.url, tmp_path / "cache", None)
+    fetcher = blocks.BlockFetcher(CacheFolder(root), source, None)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks.os, "pwrite", full)
+        with pytest.raises(StoreError) as caught:
+            fetcher.ensure([3])
+    assert str(caught.value) == (
+        f"cache {root} cannot be written: No space left on device. Free some space there, or give a smaller cache_size."
+    )
+    assert not CacheFolder(root).table.has(3)
+    fetcher.ensure([3])
+    assert CacheFolder(root).table.has(3)
+
+
+def test_no_more_than_is_planned_is_under_way(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded by requests in progress, whatever is asked for ahead."""
+    from reader.remote import blocks
+    from reader.remote.opening import prepared
+
+    root, source = prepared(range_server.url, tmp_path / "cache", None)
+    folder = CacheFolder(root)
+    monkeypatch.setattr(blocks, "_MOST_UNDER_WAY_BYTES", 5 * folder.size(0))
+    monkeypatch.setattr(blocks, "REQUEST_BYTES", 1)
+    range_server.delay_seconds, range_server.most_under_way = 0.01, 0
+    fetcher = blocks.BlockFetcher(folder, source, None)
+    fetcher.ahead(range(50))
+    fetcher.ensure(range(50))
+    # a block that is looked for while five are under way waits
+    assert range_server.most_under_way <= 5
+    assert set(range_server.bytes_of(PIXELS).values()) == {1}
+
+
+def test_two_stores_in_one_folder_have_caches_of_their_own(
+    range_server: RangeServer, many_blocks: Path, tmp_path: Path
+) -> None:
+    from conftest import make_tree
+
+    make_tree(tmp_path / "images", each=3)
+    pack(tmp_path / "images", tmp_path / "other", size=16)
+    cache = tmp_path / "cache"
+    first, second = (MemmapDataset(url, cache=cache) for url in (range_server.url, (tmp_path / "other").as_uri()))
+    assert torch.equal(first[:][0], MemmapDataset(many_blocks)[:][0])
+    assert torch.equal(second[:][0], MemmapDataset(tmp_path / "other")[:][0])
+    assert first.path.parent == second.path.parent == cache
+    assert first.path != second.path
 
 
 def test_a_table_never_gives_a_number_twice(tmp_path: Path) -> None:
