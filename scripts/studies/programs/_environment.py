@@ -17,6 +17,14 @@ from pathlib import Path
 
 from scripts.studies.peers._environment import pip_install
 
+# cv2 is of opencv-python
+_VERSIONS = """
+import json, sys
+from importlib.metadata import packages_distributions, version
+
+homes = packages_distributions()
+print(json.dumps({name: version(homes.get(name, [name])[0]) for name in sys.argv[1:]}))
+"""
 # What pip must leave as it is.
 _HERE = ("torch", "numpy", "pillow")
 
@@ -48,9 +56,8 @@ def python_with(requirements: Sequence[str], environments: Path) -> Path:
 
 
 def versions_of(python: Path, packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of packages as that Python has them, and of pixpack and torch."""
+    """Return the versions of packages, named as they are imported, as that Python has them, and of pixpack and torch."""
     names = ["pixpack", "torch", *packages]
-    code = "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
-    done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)
+    done = subprocess.run([python, "-c", _VERSIONS, *names], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
     return found

@@ -57,7 +57,7 @@ PROGRAMS = {
             "timm train.py",
             ("torchvision", "timm"),
             (_TORCHVISION, "timm==1.0.31"),
-            note="create_loader makes transform and DataLoader at once: with MemmapLoader its transform runs in PerSample",
+            note="create_loader makes transform and DataLoader at once: with MemmapLoader a recipe stands for that of training",
         ),
         Program(
             "hf_trainer",

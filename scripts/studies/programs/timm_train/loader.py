@@ -3,22 +3,15 @@
 import torch
 from timm.data import Mixup, create_loader
 from timm.loss import SoftTargetCrossEntropy
-from torchvision.transforms.functional import to_pil_image
 
 from reader import MemmapDataset, MemmapLoader, transforms
 from scripts.studies.programs.common import MEAN, STD, Log, network, parsed
 
 
-def on_store(made, **how):
-    transform, made.dataset.transform = made.dataset.transform, None
-    per_image = transforms.PerSample(lambda image: transform(to_pil_image(image)))
-    return MemmapLoader(made.dataset, made.batch_size, transform=per_image, **how)
-
-
 def main():
     options = parsed()
     dataset_train = MemmapDataset(options.data, split="train")
-    dataset_eval = MemmapDataset(options.data, split="val")
+    dataset_eval = MemmapDataset(options.data, split="val", as_pil=True)
     common = {
         "input_size": (3, options.size, options.size),
         "batch_size": options.batch_size,
@@ -29,18 +22,11 @@ def main():
         "use_prefetcher": False,
         "persistent_workers": False,
     }
-    loader_train = create_loader(
-        dataset_train,
-        is_training=True,
-        auto_augment="rand-m9-mstd0.5-inc1",
-        re_prob=0.25,
-        color_jitter=0.4,
-        interpolation="random",
-        **common,
-    )
+    recipe = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25, "re_mode": "const"}
+    learn = transforms.Compose([transforms.timm_train(options.size, **recipe), transforms.Normalize(MEAN, STD)])
+    how = {"shuffle": True, "drop_last": True, "seed": options.seed}
+    loader_train = MemmapLoader(dataset_train, options.batch_size, transform=learn, **how)
     loader_eval = create_loader(dataset_eval, is_training=False, interpolation="bicubic", crop_pct=0.875, **common)
-    loader_train = on_store(loader_train, shuffle=True, drop_last=True, seed=options.seed)
-    loader_eval = on_store(loader_eval)
     classes = len(dataset_train.classes)
     mixup_fn = Mixup(mixup_alpha=0.2, num_classes=classes)
     model = network(classes)
