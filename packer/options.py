@@ -114,6 +114,7 @@ class RowOptions(ShapeOptions):
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
         icc: "keep" the colors of images with another ICC profile than sRGB as they are, or "convert" them to sRGB.
         compress: keep each row as a frame of zstd, of which reading makes exactly its pixels again.
+        levels: 2: also keep each image at half the size, for crops that need no more; 3: also at a quarter.
         bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
     """
 
@@ -124,6 +125,7 @@ class RowOptions(ShapeOptions):
     max_size: int | str | None = None
     icc: str = "keep"
     compress: bool = False
+    levels: int = 1
     bit_depth: int | None = None
 
     def __post_init__(self) -> None:
@@ -131,13 +133,8 @@ class RowOptions(ShapeOptions):
         values.check_one_of("icc", self.icc, ICC)
         if self.bit_depth is not None and not (isinstance(self.bit_depth, int) and 8 <= self.bit_depth <= 16):
             raise OptionsError(f"--bit-depth is {self.bit_depth!r}, expected 8 to 16 bits.")
-        if self.max_size is not None:
-            if self.fit != "none":
-                raise OptionsError(
-                    f"--max-size belongs to --fit none, not to --fit {self.fit}, where --size says it all."
-                )
-            if not 1 <= values.side_limit(self.max_size)[0] <= _MAX_SIDE:
-                raise OptionsError(f"--max-size is {self.max_size!r}, expected 1 to {_MAX_SIDE} pixels.")
+        values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
+        values.check_levels(self.levels, self.sides)
         values.check_quality("--requantize", self.requantize)
         if self.max_pixels < 1:
             raise OptionsError(f"--max-pixels is {self.max_pixels}, expected 1 or more.")
@@ -314,9 +311,9 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             raise OptionsError(
                 "--part needs --size or --fit none: one size for all would be found in all headers alone."
             )
-        if self.boxes is not None or self.masks is not None:
+        if self.levels > 1 or self.boxes is not None or self.masks is not None:
             raise OptionsError(
-                "--boxes, --masks and --part do not go together yet. Leave --part out, or pack with --engine ray."
+                "--levels, --boxes and --masks do not go together with --part yet. Leave --part out, or pack with --engine ray."
             )
 
     def shaping(self) -> dict[str, Any]:
@@ -331,6 +328,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         optional |= {"masks": DRAWN} if self.draws_masks else {}
         optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
         optional |= {"compress": ZSTD} if self.compress else {}
+        optional |= {"levels": self.levels} if self.levels > 1 else {}
         return {
             "size": None if self.sides is None else list(self.sides),
             "fit": self.fit,

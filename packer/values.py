@@ -38,25 +38,60 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def side_limit(max_size: int | str | None) -> tuple[int, bool]:
-    """Return the pixels that --max-size allows a side, 0 for any, and whether that is the shorter side.
+def side_limit(max_size: int | str | None) -> tuple[int, bool, int]:
+    """Return the pixels that --max-size allows a side, 0 for any, whether that is the shorter side, and by what rows are divided.
 
     Example:
-        >>> side_limit(512), side_limit("long:512"), side_limit("short:256"), side_limit(None)
-        ((512, False), (512, False), (256, True), (0, False))
+        >>> side_limit(512), side_limit("long:512"), side_limit("short:256/2"), side_limit(None)
+        ((512, False, 1), (512, False, 1), (256, True, 2), (0, False, 1))
     """
-    match = re.fullmatch(r"(?:(long|short):)?(\d{1,9})", "0" if max_size is None else str(max_size).strip().lower())
+    match = re.fullmatch(
+        r"(?:(long|short):)?(\d{1,9})(?:/([24]))?", "0" if max_size is None else str(max_size).strip().lower()
+    )
     if not match:
         raise OptionsError(
             f"--max-size is {max_size!r}, expected pixels such as 512 for the longer side, or short:256 for the shorter."
         )
-    return int(match[2]), match[1] == "short"
+    return int(match[2]), match[1] == "short", int(match[3] or 1)
 
 
 def recorded_limit(max_size: int | str | None) -> int | str | None:
-    """Return --max-size as a manifest records it: pixels of the longer side, "short:S", or None."""
-    side, is_short = side_limit(max_size)
+    """Return --max-size as a manifest records it: pixels of the longer side, "short:S", or None; of a level also "S/2"."""
+    side, is_short, divisor = side_limit(max_size)
+    if divisor > 1:
+        return f"{'short:' if is_short else ''}{side}/{divisor}"
     return f"short:{side}" if is_short else side or None
+
+
+def check_max_size(max_size: int | str | None, fit: str, most: int) -> None:
+    """Refuse a limit of a side that is none, or is beyond most, or belongs to another --fit."""
+    if max_size is None:
+        return
+    if fit != "none":
+        raise OptionsError(f"--max-size belongs to --fit none, not to --fit {fit}, where --size says it all.")
+    side, _, divisor = side_limit(max_size)
+    if not 1 <= side <= most and divisor == 1:
+        raise OptionsError(f"--max-size is {max_size!r}, expected 1 to {most} pixels.")
+
+
+# A level of smaller rows is of no use: no crop has so few pixels.
+_LEAST_LEVEL_SIDE = 8
+
+
+def check_levels(levels: int, sides: tuple[int, int] | None) -> None:
+    """Refuse a number of levels that is none, or for which rows of (height, width) are too small or not even."""
+    if not isinstance(levels, int) or not 1 <= levels <= 3:
+        raise OptionsError(
+            f"--levels is {levels!r}, expected 1 to 3: the rows; also at half the size; also at a quarter."
+        )
+    factor = 1 << (levels - 1)
+    if sides is not None and (min(sides) // factor < _LEAST_LEVEL_SIDE) * (levels > 1):
+        raise OptionsError(
+            f"--levels {levels} of rows of {format_size(sides)} would have rows of {min(sides) // factor} pixels a side, expected"
+            f" {_LEAST_LEVEL_SIDE} or more. Give fewer levels, or a larger --size."
+        )
+    if sides is not None and any(side % factor for side in sides):
+        raise OptionsError(f"--levels {levels} needs rows whose sides {factor} divides, not {format_size(sides)}.")
 
 
 def format_size(size: tuple[int, int]) -> str:

@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from packer.clock import STAGES, Profile, added
+from reader.format.levels import is_of_level
 from reader.format.shown import shown
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
         **({"further": _further(m)} if m.further_targets else {}),
+        **({"levels": _levels(m)} if m.levels else {}),
         **({"texts": ", ".join(m.texts)} if m.texts else {}),
         "extras": ", ".join(
             [*(name for name in m.extras if name not in m.texts), *(["masks"] if m.has_own_masks else [])]
@@ -220,6 +222,13 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "options": f"\n{'':12}".join(textwrap.wrap(options, 88)),
         "decoders": decoders,
     }
+
+
+def _levels(m: Manifest) -> str:
+    """Say what sizes the levels have, and how many bytes they add."""
+    own = [entry.size_bytes for name, entry in m.files.items() if is_of_level(name)]
+    sides = [f"1/{factor}" if m.has_own_sizes else f"{m.height // factor} x {m.width // factor}" for factor in m.levels]
+    return f"{', '.join(sides)}, {size(sum(own))}"
 
 
 def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str]:

@@ -16,9 +16,10 @@ from typing import Any
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.samples import Inputs
-from packer.operations.row_sources import CopySource, check_same
+from packer.operations.row_sources import CopySource, Selection, check_same
 from packer.operations.store_copy import AGAIN, CopyPlan, OnProgress, StoreCopy
 from packer.options import OutputOptions
+from packer.packing.levels import files_of
 from packer.report import PackReport, Progress
 from packer.store import journal as journals
 from packer.store.build_folder import BuildFolder, finish, replaces_store
@@ -31,7 +32,8 @@ from packer.store.parts import check_no_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.swap import finish_swap
 from reader.format.check import check_store
-from reader.format.manifest import MANIFEST, Manifest
+from reader.format.levels import level_path
+from reader.format.manifest import MANIFEST, FileEntry, Manifest
 from reader.format.unfinished import PARTS, PULLED
 
 
@@ -165,13 +167,49 @@ def _locked(folder: BuildFolder, created: bool) -> list[Lock]:
 def _made(plan: CopyPlan, folder: BuildFolder, sizes: dict[str, int], progress: OnProgress) -> Manifest:
     """Make the store in its folder; fills in what its files need as soon as that is known."""
     _clear(folder)
-    with contextlib.ExitStack() as held:
-        sources = [held.enter_context(contextlib.closing(CopySource(selection))) for selection in plan.selections]
-        copy = StoreCopy(plan, sources, folder.out, progress)
-        sizes |= copy.sizes
-        manifest = copy.run()
+    levels: dict[str, FileEntry] = {}
+    for factor in plan.levels:
+        _copied_into(_level_plan(plan, factor), level_path(folder.out, factor), sizes, progress)
+        levels |= files_of(folder.out, factor)
+    manifest = _copied_into(plan, folder.out, sizes, progress, levels)
     check_store(folder.out)  # what cannot be opened must replace no store
     return manifest
+
+
+def _copied_into(
+    plan: CopyPlan,
+    out: Path,
+    sizes: dict[str, int],
+    progress: OnProgress,
+    levels: Mapping[str, FileEntry] | None = None,
+) -> Manifest:
+    with contextlib.ExitStack() as held:
+        sources = [held.enter_context(contextlib.closing(CopySource(selection))) for selection in plan.selections]
+        copy = StoreCopy(plan, sources, out, progress, levels)
+        sizes |= copy.sizes
+        return copy.run()
+
+
+def _level_plan(plan: CopyPlan, factor: int) -> CopyPlan:
+    """Return what copies a level of the same rows: what packing their images at its size makes, as of the store."""
+    selections = []
+    for one in plan.selections:
+        path = level_path(one.path, factor)
+        numbers = {name: new for name, new in one.numbers.items() if name == "targets"}
+        selections.append(Selection(path, check_store(path), one.rows, numbers))
+    own = selections[0].manifest.options
+    options = {name: own[name] if name in ("size", "max_size") else value for name, value in plan.options.items()}
+    left_out = {"levels", "min_visibility", "max_boxes", "upright_labels", "masks"}
+    return dataclasses.replace(
+        plan,
+        selections=selections,
+        extras={},
+        further_targets={},
+        texts=(),
+        levels=(),
+        options={name: value for name, value in options.items() if name not in left_out},
+        notes=[],
+    )
 
 
 def _check_apart(store: Path, out: Path, beside: Path) -> None:

@@ -123,6 +123,7 @@ def _plan(
         extras=extras,
         further_targets=further,
         texts=like.texts,
+        levels=like.levels,
         options=_options(manifests),
         decoders=like.decoders,
         is_compressed=like.compression is not None,

@@ -228,6 +228,10 @@ def summary(found: SizePlan) -> str:
             f"{choice.options:34}{size_text(choice.pixel_bytes):>10}  {choice.reachable:>9.0%}  {choice.upsampled:>9.0%}{mark}"
         )
     best = next(choice for choice in found.choices if choice.options == found.recommended)
+    with_levels = [size_text(int(best.pixel_bytes * (1 + added))) for added in (1 / 4, 1 / 4 + 1 / 16)]
+    lines.append(
+        f"{found.recommended} --levels 2 takes {with_levels[0]}, --levels 3 {with_levels[1]}, to train at smaller sizes"
+    )
     if found.lies_by_class and best.pixel_bytes > class_order.WINDOW_BYTES:
         lines.append(f"these images {class_order.ADVICE}")
     return "\n".join(lines)

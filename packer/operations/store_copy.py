@@ -69,6 +69,8 @@ class CopyPlan:
     # how the rows are kept; of a merge as in the stores, whose frames are then copied
     is_compressed: bool
     texts: tuple[str, ...] = ()
+    # by what sides are divided in the levels that are copied too
+    levels: tuple[int, ...] = ()
     # whether this one lists what the stores rejected too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
@@ -90,8 +92,17 @@ class _Pixels:
 class StoreCopy:
     """One store being made; where each row of it comes from and goes to is known from the start."""
 
-    def __init__(self, plan: CopyPlan, sources: list[CopySource], out: Path, progress: OnProgress) -> None:
+    def __init__(
+        self,
+        plan: CopyPlan,
+        sources: list[CopySource],
+        out: Path,
+        progress: OnProgress,
+        levels: Mapping[str, FileEntry] | None = None,
+    ) -> None:
         self._plan, self._out, self._progress = plan, out, progress
+        # files of levels that are there already
+        self._levels = levels or {}
         self._like = plan.selections[0].manifest
         self._noted = SampleNotes()
         self._sources, self._mine = sources, threading.local()
@@ -180,7 +191,7 @@ class StoreCopy:
         filling = bytes(-used % PAGE_BYTES if self._is_flat else 0)
         set_size(pixels, used, used + len(filling))
         crc32 = crc32_combine(crc32, zlib.crc32(filling), len(filling))
-        entries = {name: file.close() for name, file in files.items()}
+        entries = {name: file.close() for name, file in files.items()} | {**self._levels}
         entries[PIXELS] = FileEntry(used + len(filling), f"crc32:{crc32:08x}")
         mean, std = channel_statistics(pixel_count, *sums.tolist())
         return commit_manifest(self._out, self._fields(mean, std), entries, blocks)
@@ -211,6 +222,7 @@ class StoreCopy:
             "icc": self._noted.profiles,
             "reader_features": tuple(name for name in READER_FEATURES if name in features),
             "texts": plan.texts,
+            "levels": plan.levels,
             "compression": Compression.of(self._offset(self._rows)) if plan.is_compressed else None,
         }
 

@@ -128,6 +128,7 @@ def _plan(
         extras=manifest.extras,
         further_targets=manifest.further_targets,
         texts=manifest.texts,
+        levels=manifest.levels,
         **_kept(path, manifest, compress),
         # in their own order the names are what folders of these classes alone would give
         labels=joint_labels([manifest], is_list_given=classes is not None and [*names] != sorted(names)),

@@ -27,8 +27,9 @@ from packer.store.ragged_rows import FrameRows, stored_rows
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest
-from reader.format.samples import Sample
+from reader.format.levels import is_of_level, level_name, level_path
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Block, Manifest, read_manifest
+from reader.format.samples import Sample, read_samples
 
 if TYPE_CHECKING:
     from packer.packing.source_check import SourcesReport
@@ -171,6 +172,7 @@ def _verified(
     problems = list(_small_files(root, manifest))
     # what is not as it was sealed need make no sense
     problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
+    problems += _wrong_levels(root, manifest, open_pixels)
     done = total - manifest.files[PIXELS].size_bytes
     rows = stored_rows(root, manifest)
     checked = (
@@ -202,10 +204,32 @@ def _verified(
     return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems, sources)
 
 
+def _wrong_levels(root: Path, manifest: Manifest, open_pixels: Callable[[Path], Pixels]) -> Iterator[Problem]:
+    """Check the levels of a store, each as a store, and that their files and rows are those of the store."""
+    for factor in manifest.levels:
+        level, name = level_path(root, factor), level_name(factor)
+        found = _verified(level, 0, None, lambda done: None, "", open_pixels=open_pixels)
+        for problem in found.problems:
+            yield dataclasses.replace(problem, file=f"{name}/{problem.file}")
+        own = {f"{name}/{path}": entry.digest for path, entry in read_manifest(level).files.items() if path != PIXELS}
+        own[f"{name}/{MANIFEST}"] = sha256_file(level / MANIFEST)
+        for path in own.keys() & manifest.files.keys():
+            if own[path] != manifest.files[path].digest:
+                yield Problem(path, None, "it is not the file of this store")
+        if found.problems:
+            continue
+        for row, (sample, other) in enumerate(zip(read_samples(root), read_samples(level), strict=True)):
+            if (sample.path, sample.sha256) != (other.path, other.sha256):
+                yield Problem(f"{name}/{SAMPLES}", (row, row + 1), "the row is of another image than that of the store")
+                break
+
+
 def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
     """Compare the sha256 of all files but the pixels, and trace damage to rows where two files say the same of a row."""
     damaged = {
-        name for name, entry in manifest.files.items() if name != PIXELS and sha256_file(root / name) != entry.digest
+        name
+        for name, entry in manifest.files.items()
+        if name != PIXELS and not is_of_level(name) and sha256_file(root / name) != entry.digest
     }
     implied = {name: value for name, value in _implied(manifest).items() if name in manifest.files}
     for name in sorted(damaged):

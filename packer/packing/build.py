@@ -42,7 +42,7 @@ from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.filesystem import error_path
 from reader.format.journal import Header
-from reader.format.manifest import PIXELS, Block, Manifest, read_manifest
+from reader.format.manifest import PIXELS, Block, FileEntry, Manifest, read_manifest
 from reader.format.unfinished import PARTS
 from reader.system import available_cpus
 
@@ -69,7 +69,9 @@ class Build:
         replaces: bool | None = None,
         held: list[Lock] | None = None,
         upload: Upload | None = None,
+        levels: Callable[[BuildFolder], dict[str, FileEntry]] | None = None,
     ) -> None:
+        self._levels = levels
         self._part, self._parent, self._upload = part, out, upload
         self._inputs, self._options, self._split = inputs, options, split
         self._clock = clock
@@ -156,7 +158,8 @@ class Build:
             self._clock.enter("seal")
             self._options.report(self._progress("seal", self._span.stop))
             commit = None if self._upload is None else self._commit_at_url
-            sealed = seal(self._folder.out, header, self._job.layout, self._inputs, commit=commit)
+            levels = None if self._levels is None else functools.partial(self._levels, self._folder)
+            sealed = seal(self._folder.out, header, self._job.layout, self._inputs, commit=commit, levels=levels)
         finally:
             journal.close()
         if sealed is None:
@@ -377,19 +380,6 @@ class Build:
 
 class _NothingPacked(Exception):
     pass
-
-
-def swap_in(builds: Sequence[Build], held: list[Lock]) -> None:
-    """Replace stores by sealed ones, all of them or none.
-
-    Raises:
-        PackError: the disk or its file system refuses it.
-    """
-    if replacing := [build for build in builds if build.folder.replaces]:
-        try:
-            finish([build.folder for build in replacing], held)
-        except OSError as e:
-            raise replacing[0].explained(e) from None
 
 
 def release(held: list[Lock], locks: Sequence[Lock]) -> None:

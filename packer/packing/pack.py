@@ -21,15 +21,16 @@ from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
 from packer.options import PackOptions, is_url, lasting_path
-from packer.packing.build import Build, release, swap_in
+from packer.packing.build import Build, release
 from packer.packing.finished import finished_report, has_same_contents, is_as_asked
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
+from packer.packing.levels import Levels
 from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import littlecms_version
 from packer.report import PackReport, Progress
 from packer.sources.roots import is_missing
-from packer.store.build_folder import replaces_store
+from packer.store.build_folder import finish, replaces_store
 from packer.store.disk_space import guard_standard_streams
 from packer.store.lock import Lock
 from packer.store.out_folder import announce, check_destination, check_out, is_finished, is_replaced, resolved_out
@@ -70,6 +71,8 @@ def pack(images: Images, out: str | os.PathLike[str], options: PackOptions) -> P
     """
     if not is_url(out):
         return pack_sources(images, resolved_out(out), options)
+    if options.levels > 1:
+        raise OptionsError("--levels and a URL do not go together yet. Pack to a folder, then: pack push FOLDER URL")
     from packer.store.remote.uploads import Uploads
 
     with Uploads(os.fspath(out), named_sources(images), options) as uploads:
@@ -125,6 +128,9 @@ def pack_parts(
                 replaces=replaces,
                 held=held,
                 upload=None if uploads is None else uploads.of(stores[split]),
+                levels=None
+                if options.levels == 1
+                else Levels(parts[split], shape, options, split, make_job, held).make,
             )
             reports[split] = build.run()
             builds.append(build)
@@ -132,12 +138,25 @@ def pack_parts(
         if replaces and any(reports[split].too_many_rejects for split in unfinished):
             reports |= {split: dataclasses.replace(reports[split], is_in_place=False) for split in unfinished}
         else:
-            swap_in(builds, held)
+            _swap_in(builds, held)
     finally:
         release(held, tuple(held))
     if uploads is not None:
         uploads.reveal()
     return reports[""] if "" in reports else _splits_report(target, stores, {split: reports[split] for split in parts})
+
+
+def _swap_in(builds: Sequence[Build], held: list[Lock]) -> None:
+    """Replace stores by sealed ones, all of them or none.
+
+    Raises:
+        PackError: the disk or its file system refuses it.
+    """
+    if replacing := [build for build in builds if build.folder.replaces]:
+        try:
+            finish([build.folder for build in replacing], held)
+        except OSError as e:
+            raise replacing[0].explained(e) from None
 
 
 def _splits_report(target: Path, stores: dict[str, Path], reports: dict[str, PackReport]) -> PackReport:

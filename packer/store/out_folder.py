@@ -18,6 +18,7 @@ from packer.store.lock import Lock
 from packer.system import FULL
 from packer.text import system_reason
 from reader.format.filesystem import error_path, refresh_names
+from reader.format.levels import LEVELS_FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.tensors import TEXTS_FILE
@@ -27,7 +28,17 @@ from reader.format.unfinished import command_to_resume, read_unfinished
 ANNOUNCED = f"{journals.FOLDER}/announced"
 
 # What a pack may have left in OUT before its journal could be read back.
-OWN_NAMES = {journals.FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, TEXTS_FILE, MANIFEST, f".{MANIFEST}.tmp"}
+OWN_NAMES = {
+    journals.FOLDER,
+    "_tensordict",
+    "meta.json",
+    SAMPLES,
+    REJECTED,
+    TEXTS_FILE,
+    LEVELS_FOLDER,
+    MANIFEST,
+    f".{MANIFEST}.tmp",
+}
 
 # What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case.
 _DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}

@@ -22,8 +22,9 @@ from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
 from reader.format.filesystem import error_path
-from reader.format.head import TEXT_COLUMNS
+from reader.format.head import LEVELS, TEXT_COLUMNS
 from reader.format.journal import Header
+from reader.format.levels import FACTORS
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Block, FileEntry, Manifest, encode_manifest
 from reader.format.tensordict_meta import metadata_files
 from reader.format.tensors import TEXTS_FILE, Compression, TensorSpec, metadata_names
@@ -44,10 +45,12 @@ def seal(
     inputs: Inputs,
     blocks: Iterable[Result] | None = None,
     commit: Commit | None = None,
+    levels: Callable[[], dict[str, FileEntry]] | None = None,
 ) -> Manifest | None:
     """Turn committed blocks, those of OUT's journal or the given ones, into a finished store; None where they hold no row.
 
-    commit: called instead of writing the manifest, once everything it names is synced.
+    commit: called instead of writing the manifest, once everything it names is synced. levels: called before that, to make the
+    levels; returns their files.
 
     The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
     notes of the inputs.
@@ -71,6 +74,7 @@ def seal(
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS))
+    files |= levels() if levels is not None else {}
     manifest = commit_manifest(out, _fields(written, header, layout, inputs), files, written.blocks, commit)
     of_split = f"{header.split}: " if header.split else ""
     inputs.notes += [f"{of_split}{note}" for note in written.notes()]
@@ -143,7 +147,10 @@ def _fields(written: RowFiles, header: Header, layout: RowLayout, inputs: Inputs
         "further_targets": inputs.further_targets,
         "labels": header.labels or {},
         "icc": written.noted.profiles,
-        "reader_features": layout.reader_features + ((TEXT_COLUMNS,) if inputs.texts else ()),
+        "reader_features": layout.reader_features
+        + ((TEXT_COLUMNS,) if inputs.texts else ())
+        + ((LEVELS,) if "levels" in header.options else ()),
+        "levels": FACTORS[: header.options.get("levels", 1) - 1],
         "texts": tuple(inputs.texts),
         "compression": Compression.of(written.unpacked_bytes) if layout.is_compressed else None,
     }

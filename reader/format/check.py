@@ -11,6 +11,7 @@ from pathlib import Path
 
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path, retry_missing
+from reader.format.levels import level_path
 from reader.format.manifest import Manifest, read_manifest
 from reader.format.shown import shown
 from reader.format.tensordict_meta import metadata_files
@@ -31,7 +32,8 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     root = Path(out)
     manifest = read_manifest(root)
     _check_splits(root)
-    for folder in {str(Path(name).parent) for name in manifest.files} - {"."}:
+    parents = [parent for name in manifest.files for parent in Path(name).parents]
+    for folder in {str(parent) for parent in parents} - {"."}:
         if (root / folder).is_symlink():
             raise StoreError(f"{root / folder} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
     for name, expected in manifest.files.items():
@@ -44,11 +46,29 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
             raise StoreError(
                 f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
             )
+    for factor in manifest.levels:
+        _check_level(root, manifest, factor)
     if unlisted := next(unlisted_files(root, manifest), ""):
         raise StoreError(
             f"{root}/{shown(unlisted)} is not a file of this store, and other programs may load it. Remove it."
         )
     return manifest
+
+
+def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
+    """Check that a level is a store of as many rows, of the kind that its store has."""
+    path = level_path(root, factor)
+    level = check_store(path)
+    for what in ("rows", "channels", "has_content", "has_own_sizes", "rejected"):
+        found, expected = getattr(level, what), getattr(manifest, what)
+        if found != expected:
+            raise StoreError(
+                f"{path} has {what} {found}, {root} has {expected}: it is no level of it. Copy the store again."
+            )
+    if level.levels or (level.compression is None) != (manifest.compression is None):
+        raise StoreError(
+            f"{path} is no level of {root}: it has levels, or other rows are compressed. Copy the store again."
+        )
 
 
 def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from reader.format.errors import StoreError
@@ -36,7 +37,7 @@ _KIND = one_of(*TARGET_DTYPES)
 _SHAPE = list_of(integer(0, INT32_MOST), "a list of integers of 0 or more")
 _MOST_DIMENSIONS = 30
 
-_SIDE, _SHORT_SIDE = integer(1, INT32_MOST), matching(r"short:[1-9]\d{0,8}", "short: and a number")
+_SIDE, _SHORT_SIDE = integer(1, INT32_MOST), matching(r"short:[1-9]\d{0,8}(?:/[24])?|\d{1,9}/[24]", "short: and a number")
 
 _HEAD = {
     "reader_features": TEXTS,
@@ -51,6 +52,7 @@ _HEAD = {
     "classes": TEXTS,
     "further_targets": OBJECT,
     "texts": TEXTS,
+    "levels": list_of(integer(2, 4), "a list of 2 and 4"),
     "labels": PLAIN_OBJECT,
     "mean": NUMBERS,
     "std": NUMBERS,
@@ -62,7 +64,7 @@ _HEAD = {
     "compression": OBJECT,
     "files": OBJECT,
 }
-_MAY_LACK = frozenset({"further_targets", "texts", "labels", "icc", "compression"})
+_MAY_LACK = frozenset({"further_targets", "texts", "levels", "labels", "icc", "compression"})
 # A line of samples.jsonl has all numbers of a row's target.
 MOST_TARGETS = 1 << 24
 _TARGETS = {"kind": _KIND, "count": optional(integer(1, MOST_TARGETS))}
@@ -92,6 +94,7 @@ _OPTIONS = {
     "upright_labels": BOOL,
     "masks": TEXT,
     "compress": TEXT,
+    "levels": integer(1, 3),
     "max_size": Check(
         'an integer, "short:" and one, or null',
         lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),
@@ -105,6 +108,20 @@ _LABELS = {
 _FURTHER_TARGET = {"kind": _KIND, "classes": TEXTS}
 _EXTRA = {"dtype": one_of(*ITEM_BYTES), "shape": _SHAPE}
 _FILE = {"size_bytes": integer(0), "digest": TEXT}
+
+
+@dataclass(frozen=True)
+class FurtherTarget:
+    """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
+
+    kind: str
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in TARGET_DTYPES or not all(isinstance(name, str) for name in self.classes):
+            raise StoreError(
+                f"the manifest says further targets of kind {brief(self.kind)} with classes {brief(self.classes)}."
+            )
 
 
 def check_head(head: Mapping[str, Any], pixels: str) -> None:

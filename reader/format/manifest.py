@@ -29,6 +29,8 @@ from reader.format.head import (
     with_digest,
 )
 from reader.format.head_fields import MOST_TARGETS, TARGET_DTYPES, check_head
+from reader.format.head_fields import FurtherTarget as FurtherTarget
+from reader.format.levels import level_files
 from reader.format.shown import brief
 from reader.format.tensors import FRAMES_SPEC, ITEM_BYTES, Compression, TensorSpec, metadata_names, text_files
 from reader.format.unfinished import no_manifest
@@ -42,20 +44,6 @@ PIXELS = "_tensordict/pixels.memmap"
 PAGE_BYTES = 4096
 
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-
-
-@dataclass(frozen=True)
-class FurtherTarget:
-    """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
-
-    kind: str
-    classes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.kind not in TARGET_DTYPES or not all(isinstance(name, str) for name in self.classes):
-            raise StoreError(
-                f"the manifest says further targets of kind {brief(self.kind)} with classes {brief(self.classes)}."
-            )
 
 
 @dataclass(frozen=True)
@@ -104,6 +92,7 @@ class Manifest:
         icc: name of an ICC profile other than sRGB -> rows of images that have it.
         compression: how the pixels are compressed; None where they are raw.
         texts: names of the columns of texts, the first one first, each also an extra that says where they are.
+        levels: by what the sides of rows are divided in the stores within it that have the same rows smaller: (), (2,) or (2, 4).
         digest: "sha256:" and that of manifest.json.
 
     Raises:
@@ -134,6 +123,7 @@ class Manifest:
     icc: Mapping[str, int] = field(default_factory=dict)
     compression: Compression | None = None
     texts: tuple[str, ...] = ()
+    levels: tuple[int, ...] = ()
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -156,6 +146,7 @@ class Manifest:
                 f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
             )
         others = [SAMPLES, REJECTED, *text_files(self.texts, self.extras, self.reader_features)]
+        others += level_files(self.levels, list(self.tensors), self.reader_features)
         expected = sorted([*self.tensor_paths().values(), *metadata_names(has_extras=bool(self.extras)), *others])
         if sorted(self.files) != expected:
             other = [brief(name) for name in sorted({*self.files} ^ {*expected})]
@@ -244,6 +235,7 @@ class Manifest:
             # only where there are any: other stores keep their bytes
             **({"further_targets": further} if further else {}),
             **({"texts": list(self.texts)} if self.texts else {}),
+            **({"levels": list(self.levels)} if self.levels else {}),
             **({"labels": dict(sorted(self.labels.items()))} if self.labels else {}),
             "mean": list(self.mean),
             "std": list(self.std),
@@ -292,6 +284,7 @@ class Manifest:
             icc=head.get("icc", {}),
             compression=Compression.of_head(head),
             texts=tuple(head.get("texts", ())),
+            levels=tuple(head.get("levels", ())),
             digest=digest,
         )
         manifest.check_sums()

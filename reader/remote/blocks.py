@@ -22,7 +22,7 @@ from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.eviction import Plan, check_punch, chosen
 from reader.remote.folder import GUARDED_SHARE, LOCK, CacheFolder, Locks
 from reader.remote.objects import MissingObjectError
-from reader.remote.opening import ON_DEMAND, Source, fetch_file, write_beside
+from reader.remote.opening import Source, fetch_file, on_demand, write_beside
 
 # Requests in progress: at 80 MB/s each, which is what object storage gives one connection, they fill a link of 10 Gbit/s.
 THREADS = 16
@@ -154,7 +154,7 @@ class BlockFetcher:
         """
         if self._limit is not None or self._table.is_complete or not self._has_all():
             return
-        for name in ON_DEMAND:
+        for name in on_demand(self._folder.manifest):
             self.file(name)
         with self._locks.changing():
             # another program may keep a smaller cache of it

@@ -14,7 +14,7 @@ from pathlib import Path
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.folder import CacheFolder
-from reader.remote.opening import ON_DEMAND, Source
+from reader.remote.opening import Source, on_demand
 from reader.remote.presence import RemoteStore
 
 # Requests ahead of what is read from a stream, each of so many bytes.
@@ -134,11 +134,11 @@ def _made(remote: RemoteStore) -> Path:
     """Make the folder: the cache's own files under second names."""
     if remote.is_complete:
         return remote.root
-    for name in ON_DEMAND:
+    for name in on_demand(remote.folder.manifest):
         remote.file(name)
     folder = Path(tempfile.mkdtemp(prefix="face.", dir=remote.folder.inside))
     for name in remote.folder.manifest.files:
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.link(remote.root / name, folder / name)
     with contextlib.suppress(FileExistsError):
         os.link(remote.folder.inside / MANIFEST, folder / MANIFEST)

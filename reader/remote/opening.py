@@ -18,6 +18,7 @@ from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, size_text
 from reader.format.head import read_head
+from reader.format.levels import is_of_level
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
 from reader.format.pointer import read_pointer
 from reader.format.tensordict_meta import metadata_files
@@ -26,7 +27,7 @@ from reader.remote.objects import MissingObjectError, Objects, UnreachableError
 from reader.remote.table import Table
 
 # Not needed to open: fetched when they are asked for.
-ON_DEMAND = (SAMPLES, REJECTED)
+_ON_DEMAND = (SAMPLES, REJECTED)
 
 _REQUESTS = 8
 # Of a file, at once: enough that the time to the first byte does not count.
@@ -110,6 +111,11 @@ def prepared(url: str, cache: Path, digest: str | None) -> tuple[Path, Source]:
     return root, source
 
 
+def on_demand(manifest: Manifest) -> list[str]:
+    """Return the files that reading rows does not need; levels among them, which are read once the cache has all pixels."""
+    return [*_ON_DEMAND, *filter(is_of_level, manifest.files)]
+
+
 def fetch_file(root: Path, source: Source, name: str, manifest: Manifest) -> None:
     """Bring a file of the store into its folder, compared with its digest, unless it is there."""
     path, entry = root / name, manifest.files[name]
@@ -185,7 +191,8 @@ def _fill(root: Path, source: Source) -> None:
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != entry.digest:
             raise StoreError(f"{source.url}/{name} is not what the manifest implies. Push the store again.")
         write_beside(root / name, [content])
-    left = [name for name in manifest.files if name not in (PIXELS, *ON_DEMAND, *metadata_files(manifest))]
+    later = (PIXELS, *on_demand(manifest), *metadata_files(manifest))
+    left = [name for name in manifest.files if name not in later]
     _check_room(root, sum(manifest.files[name].size_bytes for name in left))
     with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:
         for done in [pool.submit(fetch_file, root, source, name, manifest) for name in left]:

@@ -19,6 +19,7 @@ from packer.store.remote.objects import LocalObjects, RemoteObjects
 from reader.format.errors import StoreError
 from reader.format.head import GENERATIONS, MOST_FETCHED_MANIFEST_BYTES
 from reader.format.journal import FOLDER
+from reader.format.levels import LEVELS_FOLDER
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.pointer import Pointer, read_pointer
 from reader.format.tensors import TEXTS_FILE
@@ -30,10 +31,10 @@ RECORD = ".pushing.json"
 _MOST_RECORD_BYTES = 16 << 20
 
 _FOLDER = "_tensordict"
-_SMALL = ("meta.json", SAMPLES, REJECTED)
+_SMALL = ("meta.json", SAMPLES, REJECTED, TEXTS_FILE)
 # the files of a store, and of a copy to a disk that was killed
 _OWN = re.compile(
-    rf"(?:{GENERATIONS}/[0-9a-f]{{16}}/)?(?:\.?meta\.json|\.?{SAMPLES}|\.?{REJECTED}|\.?{re.escape(TEXTS_FILE)}|\.?{MANIFEST}"
+    rf"(?:{GENERATIONS}/[0-9a-f]{{16}}/)?(?:{LEVELS_FOLDER}/[24]/)?(?:\.?meta\.json|\.?{SAMPLES}|\.?{REJECTED}|\.?{re.escape(TEXTS_FILE)}|\.?{MANIFEST}"
     rf"|{_FOLDER}/(?:extras/)?\.?(?:meta\.json|[A-Za-z0-9_-]+\.memmap)"
     rf"|{_FOLDER}/pixels\.memmap/\.?[0-9]{{16,}}|{re.escape(FOLDER)}/journal/\.?[0-9]{{16,}})(?:\.tmp)?"
 )
@@ -132,7 +133,8 @@ def leftovers(objects: Objects, folder: str) -> list[str]:
     found = objects.below(GENERATIONS)
     if folder:
         top = [name for name in objects.top() if name.removeprefix(".").removesuffix(".tmp") in _SMALL]
-        found = [*top, *objects.below(_FOLDER), *(name for name in found if not name.startswith(f"{folder}/"))]
+        below = [*objects.below(_FOLDER), *objects.below(LEVELS_FOLDER)]
+        found = [*top, *below, *(name for name in found if not name.startswith(f"{folder}/"))]
     return [name for name in found if _OWN.fullmatch(name)]
 
 

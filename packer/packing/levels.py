@@ -1,0 +1,148 @@
+"""The levels of a store that is made: each a pack of the same images at half the size, or a quarter, in a folder within it.
+
+Decoded from the images by the same filter, never from another level. Boxes, masks, extras and texts are those of the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from packer.checksums import sha256_file
+from packer.clock import StageClock
+from packer.errors import PackError
+from packer.inputs.samples import Inputs
+from packer.options import PackOptions
+from packer.packing.build import Build
+from packer.store import journal as journals
+from packer.store.build_folder import BuildFolder
+from packer.store.files import remove_tree
+from packer.store.lock import Lock
+from packer.values import check_levels, recorded_limit
+from packer.workers.block_worker import PackJob
+from reader.format.levels import FACTORS, level_name, level_path
+from reader.format.manifest import MANIFEST, REJECTED, FileEntry, read_manifest
+from reader.format.samples import read_samples
+
+# An image that was replaced meanwhile is another in the level than in the store; then the level is made once more.
+_TRIES = 2
+
+
+class Levels:
+    """What makes the levels of one store; raises OptionsError where its rows are too small, or not even.
+
+    Args:
+        shape: (height, width) of the store's rows.
+        held: takes the locks, as that of the store.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        shape: tuple[int, int],
+        options: PackOptions,
+        split: str,
+        make_job: Callable[..., PackJob],
+        held: list[Lock],
+    ) -> None:
+        self._inputs, self._shape, self._options, self._split = inputs, shape, options, split
+        self._make_job, self._held = make_job, held
+        self._factors = FACTORS[: options.levels - 1]
+        if not options.has_own_sizes:
+            check_levels(options.levels, shape)
+
+    def make(self, folder: BuildFolder) -> dict[str, FileEntry]:
+        """Make the levels of the store that is sealed in a folder but for its manifest; returns their files.
+
+        Raises:
+            PackError: an image is no row of a level, or was replaced meanwhile, twice.
+        """
+        rejected = {
+            reject["input"]: reject["reason"]
+            for result, _ in journals.read_blocks(folder.out)
+            for reject in result.rejects
+        }
+        entries: dict[str, FileEntry] = {}
+        for factor in self._factors:
+            for tries_left in reversed(range(_TRIES)):
+                self._make(folder, factor, rejected)
+                if not (what := self._difference(folder.out, factor)):
+                    break
+                if not tries_left:
+                    raise PackError(f"{what}. Do not change images while they are packed, and continue with --resume.")
+                remove_tree(level_path(folder.out, factor))
+            entries |= files_of(folder.out, factor)
+        return entries
+
+    def _make(self, folder: BuildFolder, factor: int, rejected: dict[int, str]) -> None:
+        out = level_path(folder.out, factor)
+        options = self._options_of(factor)
+        if (out / MANIFEST).exists():
+            if dict(read_manifest(out).options) == options.shaping() | self._size(factor):
+                return
+            remove_tree(out)
+        shape = (1, 1) if self._options.has_own_sizes else (self._shape[0] // factor, self._shape[1] // factor)
+        # what the store rejects has no row here either, unopened
+        inputs = dataclasses.replace(
+            self._inputs,
+            refused=rejected,
+            boxes=None,
+            masks=None,
+            extras={},
+            texts={},
+            further_targets={},
+            notes=[],
+        )
+        build = Build(
+            inputs,
+            out,
+            shape,
+            options,
+            self._split,
+            StageClock("begin"),
+            self._make_job,
+            replaces=False,
+            held=self._held,
+        )
+        if folder.replaced is not None and (old := level_path(folder.replaced, factor)).is_dir():
+            build.folder.replaced = old
+        build.run()
+
+    def _options_of(self, factor: int) -> PackOptions:
+        """Return the options by which a level is packed alone."""
+        changed: dict[str, Any] = {"levels": 1, "resume": True, "overwrite": False, "boxes": None, "masks": None}
+        changed |= {"min_visibility": PackOptions.min_visibility, "max_boxes": None, "upright_labels": False}
+        if self._options.has_own_sizes:
+            limit = recorded_limit(self._options.max_size)
+            changed["max_size"] = f"{limit or 0}/{factor}"
+        else:
+            changed["size"] = (self._shape[0] // factor, self._shape[1] // factor)
+        return dataclasses.replace(self._options, **changed)
+
+    def _size(self, factor: int) -> dict[str, Any]:
+        size = None if self._options.has_own_sizes else [side // factor for side in self._shape]
+        return {"size": size}
+
+    def _difference(self, out: Path, factor: int) -> str:
+        """Say which row of a level is not of the bytes that the store's row is of; "" where there is none."""
+        level = level_path(out, factor)
+        for row, (own, found) in enumerate(itertools.zip_longest(read_samples(out), read_samples(level))):
+            if own is None or found is None or (own.path, own.sha256) != (found.path, found.sha256):
+                path = (own or found).path
+                return f"row {row}, {path}, is another image in {level_name(factor)} than in the store"
+        if (out / REJECTED).read_bytes() != (level / REJECTED).read_bytes():
+            return f"{level_name(factor)} rejects other images than the store"
+        return ""
+
+
+def files_of(out: Path, factor: int) -> dict[str, FileEntry]:
+    """Return size and sha256 of each file of a level, by its path in the store."""
+    level = level_path(out, factor)
+    names = [*read_manifest(level).files, MANIFEST]
+    return {
+        f"{level_name(factor)}/{name}": FileEntry((level / name).stat().st_size, sha256_file(level / name))
+        for name in names
+    }

@@ -1,0 +1,246 @@
+"""Levels: what a pack at half the size makes, by every command that knows stores, and nothing where there are none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import check_golden_bytes, interrupted, make_tree, photo, store_bytes
+from test_store import write_head
+
+from packer import OptionsError, PackError, merge, pack, plan, pull, push, subset, update, verify
+from packer.cli.app import run
+from packer.operations.plan import summary
+from packer.packing import levels
+from reader import MemmapDataset, StoreError
+from reader.format.check import check_store
+from reader.format.levels import level_files
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "levels"
+KINDS: list[dict[str, Any]] = [
+    {"size": 32, "crop_fraction": 0.8},
+    {"size": (32, 48), "fit": "pad", "compress": True},
+    {"fit": "none", "max_size": "short:32", "compress": True},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make 6 images of two classes, and one that is none."""
+    images = make_tree(tmp_path_factory.mktemp("levels") / "images", classes=2, each=3)
+    (images / "class0" / "bad.jpg").write_bytes(b"nothing")
+    return images
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=["equal", "padded", "own-sizes"])
+def packed(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if "compress" in request.param:
+        pytest.importorskip("zstandard")
+    out = tmp_path_factory.mktemp("packed") / "out"
+    pack(folder, out, levels=3, max_rejects=1, workers=1, **request.param)
+    return out
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["equal", "padded", "own-sizes"])
+def test_a_level_is_what_a_pack_at_its_size_makes(folder: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
+    if "compress" in kind:
+        pytest.importorskip("zstandard")
+    options = {"max_rejects": 1, "workers": 1}
+    pack(folder, tmp_path / "out", levels=2, **kind, **options)
+    height, width = (kind.get("size"),) * 2 if isinstance(kind.get("size"), int) else kind.get("size", (0, 0))
+    half = {"size": (height // 2, width // 2)} if height else {"max_size": f"{kind['max_size']}/2"}
+    pack(folder, tmp_path / "half", **kind | half, **options)
+    assert store_bytes(tmp_path / "out" / "levels" / "2") == store_bytes(tmp_path / "half")
+    # and beside it the store is what it is without levels
+    pack(folder, tmp_path / "plain", **kind, **options)
+    both = [store_bytes(tmp_path / name) for name in ("out", "plain")]
+    own = {name: data for name, data in both[0].items() if not name.startswith("levels/")}
+    assert own.keys() == both[1].keys()
+    assert [name for name in own if own[name] != both[1][name]] == ["manifest.json"]
+    assert check_store(tmp_path / "plain").levels == ()
+
+
+def test_rows_with_sizes_of_their_own_have_half_of_each_side(packed: Path) -> None:
+    full, *smaller = (MemmapDataset(path, as_tuple=False) for path in (packed, packed / "levels/2", packed / "levels/4"))
+    for factor, level in zip((2, 4), smaller, strict=True):
+        shapes = [[level[n].pixels.shape[:2] for n in range(6)], [full[n].pixels.shape[:2] for n in range(6)]]
+        assert shapes[0] == [(h // factor, w // factor) for h, w in shapes[1]]
+        assert level.targets == full.targets
+
+
+def test_an_interrupted_pack_resumes_to_the_same_bytes(
+    folder: Path, tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"size": 32, "levels": 3, "max_rejects": 1, "workers": 1}
+    pack(folder, tmp_path / "one", **options)
+    interrupted(pack, folder, tmp_path / "cut", inputs=2, **options)
+    pack(folder, tmp_path / "cut", resume=True, **options)
+    # and where only the first level is there
+    with monkeypatch.context() as patch:
+        make = levels.Levels._make
+        patch.setattr(levels, "FACTORS", (2, 4))
+
+        def stopped(self: Any, made: Any, factor: int, rejected: Any) -> None:
+            if factor == 4:
+                raise PackError("stopped")
+            make(self, made, factor, rejected)
+
+        patch.setattr(levels.Levels, "_make", stopped)
+        with pytest.raises(PackError, match="stopped"):
+            pack(folder, tmp_path / "late", **options)
+    with pytest.raises(StoreError, match="unfinished|has not finished|resume"):
+        check_store(tmp_path / "late")
+    pack(folder, tmp_path / "late", resume=True, **options)
+    assert store_bytes(tmp_path / "one") == store_bytes(tmp_path / "cut") == store_bytes(tmp_path / "late")
+    assert pack(folder, tmp_path / "one", resume=True, **options).resumed_from == 7
+    with pytest.raises(PackError, match="with other options"):
+        pack(folder, tmp_path / "one", resume=True, **options | {"levels": 2})
+
+
+def test_an_image_that_was_replaced_between_the_store_and_its_level_is_packed_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = shutil.copytree(folder, tmp_path / "images")
+    first = sorted((images / "class0").glob("*.jpg"))[0]
+    original, other = first.read_bytes(), sorted((images / "class1").glob("*.jpg"))[0].read_bytes()
+    make, contents = levels.Levels._make, [other, original]
+
+    def changed(self: Any, *arguments: Any) -> None:
+        first.write_bytes(contents.pop(0))
+        make(self, *arguments)
+
+    options: dict[str, Any] = {"size": 32, "levels": 2, "max_rejects": 1, "workers": 1}
+    monkeypatch.setattr(levels.Levels, "_make", changed)
+    pack(images, tmp_path / "out", **options)
+    assert verify(tmp_path / "out").problems == []
+    contents += [other, other]
+    with pytest.raises(PackError, match="row 0, .* is another image in levels/2 than in the store. Do not change images"):
+        pack(images, tmp_path / "again", **options)
+
+
+def test_copies_have_the_levels_of_their_rows(packed: Path, tmp_path: Path) -> None:
+    subset(packed, tmp_path / "some", rows=[4, 1])
+    merge([packed, tmp_path / "some"], tmp_path / "both")
+    for factor in (1, 2, 4):
+        level = "." if factor == 1 else f"levels/{factor}"
+        of_store, some, both = (
+            MemmapDataset(path / level, as_tuple=False) for path in (packed, tmp_path / "some", tmp_path / "both")
+        )
+        for n, row in enumerate([*range(6), 4, 1]):
+            assert np.array_equal(both[n].pixels, of_store[row].pixels)
+        assert np.array_equal(some[0].pixels, of_store[4].pixels)
+    push(tmp_path / "both", f"file://{tmp_path}/far")
+    pull(f"file://{tmp_path}/far", tmp_path / "near")
+    assert store_bytes(tmp_path / "near") == store_bytes(tmp_path / "both")
+    push(tmp_path / "some", f"file://{tmp_path}/far", overwrite=True)
+    push(packed, f"file://{tmp_path}/far", overwrite=True)
+    pull(f"file://{tmp_path}/far", tmp_path / "last")
+    assert store_bytes(tmp_path / "last") == store_bytes(packed)
+    # what was replaced is gone
+    assert len({path.parts[-2] for path in (tmp_path / "far").rglob("levels")}) == 1
+    for name in ("some", "both", "near"):
+        assert verify(tmp_path / name).problems == []
+
+
+def test_a_subset_in_order_is_what_packing_its_images_makes(folder: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"size": 32, "levels": 2, "workers": 1}
+    pack(folder, tmp_path / "all", max_rejects=1, **options)
+    shutil.copytree(folder, tmp_path / "images")
+    (tmp_path / "images" / "class0" / "bad.jpg").unlink()
+    pack(tmp_path / "images", tmp_path / "six", **options)
+    subset(tmp_path / "all", tmp_path / "some", rows=slice(None))
+    assert store_bytes(tmp_path / "some") == store_bytes(tmp_path / "six")
+
+
+def test_an_update_makes_the_levels_of_a_fresh_pack(folder: Path, tmp_path: Path) -> None:
+    images = shutil.copytree(folder, tmp_path / "images")
+    options: dict[str, Any] = {"size": 32, "levels": 2, "max_rejects": 1, "workers": 1}
+    pack(images, tmp_path / "out", **options)
+    shutil.copy(sorted((images / "class0").glob("0*.jpg"))[0], images / "class1" / "zz.jpg")
+    sorted((images / "class0").glob("0*.jpg"))[0].unlink()
+    assert update(images, tmp_path / "out", max_rejects=1, workers=1).kept == 5
+    pack(images, tmp_path / "again", **options)
+    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "again")
+
+
+@pytest.mark.parametrize("name", ["_tensordict/pixels.memmap", "manifest.json", "samples.jsonl"])
+def test_verify_names_damage_in_a_level(folder: Path, tmp_path: Path, name: str) -> None:
+    out = shutil.copytree(GOLDEN, tmp_path / "out")
+    path = out / "levels" / "2" / name
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    if name == "manifest.json":
+        with pytest.raises(StoreError, match="levels/2/manifest.json"):
+            check_store(out)
+        return
+    found = [(problem.file, problem.rows) for problem in verify(out).problems]
+    assert (f"levels/2/{name}", (2, 3) if name.endswith("memmap") else None) in found
+
+
+def test_a_level_of_another_store_is_refused_or_named(tmp_path: Path) -> None:
+    out = shutil.copytree(GOLDEN, tmp_path / "out")
+    head = json.loads((out / "levels/2/manifest.json").read_bytes())
+    write_head(out / "levels/2", head | {"mean": [0.75]})
+    with pytest.raises(StoreError, match="levels/2/manifest.json is .* bytes, the manifest says"):
+        check_store(out)
+    shutil.rmtree(out / "levels/2")
+    with pytest.raises(StoreError, match="levels/2.* is missing"):
+        check_store(out)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"levels": 4}, "--levels is 4, expected 1 to 3"),
+        ({"levels": 2, "size": 14}, "would have rows of 7 pixels a side, expected 8 or more"),
+        ({"levels": 3, "size": 34}, "needs rows whose sides 4 divides, not 34"),
+        ({"levels": 2, "size": 32, "part": "1/2"}, "--levels, --boxes and --masks do not go together with --part yet"),
+    ],
+)
+def test_levels_that_cannot_be_are_refused(folder: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionsError, match=message):
+        pack(folder, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_levels_straight_to_a_url_are_refused(folder: Path) -> None:
+    with pytest.raises(OptionsError, match="--levels and a URL do not go together yet"):
+        pack(folder, "memory://bucket/out", size=32, levels=2)
+
+
+def test_a_size_that_images_give_is_checked_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for n in range(2):
+        photo(33, 33, n).save(tmp_path / "images" / f"{n}.png")
+    with pytest.raises(OptionsError, match="needs rows whose sides 2 divides, not 33"):
+        pack(tmp_path / "images", tmp_path / "out", levels=2)
+
+
+def test_info_and_plan_name_the_levels(
+    packed: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["info", str(packed), "--brief"]) == 0
+    assert "\nlevels      " in capsys.readouterr().out
+    found = plan(folder, crop=32)
+    assert "--levels 2 takes " in summary(found)
+
+
+def test_the_golden_store_of_levels_loads_for_ever() -> None:
+    check_golden_bytes(GOLDEN)
+    check_golden_bytes(GOLDEN / "levels" / "2")
+    assert check_store(GOLDEN).levels == (2,)
+    assert verify(GOLDEN).problems == []
+    assert MemmapDataset(GOLDEN / "levels" / "2")[2][0][0, 3, 1] == 50 * 2 + 4 * 3 + 1 + 5
+
+
+@pytest.mark.parametrize("wrong", [[4], [2, 2], [2, 4, 4], [4, 2]])
+def test_levels_that_are_none_are_refused(wrong: list[int]) -> None:
+    with pytest.raises(StoreError, match=r"expected \[2\] or \[2, 4\]"):
+        level_files(wrong, ["pixels"], ["levels"])
+    with pytest.raises(StoreError, match="where it names levels"):
+        level_files([2], ["pixels"], [])
