@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from reader.format.errors import StoreError
+from reader.format.head import LEVELS
+from reader.format.levels import is_of_level
 from reader.format.manifest import PIXELS, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.shown import shown
@@ -91,7 +93,14 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
         std=tuple(std.tolist()),
         inputs=sum(m.inputs for m in manifests),
         rejected=sum(m.rejected for m in manifests),
-        files={**holder.files, PIXELS: FileEntry(size_bytes, ""), **_texts_entry(manifests)},
+        # those of its stores are read by their own names
+        levels=(),
+        reader_features=tuple(name for name in first.reader_features if name != LEVELS),
+        files={
+            **{name: entry for name, entry in holder.files.items() if not is_of_level(name)},
+            PIXELS: FileEntry(size_bytes, ""),
+            **_texts_entry(manifests),
+        },
         digest=f"sha256:{digest.hexdigest()}",
     )
 

@@ -16,7 +16,7 @@ from packer import OptionsError, PackError, merge, pack, plan, pull, push, subse
 from packer.cli.app import run
 from packer.operations.plan import summary
 from packer.packing import levels
-from reader import MemmapDataset, StoreError
+from reader import MemmapDataset, StoreError, concat
 from reader.format.check import check_store
 from reader.format.levels import level_files
 
@@ -144,6 +144,14 @@ def test_copies_have_the_levels_of_their_rows(packed: Path, tmp_path: Path) -> N
     assert len({path.parts[-2] for path in (tmp_path / "far").rglob("levels")}) == 1
     for name in ("some", "both", "near"):
         assert verify(tmp_path / name).problems == []
+
+
+def test_joined_stores_are_read_without_their_levels(folder: Path, tmp_path: Path) -> None:
+    pack(folder, tmp_path / "one", size=32, levels=2, max_rejects=1, workers=1)
+    pack(folder, tmp_path / "two", size=32, max_rejects=1, workers=1)
+    joined = concat([MemmapDataset(tmp_path / "one"), MemmapDataset(tmp_path / "two")])
+    assert (joined.manifest.levels, len(joined)) == ((), 12)
+    assert np.array_equal(joined[0][0], joined[6][0])
 
 
 def test_a_subset_in_order_is_what_packing_its_images_makes(folder: Path, tmp_path: Path) -> None:
