@@ -37,7 +37,10 @@ _KIND = one_of(*TARGET_DTYPES)
 _SHAPE = list_of(integer(0, INT32_MOST), "a list of integers of 0 or more")
 _MOST_DIMENSIONS = 30
 
-_SIDE, _SHORT_SIDE = integer(1, INT32_MOST), matching(r"short:[1-9]\d{0,8}(?:/[24])?|\d{1,9}/[24]", "short: and a number")
+_SIDE, _SHORT_SIDE = (
+    integer(1, INT32_MOST),
+    matching(r"short:[1-9]\d{0,8}(?:/[24])?|\d{1,9}/[24]", "short: and a number"),
+)
 
 _HEAD = {
     "reader_features": TEXTS,
