@@ -30,6 +30,7 @@ from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.options import InputOptions
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE
+from packer.sources.tar_headers import ListedMember
 from packer.text import counted
 
 # members of these suffixes say something about the image of their key, and are no inputs
@@ -235,7 +236,7 @@ def list_members(path: Path) -> dict[str, Member]:
     if archive_kind(path) == "zip":
         with zipfile.ZipFile(path) as file:
             return {name: _zip_member(info)[0] for name, info in _zip_members(file)[0].items()}
-    with tarfile.open(path, "r:") as tar:
+    with tarfile.open(path, "r:", tarinfo=ListedMember) as tar:
         return {_inside(info.name): _tar_member(0, info) for info in tar}
 
 
@@ -298,7 +299,7 @@ def _tar_members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
     """Yield each member that is no folder, with its bytes if it holds a label."""
     size_bytes, last = path.stat().st_size, "its beginning"
     try:
-        with tarfile.open(path, "r:") as tar:
+        with tarfile.open(path, "r:", tarinfo=ListedMember) as tar:
             for info in tar:
                 tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
                 last = info.name

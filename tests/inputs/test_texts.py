@@ -81,7 +81,9 @@ def test_every_way_to_read_has_the_texts_of_its_rows(packed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("residency", "transform"), [("cache", RandomResizedCrop(16)), ("ram", None), ("disk", None)], ids=["cache", "ram", "disk"]
+    ("residency", "transform"),
+    [("cache", RandomResizedCrop(16)), ("ram", None), ("disk", None)],
+    ids=["cache", "ram", "disk"],
 )
 def test_batches_of_a_loader_have_the_texts_of_their_rows(packed: Path, residency: str, transform: Any) -> None:
     data = MemmapDataset(packed)
@@ -201,16 +203,23 @@ def test_a_column_that_can_be_no_text_is_refused(tmp_path: Path, rows: str, colu
 
 def test_text_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_bytes(b"path,caption\na.jpg,ok\nb.jpg,caf\xe9\n")
-    with pytest.raises(ScanError, match=r"line 3 of .* is not UTF-8: it has 'caf\\udce9' as caption. Save it as UTF-8."):
+    with pytest.raises(
+        ScanError, match=r"line 3 of .* is not UTF-8: it has 'caf\\udce9' as caption. Save it as UTF-8."
+    ):
         scan(tmp_path / "l.csv", options=PackOptions(text_column="caption"))
     with pytest.raises(ScanError, match=r"line 1 of .* has \['a', 'b'\] as caption. Expected text"):
         scanned(tmp_path / "l.jsonl", '{"path": "a.jpg", "caption": ["a", "b"]}\n', text_column="caption")
-    found = scanned(tmp_path / "m.jsonl", '{"path": "a.jpg"}\n{"path": "b.jpg", "caption": "x"}\n', text_column="caption")
+    found = scanned(
+        tmp_path / "m.jsonl", '{"path": "a.jpg"}\n{"path": "b.jpg", "caption": "x"}\n', text_column="caption"
+    )
     assert (found.texts, found.notes) == ({"caption": ["", "x"]}, ["1 of 2 inputs have an empty caption."])
 
 
 def test_a_folder_has_no_text_columns(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pack", str(table.parent / "class0"), str(tmp_path / "out"), "--size", "32", "--text-column", "c"][1:]) == 2
+    assert (
+        run(["pack", str(table.parent / "class0"), str(tmp_path / "out"), "--size", "32", "--text-column", "c"][1:])
+        == 2
+    )
     assert "--text-column does not belong to" in capsys.readouterr().err
 
 
@@ -244,7 +253,9 @@ def test_the_golden_store_of_texts_loads_for_ever() -> None:
         ({"reader_features": ["text-columns", "more"]}, "needs more, unknown here"),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path, change: dict[str, Any], text: str | None) -> None:
+def test_a_manifest_that_contradicts_itself_is_refused(
+    tmp_path: Path, change: dict[str, Any], text: str | None
+) -> None:
     out = shutil.copytree(GOLDEN, tmp_path / "out")
     write_head(out, json.loads((out / "manifest.json").read_bytes()) | change)
     if text is None:

@@ -233,9 +233,7 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_share_an_epoch_though_their_loaders_were_made_first(
-    shared_store: Path, tmp_path: Path
-) -> None:
+def test_two_processes_share_an_epoch_though_their_loaders_were_made_first(shared_store: Path, tmp_path: Path) -> None:
     (tmp_path / "early.py").write_text(_EARLY)
     launch(tmp_path / "early.py", (2, [shared_store, tmp_path]))
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]

@@ -1,0 +1,96 @@
+"""Members of a tar are listed as tarfile lists them, whatever wrote it, and damage is noticed as there."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from typing import Any
+
+import pytest
+
+from packer.sources.tar_headers import ListedMember
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def members() -> list[tarfile.TarInfo]:
+    """Members with short, long and odd names, of every type that is written."""
+    names = [
+        "a.jpg",
+        "n01/a.jpg",
+        "f/" * 60 + "a.jpg",
+        "x" * 100,
+        "y/" + "x" * 99,
+        "\u00e9/\u4e2d.jpg",
+        "back\\slash.jpg",
+    ]
+    found = []
+    for number, name in enumerate(names):
+        found.append(tarfile.TarInfo(name))
+        found[-1].size, found[-1].mtime = 700 * number, 1_600_000_000 + number / 4
+    for name, kind in (
+        ("folder", tarfile.DIRTYPE),
+        ("link", tarfile.SYMTYPE),
+        ("same", tarfile.LNKTYPE),
+        ("pipe", tarfile.FIFOTYPE),
+    ):
+        found.append(tarfile.TarInfo(name))
+        found[-1].type, found[-1].linkname = kind, "a.jpg" if "link" in name or name == "same" else ""
+    return found
+
+
+def written(form: int) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
+        for member in members():
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+    return file.getvalue()
+
+
+def listed(data: bytes, kind: type[tarfile.TarInfo]) -> list[Any] | str:
+    """Return what a listing asks of each member, or the error."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=kind) as tar:
+            return [
+                (info.name, info.size, info.offset, info.offset_data, info.isreg(), info.isdir(), info.issparse())
+                for info in tar
+            ] + [tar.offset]
+    except tarfile.TarError as e:
+        return f"{type(e).__name__}: {e}"
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+def test_members_are_those_of_tarfile(form: int) -> None:
+    data = written(form)
+    assert listed(data, ListedMember) == listed(data, tarfile.TarInfo)
+    assert len(listed(data, ListedMember)) == len(members()) + 1
+
+
+def test_a_size_of_base_256_is_read() -> None:
+    info = tarfile.TarInfo("large.jpg")
+    info.size = 9 << 33
+    data = info.tobuf(tarfile.GNU_FORMAT)
+    found = ListedMember.frombuf(data, "utf-8", "strict")
+    assert (found.name, found.size) == ("large.jpg", 9 << 33)
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+def test_damaged_headers_are_refused_where_tarfile_refuses_them(form: int) -> None:
+    rng, whole = random.Random(form), written(form)
+    kinds = set()
+    for _ in range(300):
+        data = bytearray(whole)
+        # in the first headers mostly
+        at = rng.randrange(rng.choice([512, 1024, len(data)]))
+        data[at] ^= 1 << rng.randrange(8)
+        ours, theirs = listed(bytes(data), ListedMember), listed(bytes(data), tarfile.TarInfo)
+        assert ours == theirs
+        kinds.add(type(theirs))
+    assert kinds == {list, str}
+
+
+@pytest.mark.parametrize("cut", [0, 100, 511, 512, 513, 5000])
+def test_a_tar_that_is_cut_short_is_refused_as_by_tarfile(cut: int) -> None:
+    data = written(tarfile.USTAR_FORMAT)[:cut]
+    assert listed(data, ListedMember) == listed(data, tarfile.TarInfo)
